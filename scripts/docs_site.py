@@ -1,8 +1,8 @@
 """What mkdocs needs to make a site of this repository's docs (mkdocs.yml names this file as a hook).
 
-The README is the first page. Pages and files outside docs/ that a page links to become part of the site, below
-`repository/`; links are written anew, and one that leads nowhere ends the build. A folder in the navigation stands for
-all its pages.
+The README is the first page, and docs/README.md, the index by reader, is `pages.md`. Pages and files outside docs/ that
+a page links to become part of the site, below `repository/`; links are written anew, and one that leads nowhere ends
+the build. A folder in the navigation stands for all its pages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+FIRST_PAGE, INDEX = "index.md", "pages.md"
+_PLACES = {FIRST_PAGE: "README.md", INDEX: "docs/README.md"}
+"""Pages that the site has elsewhere than the repository."""
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LIST_AFTER_TEXT = re.compile(r"^((?![-#|>]|\d+\. |\s)[^\n]*\S)\n(?=- |1\. )", re.MULTILINE)
@@ -44,7 +47,10 @@ def _opened(entry: Any) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the README, the icon, and what pages link to outside docs/."""
     icon = REPOSITORY / "collector" / "web" / "page" / "icon.svg"
-    files.append(File.generated(config, "index.md", abs_src_path=str(REPOSITORY / "README.md")))
+    if of_docs := files.get_file_from_path("README.md"):
+        files.remove(of_docs)  # mkdocs would make it the first page
+    files.append(File.generated(config, FIRST_PAGE, abs_src_path=str(REPOSITORY / "README.md")))
+    files.append(File.generated(config, INDEX, abs_src_path=str(REPOSITORY / "docs" / "README.md")))
     files.append(File.generated(config, "icon.svg", abs_src_path=str(icon)))
     changelog = REPOSITORY / "CHANGELOG.md"
     files.append(File.generated(config, "repository/CHANGELOG.md", abs_src_path=str(changelog)))
@@ -89,13 +95,14 @@ def _target(here: str, link: str) -> str:
 
 def _repository_path(uri: str) -> str:
     """Where the repository has the page that the site has at `uri`."""
-    if uri == "index.md":
-        return "README.md"
+    if uri in _PLACES:
+        return _PLACES[uri]
     return uri.removeprefix("repository/") if uri.startswith("repository/") else f"docs/{uri}"
 
 
 def _site_uri(path: str) -> str:
     """Where the site has the file that the repository has at `path`."""
-    if path == "README.md":
-        return "index.md"
+    for uri, place in _PLACES.items():
+        if path == place:
+            return uri
     return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"

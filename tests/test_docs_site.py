@@ -37,6 +37,15 @@ def test_it_builds_without_a_warning_and_has_every_page(site: Path) -> None:
     assert (site / "repository/deploy/slurm/index.html").is_file()
 
 
+def test_the_index_names_each_page_once() -> None:
+    docs = REPOSITORY / "docs"
+    linked = re.findall(r"\]\(([^)#]+)\)", (docs / "README.md").read_text(encoding="utf-8"))
+    pages = {*docs.glob("*.md"), *docs.glob("*/README.md"), *docs.glob("start/*.md"), *docs.glob("tasks/*.md")}
+    wanted = {str(page.relative_to(docs)) for page in pages} - {"README.md"}
+    assert sorted(linked) == sorted(set(linked)), "a page stands there twice"
+    assert not wanted - set(linked), f"docs/README.md has no line for {sorted(wanted - set(linked))}"
+
+
 def test_the_readme_is_one_screen() -> None:
     lines = (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 48, (
