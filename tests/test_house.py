@@ -1,4 +1,4 @@
-"""The house: no circle of files, every folder in the wheel, and a map that leads where it says.
+"""The house: no circle of files, every folder in the wheel, maps that lead where they say, and the workflow of CI.
 
 The floors of the folders are import-linter's, in pyproject.toml.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+import yaml
 from support.later import IMPORTED_TORCH
 from support.paths import REPOSITORY
 
@@ -121,3 +122,15 @@ def test_every_folder_is_on_the_map(room: str) -> None:
 def test_collecting_the_tests_imports_no_torch(pytestconfig: pytest.Config) -> None:
     """It would make each of the suite's forks twenty times as slow; `Later` of support/later.py keeps it out."""
     assert not pytestconfig.stash[IMPORTED_TORCH], "a test module, or what it imports, imports torch"
+
+
+def test_the_workflow_runs_what_a_developer_runs_with_pinned_actions_and_no_more_rights() -> None:
+    text = (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text()
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert "permissions" not in job and job["timeout-minutes"] <= 90
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(REPOSITORY / ".ci" / "run", os.X_OK)
+    used = re.findall(r"uses: (.*)", text)
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each) for each in used), used
