@@ -107,6 +107,20 @@ def test_the_map_leads_to_files_that_are_there() -> None:
     assert not missing, f"CONTRIBUTING.md names {', '.join(missing)}"
 
 
+def test_the_lists_of_what_to_read_are_short_and_lead_to_files() -> None:
+    """CONTRIBUTING.md, five changes: at most ten files each, in an order, each told in four to ten words."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    text = text.partition("## What to read for a change\n")[2].partition("\n## ")[0]
+    lists = re.findall(r"^\*\*(.+?)\*\*.*\n\n((?:\d+\. .*\n)+)", text, re.MULTILINE)
+    assert len(lists) == 5, [name for name, _ in lists]
+    for name, lines in lists:
+        rows = re.findall(r"^(\d+)\. `([^`]+)`: (.*)$", lines, re.MULTILINE)
+        assert [int(number) for number, _, _ in rows] == list(range(1, lines.count("\n") + 1)), name
+        assert len(rows) <= 10, f"{name}: {len(rows)} files"
+        assert not [path for _, path, _ in rows if not (REPOSITORY / path).is_file()], name
+        assert not [words for _, _, words in rows if not 4 <= len(words.split()) <= 10], name
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_folder_is_on_the_map(room: str) -> None:
     text = (REPOSITORY / "CONTRIBUTING.md").read_text().replace("\n", "\n ")
