@@ -121,6 +121,13 @@ def test_the_lists_of_what_to_read_are_short_and_lead_to_files() -> None:
         assert not [words for _, _, words in rows if not 4 <= len(words.split()) <= 10], name
 
 
+def test_the_tests_that_the_docs_name_are_there() -> None:
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "deploy").rglob("*.md")]
+    named = {(page.name, path) for page in pages for path in re.findall(r"`(tests/[\w/]+\.py)", page.read_text())}
+    missing = sorted(f"{page}: {path}" for page, path in named if not (REPOSITORY / path).is_file())
+    assert len(named) > 20 and not missing, missing
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_folder_is_on_the_map(room: str) -> None:
     text = (REPOSITORY / "CONTRIBUTING.md").read_text().replace("\n", "\n ")
