@@ -1,4 +1,4 @@
-"""The house: no circle of files, every folder in the wheel, and a map that leads where it says.
+"""The house: no circle of files, every folder in the wheel, maps that lead where they say, and the workflow of CI.
 
 The floors of the folders are import-linter's, in pyproject.toml.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+import yaml
 from support.later import IMPORTED_TORCH
 from support.paths import REPOSITORY
 
@@ -106,6 +107,27 @@ def test_the_map_leads_to_files_that_are_there() -> None:
     assert not missing, f"CONTRIBUTING.md names {', '.join(missing)}"
 
 
+def test_the_lists_of_what_to_read_are_short_and_lead_to_files() -> None:
+    """CONTRIBUTING.md, five changes: at most ten files each, in an order, each told in four to ten words."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    text = text.partition("## What to read for a change\n")[2].partition("\n## ")[0]
+    lists = re.findall(r"^\*\*(.+?)\*\*.*\n\n((?:\d+\. .*\n)+)", text, re.MULTILINE)
+    assert len(lists) == 5, [name for name, _ in lists]
+    for name, lines in lists:
+        rows = re.findall(r"^(\d+)\. `([^`]+)`: (.*)$", lines, re.MULTILINE)
+        assert [int(number) for number, _, _ in rows] == list(range(1, lines.count("\n") + 1)), name
+        assert len(rows) <= 10, f"{name}: {len(rows)} files"
+        assert not [path for _, path, _ in rows if not (REPOSITORY / path).is_file()], name
+        assert not [words for _, _, words in rows if not 4 <= len(words.split()) <= 10], name
+
+
+def test_the_tests_that_the_docs_name_are_there() -> None:
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "deploy").rglob("*.md")]
+    named = {(page.name, path) for page in pages for path in re.findall(r"`(tests/[\w/]+\.py)", page.read_text())}
+    missing = sorted(f"{page}: {path}" for page, path in named if not (REPOSITORY / path).is_file())
+    assert len(named) > 20 and not missing, missing
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_folder_is_on_the_map(room: str) -> None:
     text = (REPOSITORY / "CONTRIBUTING.md").read_text().replace("\n", "\n ")
@@ -121,3 +143,15 @@ def test_every_folder_is_on_the_map(room: str) -> None:
 def test_collecting_the_tests_imports_no_torch(pytestconfig: pytest.Config) -> None:
     """It would make each of the suite's forks twenty times as slow; `Later` of support/later.py keeps it out."""
     assert not pytestconfig.stash[IMPORTED_TORCH], "a test module, or what it imports, imports torch"
+
+
+def test_the_workflow_runs_what_a_developer_runs_with_pinned_actions_and_no_more_rights() -> None:
+    text = (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text()
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert "permissions" not in job and job["timeout-minutes"] <= 90
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(REPOSITORY / ".ci" / "run", os.X_OK)
+    used = re.findall(r"uses: (.*)", text)
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each) for each in used), used
