@@ -32,8 +32,8 @@ NO_PHASES_FACTOR = 0.9
 ONE_PEER_FACTOR = 0.95
 """Of the confidence that is left with a single peer: that this one is faster than it should be is not ruled out."""
 
-PAST = "in its first steps"
-"""With which a rank is compared whose work nobody else does."""
+PAST, PROPORTION = "in its first steps", "in proportion to its other passes"
+"""What a rank is compared with whose work nobody else does."""
 
 PEER_TIME_RATIO = 0.25
 """Peers that take less of a rank's time for something leave it to that rank."""
@@ -235,7 +235,8 @@ def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
 def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:
     series = each.series[each.since :]
     busier = int((series > each.excess / 2).sum())
-    whom = "its peers" if compared.peer_count else PAST
+    by_proportion = (steps.past.proportioned[list(each.columns)] == compared.phase).all()
+    whom = "its peers" if compared.peer_count else PROPORTION if by_proportion else PAST
     how_often = f"busier than {whom} in {busier} of the last {len(series)} steps"
     if each.hits is not None:
         how_often = (
