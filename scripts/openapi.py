@@ -2,8 +2,9 @@
 
     .venv/bin/python scripts/openapi.py
 
-The documents' schemas come from the types that the daemons encode, bounds from the constants that they check. What a
-question may have is listed here; tests hold it equal to the daemons' routes, and ask real daemons at random.
+The documents' schemas come from the types that the daemons encode, the parameters from those by which they check what
+they are asked (web/questions.py). The routes are listed here; tests hold them equal to the daemons', and ask real
+daemons at random.
 """
 
 from __future__ import annotations
@@ -15,21 +16,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from laggard import __version__
-from laggard.agent.ranks.reader import MAX_ASKED
-from laggard.agent.web.routes import LARGEST_ID, MAX_SINCE, ErrorBody
+from laggard.agent.web import questions as agent
+from laggard.agent.web.routes import ErrorBody
 from laggard.catalogue.findings import FINDINGS
-from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES
-from laggard.collector.incidents.incident import MAX_LIMIT, IncidentsDocument
-from laggard.collector.web import documents, heatmap, timeline
-from laggard.collector.web.api import LARGEST_NUMBER, LARGEST_RANK, LARGEST_SINCE
-from laggard.collector.web.chosen_nodes import MAX_SEARCH_CHARACTERS
+from laggard.collector.incidents.incident import IncidentsDocument
+from laggard.collector.web import documents
+from laggard.collector.web import questions as collector
 from laggard.collector.web.newest_ring import NewestRing
-from laggard.collector.web.summary import MAX_JOBS
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
+from laggard.wire.query import Schema, parameters
 from laggard.wire.ranks import RanksDocument
 
 FOLDER = Path(__file__).parents[1] / "docs" / "openapi"
@@ -37,51 +36,18 @@ TEXT, HTML, METRICS, LINES = "text/plain", "text/html", "text/plain; version=0.0
 OPEN_METRICS = "application/openmetrics-text"
 ANY_FILE = "*/*"
 
-Schema = dict[str, Any]
-
 
 class Question(NamedTuple):
-    """One operation. `answers`: the type of the document, or the content types. `refusals`: its own statuses, beside
-    those of the whole daemon."""
+    """One operation. `answers`: the type of the document, or the content types. `asked`: the type of its parameters.
+    `refusals`: its own statuses, beside those of the whole daemon."""
 
     summary: str
     answers: Any
-    parameters: tuple[Schema, ...] = ()
+    asked: type[msgspec.Struct] | None = None
     refusals: tuple[int, ...] = ()
     body: Any = None
 
 
-def asked(name: str, schema: Schema, about: str, **more: Any) -> Schema:
-    """A parameter of the query, which may be left out."""
-    return {"name": name, "in": "query", "description": about, "schema": schema, **more}
-
-
-def number(most: float, least: float = 0.0) -> Schema:
-    return {"type": "number", "minimum": least, "maximum": most}
-
-
-def whole(most: int, least: int = 0) -> Schema:
-    return {"type": "integer", "minimum": least, "maximum": most}
-
-
-def one_of(names: tuple[str, ...]) -> Schema:
-    return {"type": "string", "enum": list(names)}
-
-
-JOB = asked("job", {"type": "string"}, "A job's key or id. Without it: the job that progressed last.")
-NODE = asked("node", {"type": "string"}, "A node's name.")
-OF_JOB = asked("job", {"type": "string"}, "Those of this job's nodes; with no name, of the job that progressed last.")
-FIND = asked("find", {"type": "string", "maxLength": MAX_SEARCH_CHARACTERS}, "Those with this in their name.")
-FRESH = asked(
-    "fresh", {"type": "string"}, "1: the agents are asked again before the answer. 0, or nothing: they are not."
-)
-RANKS = asked(
-    "ranks",
-    {"type": "array", "items": whole(LARGEST_RANK), "maxItems": timeline.MAX_RANKS},
-    "Ranks, with commas between them. Without: those of the culprits.",
-    style="form",
-    explode=False,
-)
 COMMON = {
     "/metrics": Question("Its metrics, for Prometheus.", (METRICS, OPEN_METRICS)),
     "/-/healthy": Question("Whether the daemon runs.", (TEXT,), refusals=(503,)),
@@ -91,111 +57,48 @@ AGENT = {
     "/": Question("A page for people.", (HTML,)),
     **COMMON,
     "/api/v1/report": Question("The health of the node, by its last round of probes.", Report),
-    "/api/v1/ranks": Question(
-        "The ranks that run on the node.",
-        RanksDocument,
-        (asked("since", number(MAX_SINCE), "`next` of the answer before, or 0: the steps from there on, too."),),
-        (400,),
-    ),
-    "/api/v1/collectives": Question(
-        "The last collectives of some ranks.",
-        CollectivesDocument,
-        (
-            asked("owner", whole(LARGEST_ID), "The uid of the job's owner.", required=True),
-            asked("job", {"type": "string"}, "The job's id.", required=True),
-            asked("rank", {"type": "array", "items": whole(LARGEST_ID), "minItems": 1, "maxItems": MAX_ASKED},
-                  "The ranks.", required=True, style="form", explode=True),
-        ),
-        (400,),
-    ),
-}  # fmt: skip
+    "/api/v1/ranks": Question("The ranks that run on the node.", RanksDocument, agent.Ranks),
+    "/api/v1/collectives": Question("The last collectives of some ranks.", CollectivesDocument, agent.Collectives),
+}
 COLLECTOR = {
-    "/": Question("The page.", (HTML,), (JOB,)),
+    "/": Question("The page.", (HTML,), collector.OfJob),
     "/page/{name}": Question("A file of the page.", (ANY_FILE,), refusals=(404,)),
     "/findings/{code}": Question("The page of a finding's code; HTML for browsers.", (TEXT, HTML), refusals=(404,)),
     **COMMON,
-    "/api/v1/nodes": Question(
-        "Each agent as it was last found.",
-        NodesDocument,
-        (asked("limit", whole(LARGEST_RANK), "So many: those that need attention most."), OF_JOB, NODE, FIND),
-        (400,),
-    ),
+    "/api/v1/nodes": Question("Each agent as it was last found.", NodesDocument, collector.Nodes),
     "/api/v1/tiles": Question("All nodes in short: the fleet's tiles.", documents.TilesDocument),
     "/api/v1/rings/newest": Question("The newest ring that measured pairs.", NewestRing),
     "/api/v1/links": Question(
-        "Where else the metrics of a node, a job or a rank can be seen.",
-        documents.LinksDocument,
-        (JOB, NODE, asked("rank", whole(LARGEST_RANK), "Of this rank of the job.")),
-        (400,),
+        "Where else the metrics of a node, a job or a rank can be seen.", documents.LinksDocument, collector.Links
     ),
     "/api/v1/findings": Question(
-        "The findings of all nodes, worst first.",
-        documents.NodeFindingsDocument,
-        (asked("limit", whole(LARGEST_RANK), "So many of them; 0: all."), OF_JOB, NODE),
-        (400,),
+        "The findings of all nodes, worst first.", documents.NodeFindingsDocument, collector.Findings
     ),
-    "/api/v1/drains": Question("Whether one more failing node may be drained.", DrainsDocument, (NODE,)),
-    "/api/v1/rings": Question(
-        "Which nodes are to measure each other next.",
-        RingsDocument,
-        (
-            asked("hours", {**number(8760), "exclusiveMinimum": 0}, "Each node once in so many hours."),
-            asked("nodes", whole(MAX_RING_NODES, MIN_RING_NODES), "In rings of so many."),
-        ),
-        (400,),
+    "/api/v1/drains": Question("Whether one more failing node may be drained.", DrainsDocument, collector.OfNode),
+    "/api/v1/rings": Question("Which nodes are to measure each other next.", RingsDocument, collector.Rings),
+    "/api/v1/location": Question(
+        "The verdict about a job: who is slow or hangs, and why.", Location, collector.Fresh, (409,)
     ),
-    "/api/v1/location": Question("The verdict about a job: who is slow or hangs, and why.", Location, (JOB, FRESH),
-                                 (409,)),
-    "/api/v1/recording": Question("All that is held of a job, for `laggard locate --trace`.", (LINES,), (JOB, FRESH),
-                                  (404, 409, 503)),
-    "/api/v1/summary": Question(
-        "What the page shows first.",
-        documents.SummaryDocument,
-        (JOB, asked("limit", whole(MAX_JOBS), "So many of the jobs."), FIND),
-        (400,),
+    "/api/v1/recording": Question(
+        "All that is held of a job, for `laggard locate --trace`.", (LINES,), collector.Fresh, (404, 409, 503)
     ),
+    "/api/v1/summary": Question("What the page shows first.", documents.SummaryDocument, collector.Summary),
     "/api/v1/ranks": Question(
-        "The heat map of a job: ranks by steps.",
-        documents.HeatDocument,
-        (
-            JOB,
-            asked("measure", one_of(heatmap.MEASURES), "What decides which rank stands for a row."),
-            asked("order", one_of(heatmap.ORDERS), "In which order the ranks are."),
-            asked("rows", whole(heatmap.MAX_ROWS, 1), "Into so many rows they are folded."),
-            asked("start", whole(LARGEST_RANK), "The place of the first that is shown."),
-            asked("stop", whole(LARGEST_RANK), "The place before which the last is."),
-        ),
-        (400, 409),
+        "The heat map of a job: ranks by steps.", documents.HeatDocument, collector.HeatMap, (409,)
     ),
     "/api/v1/timeline": Question(
-        "The last steps of some ranks, each beside a peer.",
-        documents.TimelineDocument,
-        (JOB, RANKS, asked("before", whole(LARGEST_NUMBER), "The steps before this one.")),
-        (400, 409),
+        "The last steps of some ranks, each beside a peer.", documents.TimelineDocument, collector.Timeline, (409,)
     ),
     "/api/v1/targets": Question("The agents, for Prometheus' http_sd.", tuple[documents.ScrapeTargets, ...]),
-    "/api/v1/incidents": Question(
-        "Culprits over time, the latest first.",
-        IncidentsDocument,
-        (
-            JOB,
-            asked("since", number(LARGEST_SINCE), "Those that lasted at this Unix time, or began later."),
-            asked("before", whole(LARGEST_NUMBER), "Those with a lower number, to read on."),
-            asked("limit", whole(MAX_LIMIT, 1), "So many."),
-            asked("open", {"type": "string"}, "1: those that last, alone. 0, or nothing: all."),
-            NODE,
-        ),
-        (400,),
-    ),
-    "/api/v1/recommendation": Question("What to change for a job.", Recommendation, (JOB,), (409,)),
+    "/api/v1/incidents": Question("Culprits over time, the latest first.", IncidentsDocument, collector.Incidents),
+    "/api/v1/recommendation": Question("What to change for a job.", Recommendation, collector.OfJob, (409,)),
     "/api/v1/rings/due": Question(
         "Asked by an idle node that has the token: whether a ring is due. docs/rings.md",
         RingDue,
-        (),
-        (400, 403, 409),
-        RingAsk,
+        refusals=(403, 409),
+        body=RingAsk,
     ),
-}  # fmt: skip
+}
 IN_PATH = {
     "name": ["page.js"],
     "code": [finding.code for finding in FINDINGS],
@@ -253,8 +156,8 @@ def _path(path: str, question: Question, daemon: Daemon, named: dict[str, Schema
         for name, values in IN_PATH.items()
         if f"{{{name}}}" in path
     ]
-    if parameters := [*in_path, *question.parameters]:
-        operation["parameters"] = parameters
+    if listed := [*in_path, *(parameters(question.asked) if question.asked else ())]:
+        operation["parameters"] = listed
     if question.body is not None:
         body = {"application/json": {"schema": named[str(question.body)]}}
         operation["requestBody"] = {"required": True, "content": body}

@@ -56,6 +56,31 @@ def test_a_circle_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert set(found) == {"round_about.one", "round_about.two", "round_about.three"}
 
 
+CLIENT = re.compile(
+    r"^\s*(?:import|from) (httpx|h11|urllib\.request|http\.client|urllib3|requests|aiohttp)\b", re.MULTILINE
+)
+CLIENTS = {
+    "h11": ("collector/scrape/fetch.py",),
+    "httpx": (
+        *("collector/prometheus/", "collector/locate_command/", "src/laggard/collector_client.py"),
+        *("src/laggard/dashboards/", "src/laggard/kubernetes/"),
+    ),
+}
+"""Who uses which HTTP client beside laggard's own: docs/decisions/005-own-http.md."""
+
+
+def test_there_is_no_fourth_http_client() -> None:
+    used = {
+        (name, str(path.relative_to(REPOSITORY)))
+        for room in ROOMS
+        for path in (REPOSITORY / room).rglob("*.py")
+        for name in CLIENT.findall(path.read_text(encoding="utf-8"))
+    }
+    astray = sorted((name, path) for name, path in used if not path.startswith(CLIENTS.get(name, ())))
+    assert not astray, "docs/decisions/005-own-http.md says which client asks whom"
+    assert {name for name, _ in used} == CLIENTS.keys()
+
+
 def tree_of(package: Path) -> set[str]:
     """Every file below the package, through the links to the folders at the top."""
     found = set()

@@ -11,7 +11,6 @@ from http import HTTPStatus
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import structs
@@ -23,10 +22,10 @@ from laggard.agent.jobs.transport import JobTransports
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.directory import round_robin
-from laggard.agent.ranks.reader import MAX_ASKED, RankFiles
+from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.traffic.watch import TrafficWatch
-from laggard.agent.web import page
+from laggard.agent.web import page, questions
 from laggard.agent.web.metrics import Daemon, agent_families
 from laggard.catalogue.exposition import exposition
 from laggard.http.message import HttpError, Request, Response
@@ -34,6 +33,7 @@ from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler
 from laggard.model import MAX_FINDINGS, Finding
 from laggard.wire import encode
+from laggard.wire.query import WrongQuestion, read_question
 from laggard.wire.ranks import RanksDocument
 from laggard.wire.ras import RasSource
 
@@ -41,8 +41,6 @@ log = logging.getLogger("laggard.agent")
 
 _RAS_OFF: Final = RasSource("off", "switched off: ras_interval_seconds is 0")
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
-MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
-LARGEST_ID: Final = 2**32 - 1  # of a user, and more than any rank
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -92,6 +90,8 @@ class Router:
             return self._handler(request)(request)
         except HttpError as error:
             return error_response(error)
+        except WrongQuestion as error:
+            return _error(HTTPStatus.BAD_REQUEST, str(error))
         except Exception:
             log.exception("a defect in laggard, while answering %s", request.path)
             text = "a defect in laggard: the agent's log has the traceback"
@@ -133,13 +133,14 @@ class Router:
         return response._replace(headers=(*response.headers, ("Age", str(math.ceil(age)))))
 
     def _ranks_document(self, request: Request) -> Response:
-        since = _since(request.query)
+        since = read_question(questions.Ranks, request.query).since
         with self._one_document:
             ranks = self._with_findings(self._ranks.read(since))
             return _json(HTTPStatus.OK, structs.replace(ranks, ras=self._ras.source() if self._ras else _RAS_OFF))
 
     def _collectives(self, request: Request) -> Response:
-        return _json(HTTPStatus.OK, self._ranks.collectives(*_asked_ranks(request.query)))
+        asked = read_question(questions.Collectives, request.query)
+        return _json(HTTPStatus.OK, self._ranks.collectives(asked.owner, asked.job, frozenset(asked.rank)))
 
     def _with_findings(self, ranks: RanksDocument) -> RanksDocument:
         """Returns `ranks` with the findings about their jobs."""
@@ -161,37 +162,6 @@ def _in_turn(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 def error_response(error: HttpError) -> Response:
     return _error(error.status, str(error), error.headers)
-
-
-def _since(query: str) -> float | None:
-    try:
-        given = parse_qs(query, keep_blank_values=True, max_num_fields=16).get("since")
-        if given is None:
-            return None
-        since = float(given[-1])
-    except ValueError:  # no number, or too many fields
-        since = math.nan
-    if not 0 <= since <= MAX_SINCE:
-        raise HttpError(HTTPStatus.BAD_REQUEST, "since is a time in seconds: pass `next` of the answer before, or 0")
-    return since
-
-
-def _asked_ranks(query: str) -> tuple[int, str, frozenset[int]]:
-    """The job's owner, its name and the ranks that are asked for."""
-    try:
-        given = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_ASKED + 2)
-        ranks = frozenset(_id(rank) for rank in given["rank"])
-        return _id(given["owner"][-1]), given["job"][-1], ranks
-    except (KeyError, ValueError):
-        text = f"ask for owner=UID, job=NAME and rank=NUMBER, {MAX_ASKED} ranks at most"
-        raise HttpError(HTTPStatus.BAD_REQUEST, text) from None
-
-
-def _id(text: str) -> int:
-    """Raises ValueError where `text` is no number from 0 to LARGEST_ID."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= LARGEST_ID):
-        raise ValueError
-    return int(text)
 
 
 def _json(status: HTTPStatus, document: Any) -> Response:

@@ -15,11 +15,12 @@ from starlette.types import ASGIApp
 
 from laggard.catalogue.exposition import exposition
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.api import MAX_RECORDINGS, Api, job_name
+from laggard.collector.web.api import MAX_RECORDINGS, Api
 from laggard.collector.web.finding_page import finding_page
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.middleware import with_host_check, with_security_headers
 from laggard.collector.web.page_html import page_files, render
+from laggard.collector.web.questions import OfJob
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
 from laggard.collector.web.tenants import TenantApp
@@ -72,7 +73,7 @@ class _Site:
 
     def page(self, request: Request) -> Response:
         snapshot, interval = self.source.snapshot, self.settings.interval_seconds
-        return HTMLResponse(render(summary_document(snapshot, job_name(request), interval)))
+        return HTMLResponse(render(summary_document(snapshot, OfJob.of(request).job_name, interval)))
 
     def metrics(self, request: Request) -> Response:
         body, content_type = exposition(self.shown.families(), request.headers.get("accept", ""))

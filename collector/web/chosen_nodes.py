@@ -14,9 +14,6 @@ from laggard.text.words import natural
 from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow, NodesDocument
 
-MAX_SEARCH_CHARACTERS: Final = 200
-"""Characters of what is looked for."""
-
 MAX_SKIPPED_LINES: Final = 256
 """Of 200 characters at most."""
 

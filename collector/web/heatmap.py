@@ -17,8 +17,6 @@ from laggard.locate.job_timings import Floats, JobTimings
 MEASURES = ("own", "waited", *PHASES)
 """What the map can show: all own time, the time blocked in collectives, each phase."""
 
-MAX_ROWS = 4096
-
 COLUMNS = 160
 """Steps are folded into so many columns at most: the answer stays small, whatever the length of a step."""
 

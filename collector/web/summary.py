@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard import __version__
 from laggard.collector.fleet.outliers import fleet_lines
@@ -19,25 +19,14 @@ from laggard.text.users import user_text
 DEFAULT_JOBS: Final = 100
 """Jobs in a summary where nobody asks for more: some 40 kB."""
 
-MAX_JOBS: Final = 4096
-
-
-class JobsAsked(NamedTuple):
-    """`limit`: so many jobs. `find`: those whose name, user or script contains it, in capitals or not."""
-
-    limit: int = DEFAULT_JOBS
-    find: str = ""
-
-
-ANY_JOBS: Final = JobsAsked()
-
 
 def summary_document(
-    snapshot: ClusterSnapshot, name: str | None, interval_seconds: float, asked: JobsAsked = ANY_JOBS
+    snapshot: ClusterSnapshot, name: str | None, interval_seconds: float, limit: int = DEFAULT_JOBS, find: str = ""
 ) -> SummaryDocument:
-    """`name`: as ClusterSnapshot.job() takes it. `interval_seconds`: from one round of scrapes to the next."""
+    """`name`: as ClusterSnapshot.job() takes it. `interval_seconds`: from one round of scrapes to the next. `limit`: so
+    many jobs. `find`: those whose name, user or script contains it, in capitals or not."""
     job, location = snapshot.job(name), snapshot.location(name)
-    found = _found(snapshot.jobs, asked.find.casefold()) if asked.find else snapshot.jobs
+    found = _found(snapshot.jobs, find.casefold()) if find else snapshot.jobs
     return SummaryDocument(
         version=__version__,
         age_seconds=None if snapshot.scraped_at is None else round(time.monotonic() - snapshot.scraped_at, 1),
@@ -46,7 +35,7 @@ def summary_document(
         evidence=tuple(support_lines(location)),
         notes=tuple(note_lines(location)),
         job=str(job.key) if job else None,
-        jobs=tuple(_job_line(it) for it in _first(found, job, asked.limit)),
+        jobs=tuple(_job_line(it) for it in _first(found, job, limit)),
         location=location,
         fleet=fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes),
         todo=tuple(advice_lines(location)),

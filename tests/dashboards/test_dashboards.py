@@ -3,17 +3,20 @@ the files are what the code makes, and they reach a server that answers as Grafa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import trustme
 from support.paths import REPOSITORY
 from support.synthetic_fleet import FINDINGS, NODES, SLOW_RANK, SLOW_RATE, VERDICTS, Prometheus, fleet_in_prometheus
 
@@ -172,31 +175,48 @@ def test_the_files_are_what_the_code_makes() -> None:
 
 
 class Grafana(BaseHTTPRequestHandler):
-    """Answers as Grafana 10 does to what `push` asks: folders, and dashboards by uid."""
+    """Answers as Grafana 10 does to what `push` asks under /grafana/: folders, and dashboards by uid; under other paths
+    as what stands in front of one, or something else, does."""
 
     folders: ClassVar[dict[str, str]] = {}
     dashboards: ClassVar[dict[str, dict[str, Any]]] = {}
+    silent: ClassVar[threading.Event]
+    elsewhere: ClassVar[dict[str, tuple[int, bytes]]] = {
+        "forbidden": (403, b'{"message": "Permissions needed: dashboards:create"}'),
+        "page": (200, b"<html>Welcome</html>"),
+        "list": (200, b'[{"title": "no uid"}]'),
+        "proxy": (502, b"<html>Bad Gateway</html>"),
+        "loud": (500, b'{"message": "database\\u001b[31m is\\nlocked"}'),
+    }
 
     def do_GET(self) -> None:
-        self.answer([{"uid": uid, "title": title} for uid, title in self.folders.items()])
+        place = self.path.split("/")[1]
+        if self.path == "/grafana/api/folders":
+            self.answer(json.dumps([{"uid": uid, "title": title} for uid, title in self.folders.items()]).encode())
+        elif place == "moved":
+            self.answer(b"", 302, ("Location", "https://user:secret@login.example/?next=token"))
+        elif place == "silent":
+            self.silent.wait(120)
+        else:
+            status, body = self.elsewhere.get(place, (404, b'{"message": "no such path"}'))
+            self.answer(body, status)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/grafana/api/folders":
             self.folders[body["uid"]] = body["title"]
-            self.answer({"uid": body["uid"], "title": body["title"]})
+            self.answer(json.dumps({"uid": body["uid"], "title": body["title"]}).encode())
         elif self.path == "/grafana/api/dashboards/db" and body["folderUid"] in self.folders and body["overwrite"]:
             uid = body["dashboard"]["uid"]
             self.dashboards[uid] = body
-            self.answer({"status": "success", "uid": uid, "url": f"/d/{uid}"})
+            self.answer(json.dumps({"status": "success", "uid": uid, "url": f"/d/{uid}"}).encode())
         else:
-            self.answer({"message": "no such path"}, 404)
+            self.answer(b'{"message": "no such path"}', 404)
 
-    def answer(self, document: Any, status: int = 200) -> None:
-        status = status if self.headers["Authorization"] == "Bearer right" else 401
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
+    def answer(self, body: bytes, status: int = 200, *headers: tuple[str, str]) -> None:
+        self.send_response(status if self.headers["Authorization"] == "Bearer right" else 401)
+        for name, value in (*headers, ("Content-Length", str(len(body)))):
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -204,14 +224,34 @@ class Grafana(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def grafana() -> Iterator[str]:
+@contextlib.contextmanager
+def running_grafana(tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """The address of a Grafana without folders."""
     Grafana.folders.clear()
     Grafana.dashboards.clear()
-    with HTTPServer(("127.0.0.1", 0), Grafana) as server:
+    Grafana.silent = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Grafana) as server:
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/grafana"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/grafana"
+        Grafana.silent.set()
         server.shutdown()
+
+
+@pytest.fixture
+def grafana() -> Iterator[str]:
+    with running_grafana() as url:
+        yield url
+
+
+def refusal(url: str, token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which `push` ends; the token is not in it."""
+    monkeypatch.setenv("GRAFANA_TOKEN", token)
+    assert main(["dashboards", "push", url]) == 64
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1 and text[:-1].isprintable() and (not token or token not in text), text
+    return text
 
 
 @pytest.mark.slow
@@ -227,21 +267,57 @@ def test_push_puts_all_dashboards_into_their_folder(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "told"),
+    {
+        "elsewhere": "Grafana answered 404: no such path",
+        "forbidden": "the token may not write dashboards; its service account needs the role Editor",
+        "page": "the answer is not one of Grafana's; give the address at which people see it",
+        "list": "the answer is not one of Grafana's; give the address at which people see it",
+        "proxy": "Grafana answered 502",
+        "loud": "Grafana answered 500: database [31m is locked",
+        "moved": "it sends elsewhere (302), to https://login.example/: give Grafana's own address",
+        "silent": "Grafana did not answer within 0.5 s",
+    }.items(),
+)
+def test_what_does_not_answer_as_grafana_is_told(
+    grafana: str, place: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if place == "silent":
+        monkeypatch.setattr("laggard.dashboards.push._TIMEOUT_SECONDS", 0.5)
+    url = grafana.replace("/grafana", f"/{place}")
+    assert refusal(url, "right", monkeypatch, capsys).endswith(f"{url}: {told}\n")
+
+
+@pytest.mark.slow
 def test_what_keeps_push_from_its_work_is_one_line(
     grafana: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def error(url: str, token: str) -> str:
-        monkeypatch.setenv("GRAFANA_TOKEN", token)
-        assert main(["dashboards", "push", url]) == 64
-        text = capsys.readouterr().err
-        assert text.count("\n") == 1 and (not token or token not in text)
-        return text
+        return refusal(url, token, monkeypatch, capsys)
 
-    assert "token" in error(grafana, "")
+    assert "give the token of a service account" in error(grafana, "")
+    assert "one line of printable ASCII" in error(grafana, "wr\u00f6ng")
+    assert "one line of printable ASCII" in error(grafana, "wrong\ntoken")
     assert "does not accept the token" in error(grafana, "wrong-token")
-    assert "cannot be reached" in error("http://127.0.0.1:9", "wrong-token")
-    assert "is no URL of a Grafana" in error("grafana.example", "wrong-token")
-    assert "answered 404" in error(grafana.replace("/grafana", "/elsewhere"), "right")
+    assert "cannot be reached: [Errno 111] Connection refused" in error("http://127.0.0.1:9", "wrong-token")
+    assert "does not speak TLS: write http://" in error(grafana.replace("http:", "https:"), "wrong-token")
+    for url in ("grafana.example", "ftp://g.example", "http://", "http://g:99999", "http://u:wrong-token@g.example"):
+        assert "is no URL of a Grafana" in error(url, "wrong-token")
+
+
+@pytest.mark.slow
+def test_push_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with running_grafana(context) as url:
+        assert "cannot be reached: its certificate is not accepted" in refusal(url, "right", monkeypatch, capsys)
+        assert not Grafana.folders
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        assert main(["dashboards", "push", url]) == 0
+        assert len(Grafana.dashboards) == len(MADE)
 
 
 def test_export_writes_the_files(tmp_path: Path) -> None:

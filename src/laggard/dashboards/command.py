@@ -71,4 +71,6 @@ def _token(path: str | None) -> str:
             raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', 'it is no text')}") from None
     if not token.strip():
         raise UsageError(f"give the token of a service account, in --token-file or the variable {_ENV_TOKEN}")
+    if not (token.strip().isascii() and token.strip().isprintable()):
+        raise UsageError("the token has to be one line of printable ASCII, as Grafana makes it")
     return token.strip()

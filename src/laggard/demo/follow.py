@@ -6,9 +6,9 @@ import json
 import shutil
 import sys
 import time
-import urllib.request
 
 from laggard.demo.processes import DemoError
+from laggard.http.client import NoResponse, get
 from laggard.terminal.parts import Line
 
 
@@ -50,9 +50,8 @@ class ProgressBar:
 def fetch_location(url: str) -> dict[str, object]:
     """The collector's location document. Raises DemoError where the collector does not answer with one."""
     try:
-        with urllib.request.urlopen(f"{url}/api/v1/location", timeout=10) as answer:
-            document = json.load(answer)
-    except (OSError, ValueError) as error:
+        document = json.loads(get(f"{url}/api/v1/location", timeout_seconds=10.0).body)
+    except (NoResponse, ValueError) as error:
         raise DemoError(f"the collector does not answer: {error}") from None
     if not isinstance(document, dict):
         raise DemoError("the collector answered with something else than a location")

@@ -83,14 +83,23 @@ def test_collectives_from_file_to_api(start_agent: Start, start_rank: Start) -> 
     assert [(it.step, it.lane, it.seq, it.size) for it in found.rows] == [(0, 0, seq, 1 << 20) for seq in range(10)]
     assert all(it.end - it.start == pytest.approx(1e-3, abs=1e-6) for it in found.rows)
     assert agent.request(asked.replace("owner=", "owner=9")).json()["ranks"] == [], "another user's job"
-    for query in (
-        "",
-        "?job=j1&rank=0",
-        "?owner=0&job=j1",
-        "?owner=x&job=j1&rank=0",
-        "?owner=0&job=j1" + "&rank=1" * 99,
-    ):
-        assert agent.request(f"/api/v1/collectives{query}").status == 400
+    uid = "owner has to be a whole number from 0 to 4294967295: the uid of the job's owner"
+    ranks = "rank has to be a list of up to 16, each a whole number from 0 to 4294967295: the ranks"
+    for query, refusal in {
+        "": uid,
+        "?job=j1&rank=0": uid,
+        "?owner=x&job=j1&rank=0": uid,
+        "?owner=4294967296&job=j1&rank=0": uid,
+        "?owner=0&rank=0": "job has to be a text of up to 300 characters: the job's id",
+        "?owner=0&job=j1": ranks,
+        "?owner=0&job=j1&rank=": ranks,
+        "?owner=0&job=j1&rank=1,2": ranks,
+        "?owner=0&job=j1&rank=1&rank=<b>": ranks,
+        "?owner=0" + "&rank=1" * 17: "job has to be a text of up to 300 characters: the job's id",
+        "?owner=0&job=j1" + "&rank=1" * 17: "a question has up to 18 parameters",
+    }.items():
+        refused = agent.request(f"/api/v1/collectives{query}")
+        assert (refused.status, refused.json()["error"]) == (400, refusal), query
     rank.kill()
     agent.request("/api/v1/ranks")
     assert agent.request(asked).json()["ranks"] == [], "it no longer runs"
@@ -148,9 +157,13 @@ def test_requests_that_are_refused(idle_agent: AgentProcess) -> None:
         assert "nothing can be changed" in refused.json()["error"]
     for path in ("/nope", "//", "/metrics/", "/../etc/passwd", "/%2e%2e/etc/passwd", "/api/v1/ranks/x"):
         assert idle_agent.request(path).status == 404 and "/metrics" in idle_agent.request(path).json()["error"]
-    for query in ("x", "", "-1", "nan", "inf", "1e400", "0x10", "1,5", "0" + "&since=0" * 20):
-        assert idle_agent.request(f"/api/v1/ranks?since={query}").status == 400
-        assert "since is a time" in idle_agent.request(f"/api/v1/ranks?since={query}").json()["error"]
+    seconds = "since has to be a number from 0 to 1000000000: seconds since boot, `next` of the answer before, or 0"
+    for query in ("x", "", "-1", "nan", "inf", "1e400", "0x10", "1,5", "1_0", "+1", "%D9%A3", "null", "0&since=x"):
+        refused = idle_agent.request(f"/api/v1/ranks?since={query}")
+        assert refused.status == 400 and refused.json()["error"].startswith(seconds), query
+    assert idle_agent.request("/api/v1/ranks?since=x&since=1e-05&x=2").status == 200, "the last one counts"
+    refused = idle_agent.request("/api/v1/ranks?since=0" + "&since=0" * 18)
+    assert (refused.status, refused.json()["error"]) == (400, "a question has up to 18 parameters")
     assert idle_agent.request("/" + "x" * 2000).status == 414
     assert idle_agent.request("/metrics", Accept="x" * 9000).status == 431
     senseless = "application/openmetrics-text;version=x;q=y"
