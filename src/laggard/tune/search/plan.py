@@ -1,4 +1,4 @@
-"""What a search is told, what it proposes, and what it finds, as values. Pure."""
+"""The inputs, proposals and findings of a search, as values. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Plan(NamedTuple):
     seed: int = 0
     tie: float = TIE
     starts: tuple[Settings, ...] = ()
-    """What a model recommends, best first."""
+    """The settings that a model recommends, best first."""
     out_of_time: Callable[[], bool] = lambda: False
 
     @property
@@ -46,7 +46,7 @@ class Proposal(NamedTuple):
 class Finalist(NamedTuple):
     configuration: Settings
     comparison: Comparison
-    """With the default, in interleaved pairs."""
+    """The comparison with the default, in interleaved pairs."""
 
 
 class Found(NamedTuple):
@@ -57,7 +57,7 @@ class Found(NamedTuple):
     tied: tuple[Settings, ...]
     """Finalists as fast as the best one, or not told apart from it."""
     ended: str
-    """Why the search ended, one line."""
+    """The reason why the search ended, one line."""
     groups_done: tuple[str, ...] = ()
 
 
