@@ -127,7 +127,7 @@ def _chosen_text(location: Location, known: Mapping[JobKey, JobLine]) -> str:
 def _job_lines(
     arguments: argparse.Namespace, location: Location, timings: JobTimings | None, known: Mapping[JobKey, JobLine]
 ) -> Iterator[Line]:
-    """Which job that is, and where a collector chose it, which others there are."""
+    """The lines on which job that is, and where a collector chose it, on which others there are."""
     if timings is not None:
         text = recorded_text(location.job_id, location.owner, timings.script, timings.started_at)
         if text:
@@ -206,7 +206,7 @@ def _moment(text: str) -> float:
 
 
 def _change_lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[Line]:
-    """What to do besides looking at the culprits, which have said that: the recommendation's first changes."""
+    """The advice besides looking at the culprits, which have said that: the recommendation's first changes."""
     from laggard.recommend.advice.words import change_text, gain_text
 
     names = set(map(culprit_name, location.culprits))
