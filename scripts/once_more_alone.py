@@ -14,14 +14,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-MOST = 6
+MAX_FAILED = 6
 TESTS_FAILED = 1  # pytest's exit status; others mean that it could not run them
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 
 def main(status: int, tests: list[str]) -> int:
     failed = _last_failed() if status == TESTS_FAILED else []
-    if not 0 < len(failed) <= MOST:
+    if not 0 < len(failed) <= MAX_FAILED:
         return status
     print(f"\nFailed beside other tests, and now run alone:\n{_list_of(failed)}", flush=True)
     again = ["-m", "pytest", "--last-failed", "--last-failed-no-failures", "none", *tests]

@@ -32,7 +32,7 @@ class GroupCounts:
         return count
 
     def when_ended(self, pairs: bool) -> int:
-        """launched() as it was at `ended_at`."""
+        """Returns launched() as it was at `ended_at`."""
         return self._when_ended[pairs]
 
     def begin_batch(self) -> None:

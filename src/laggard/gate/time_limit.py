@@ -12,7 +12,7 @@ MIN_SECONDS: Final = 0.1
 _DECISION_SECONDS: Final = 7.0
 """The collector is asked for a second, scontrol twice for three."""
 
-_MOST_OF_LIMIT: Final = 0.3
+_DECISION_SHARE: Final = 0.3
 
 
 class TimeLimit:
@@ -21,7 +21,7 @@ class TimeLimit:
 
     def __init__(self, seconds: float | None, decides: bool) -> None:
         self.end = math.inf if seconds is None else time.monotonic() + seconds
-        kept = min(_DECISION_SECONDS, seconds * _MOST_OF_LIMIT) if seconds and decides else 0.0
+        kept = min(_DECISION_SECONDS, seconds * _DECISION_SHARE) if seconds and decides else 0.0
         self.end_of_measurements = self.end - kept
 
     def to_measure(self, most: float) -> float:

@@ -56,7 +56,8 @@ class Crossover(NamedTuple):
     low: float | None
     high: float | None
     basis: str
-    """fit: of three points and more; bracket: between two neighbours; one_side: one stage wins everywhere."""
+    """The basis of the point. fit: of three points and more; bracket: between two neighbours; one_side: one stage wins
+    everywhere."""
 
     @property
     def winner_everywhere(self) -> int | None:

@@ -37,7 +37,7 @@ class Chart(NamedTuple):
     level: float | None = None
     """Height of a dashed line across."""
     over_time: bool = False
-    """x is a time from 0 on: the axis is linear, and lines of many points have no dots."""
+    """True: x is a time from 0 on, the axis is linear, and lines of many points have no dots."""
 
 
 class _Axes(NamedTuple):

@@ -56,5 +56,5 @@ def terminal_console(lasting: bool = False) -> Console | None:
 
 
 def _without_colours() -> bool:
-    """https://no-color.org and https://bixense.com/clicolors: what users set in their shell."""
+    """Whether users want no colours, by what they set in their shell: https://no-color.org, https://bixense.com/clicolors."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("CLICOLOR") == "0"

@@ -15,7 +15,7 @@ class Change(NamedTuple):
     """One setting to change, as a recommendation names it."""
 
     target: str
-    """nccl_env, deepspeed; launcher: a variable of the job."""
+    """The thing to change: nccl_env, deepspeed; launcher: a variable of the job."""
     key: str
     current: Value
     recommended: Value
@@ -23,7 +23,7 @@ class Change(NamedTuple):
 
 class Subject(NamedTuple):
     kind: str
-    """nccl, zero, deepspeed."""
+    """The kind of subject: nccl, zero, deepspeed."""
     space: Space
     measure: Measure
     objective: str

@@ -46,8 +46,8 @@ def missing_peers(job: LaunchedJob) -> PartialVerdict:
 
 
 def _missing_kind(rank: RasRank) -> str:
-    """dead, stopped, unresponsive; empty where nothing is wrong with it. What the agent sees of the process itself goes
-    before what NCCL concludes."""
+    """The state of the process: dead, stopped, unresponsive; empty where nothing is wrong with it. What the agent sees
+    of the process itself goes before what NCCL concludes."""
     if rank.process == "gone":
         return "dead"
     if rank.process == "stopped":

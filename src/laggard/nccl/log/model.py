@@ -65,7 +65,7 @@ class Connection(NamedTuple):
     device: int | None
     """The NIC's number in NCCL's own list."""
     direction: str
-    """send, receive, or empty where the log does not give it (P2P, SHM)."""
+    """The direction: send, receive, or empty where the log does not give it (P2P, SHM)."""
     gdr: bool
     """GPUDirect RDMA: the NIC reads and writes GPU memory itself."""
     channels: int

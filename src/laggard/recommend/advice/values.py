@@ -23,7 +23,7 @@ class Item(msgspec.Struct, frozen=True):
     """One change. `apply` and `revert` are for people to read before they run them."""
 
     target: str
-    """nccl_env, nccl_tuner, deepspeed, launcher, pcie, nic, host."""
+    """The thing to change: nccl_env, nccl_tuner, deepspeed, launcher, pcie, nic, host."""
     key: str
     current: Any
     recommended: Any

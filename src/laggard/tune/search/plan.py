@@ -40,7 +40,8 @@ class Plan(NamedTuple):
 class Proposal(NamedTuple):
     configuration: Settings
     phase: str
-    """warm-up, default, model, GROUP, branches, pairs, guesses, race, simplify, confirm: why it is measured."""
+    """The reason why it is measured: warm-up, default, model, GROUP, branches, pairs, guesses, race, simplify,
+    confirm."""
 
 
 class Finalist(NamedTuple):
