@@ -39,7 +39,7 @@ class CoreTimes(NamedTuple):
 
 
 def read_processes(at: float, proc: str = "/proc") -> ProcessTimes:
-    """The CPU times of all processes that can be seen, of MOST_PROCESSES at most: the newest ones."""
+    """The CPU times of all processes that can be seen, of _MAX_PROCESSES at most: the newest ones."""
     pids = sorted((int(name) for name in os.listdir(proc) if name.isdigit()), reverse=True)[:_MAX_PROCESSES]
     seconds = {}
     for pid in pids:
