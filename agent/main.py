@@ -38,7 +38,7 @@ from laggard.web_config import load_web_config
 log = logging.getLogger("laggard.agent")
 
 PROBER_START_SECONDS: Final = 10.0
-"""Time for the prober to start, on top of a round's own deadline."""
+"""The time for the prober to start, on top of a round's own deadline."""
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

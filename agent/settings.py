@@ -23,36 +23,41 @@ PROFILE = "periodic"
 
 class AgentSettings(Settings, frozen=True):
     listen_address: str = LISTEN_ADDRESS
-    """Where to serve, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
+    """The address at which the agent serves, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
     web_config_file: str = ""
     """A file that asks for TLS, and for clients' certificates, in the format of Prometheus' exporters (docs/tls.md);
     empty: plain HTTP."""
     rank_dir: str = ""
-    """Where empty: LAGGARD_RANK_DIR, else /run/laggard/ranks if that exists, else /dev/shm/laggard."""
+    """The directory of the rank files. Empty: LAGGARD_RANK_DIR, else /run/laggard/ranks if that exists, else
+    /dev/shm/laggard."""
     node: str = ""
     """The name to report this machine under. Where empty: LAGGARD_NODE, else the host name. `laggard healthcheck` asks
     the collector under the same name before a drain, from LAGGARD_NODE or the host name."""
     profile: str = PROFILE
-    """Which probes run, and how strictly they judge: a name or a file, as for `laggard healthcheck --profile`."""
+    """The profile, which says which probes run, and how strictly they judge: a name or a file, as for `laggard
+    healthcheck --profile`."""
     probe_interval_seconds: float = 60.0
-    """From the start of one run of the probes to the next."""
+    """The time from the start of one run of the probes to the next."""
     rank_interval_seconds: float = 5.0
-    """How old the rank files' contents may be in a response to a scrape. The API reads the files for every request."""
+    """The largest age of the rank files' contents in a response to a scrape. The API reads the files for every
+    request."""
     ras_interval_seconds: float = MIN_INTERVAL_SECONDS
-    """How often NCCL RAS is asked about jobs that run without hooks, at least 10; 0: never. docs/ras.md."""
+    """The time between two questions to NCCL RAS about jobs that run without hooks, at least 10; 0: never asked.
+    docs/ras.md."""
     ras_address: str = ""
-    """Where NCCL RAS listens on this machine, as HOST:PORT. Where empty: NCCL_RAS_ADDR, else localhost:28028."""
+    """The address at which NCCL RAS listens on this machine, as HOST:PORT. Empty: NCCL_RAS_ADDR, else
+    localhost:28028."""
     otlp_endpoint: str = ""
-    """Where the metrics are sent as OTLP over HTTP, as the whole URL: http://HOST:4318/v1/metrics; empty: nowhere
+    """The whole URL to which the metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty: nowhere
     (docs/otlp.md). It needs `laggard[otlp]`."""
     otlp_interval_seconds: float = 30.0
-    """From the start of one such message to the next."""
+    """The time from the start of one such message to the next."""
     otlp_headers_file: str = ""
     """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 
 
 RAS_ADDRESS = "localhost:28028"
-"""NCCL's default (NCCL_RAS_CLIENT_PORT in src/ras/ras_internal.h)."""
+"""The default of NCCL (NCCL_RAS_CLIENT_PORT in src/ras/ras_internal.h)."""
 
 _POSITIVE = ("probe_interval_seconds", "rank_interval_seconds")
 

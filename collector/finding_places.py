@@ -1,4 +1,5 @@
-"""Which GPUs a finding is about: its device beside what the machine's report says of its GPUs and PCI devices. Pure.
+"""The GPUs that a finding is about, by its device, and by what the machine's report says of its GPUs and PCI devices.
+Pure.
 
 A report is an agent's word, and may hold anything: what cannot be read is not known.
 """
@@ -14,10 +15,10 @@ from laggard.model import Finding, Severity
 from laggard.wire.node_finding import NodeFinding
 
 MAX_GPUS = 64
-"""Of a machine; with more the whole mapping counts as not known."""
+"""The most GPUs of a machine; with more the whole mapping counts as not known."""
 
 MAX_UUID = 64
-"""Characters."""
+"""The most characters of a UUID."""
 
 _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _GPU = re.compile(rf"GPU (\d{{1,3}})(?: \(({_ADDRESS})\))?")
@@ -37,7 +38,7 @@ class NodeGpus(NamedTuple):
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> NodeGpus:
-        """What a report's facts say."""
+        """The GPUs that a report's facts tell of."""
         listed = _mapping(_mapping(facts.get("gpu_count")).get("uuids"))
         gpus = {uuid: _mapping(about) for uuid, about in listed.items() if 0 < len(uuid) <= MAX_UUID}
         if len(gpus) > MAX_GPUS:

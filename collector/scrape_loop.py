@@ -43,12 +43,12 @@ log = logging.getLogger("laggard.collector")
 T = TypeVar("T")
 
 MIN_INTERVAL_SECONDS = 1.0
-"""From the start of one round to the start of the next at least, however many clients ask for fresh data: what agents
-have to expect."""
+"""The least time from the start of one round to the start of the next, however many clients ask for fresh data: what
+agents have to expect."""
 
 FRESH_SECONDS = 0.9
-"""How long a client waits for fresh data where rounds take longer than that: it is told how old its answer is. With the
-0.04 s that the answer itself takes it has one within a second (`bench/collector.py --agents 1000`)."""
+"""The time that a client waits for fresh data where rounds take longer than that: it is told how old its answer is.
+With the 0.04 s that the answer itself takes it has one within a second (`bench/collector.py --agents 1000`)."""
 
 _SHORT_BYTES = 64 << 10
 
@@ -94,8 +94,8 @@ class ScrapeLoop:
         return self._is_fresh(now)
 
     def recording(self, name: str | None) -> JobRecording | None:
-        """What is held of the job that ClusterSnapshot.job() finds; None where it finds none. To be called on the event
-        loop: no round ingests anything meanwhile."""
+        """The recording of what is held of the job that ClusterSnapshot.job() finds; None where it finds none. It is to
+        be called on the event loop: no round ingests anything meanwhile."""
         found = self.snapshot.job(name)
         job = self._windows.jobs.get(found.key) if found else None
         if found is None or job is None:
@@ -149,7 +149,7 @@ class ScrapeLoop:
         self._refresh_wanted.clear()
 
     def _patience_seconds(self) -> float:
-        """How long a client waits for a round: the first one and short ones are worth it."""
+        """The seconds for which a client waits for a round: the first one and short ones are worth it."""
         lasted = self.snapshot.round_seconds
         longest = self._settings.timeout_seconds
         return longest if lasted is None or lasted <= FRESH_SECONDS else min(FRESH_SECONDS, longest)

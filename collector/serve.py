@@ -69,8 +69,8 @@ def _instance(listener: socket.socket) -> str:
 
 
 def _affordable(max_connections: int, concurrency: int) -> int:
-    """As many connections as there are file descriptors for, beside those to the agents. Takes as many descriptors as
-    it may."""
+    """The number of connections that there are file descriptors for, beside those to the agents. Takes as many
+    descriptors as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return max_connections

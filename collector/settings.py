@@ -43,31 +43,32 @@ class CollectorSettings(Settings, frozen=True):
     sinfo: str = "/usr/bin/sinfo"
     """The program that is asked for them. It finds slurm.conf by SLURM_CONF, as ever."""
     discovery_interval_seconds: float = 15.0
-    """How long after names, files and SLURM were asked they are asked again. While one does not answer, what it said
-    last holds, for `forget_after_seconds`."""
+    """The time after which names, files and SLURM are asked again. While one does not answer, what it said last holds,
+    for `forget_after_seconds`."""
     max_targets: int = 16_384
-    """How many agents are scraped, of all that are listed and found."""
+    """The most agents that are scraped, of all that are listed and found."""
     listen_address: str = LISTEN_ADDRESS
-    """Where to serve, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
+    """The address at which the collector serves, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
     web_config_file: str = ""
     """A file that asks for TLS, and for clients' certificates, in the format of Prometheus' exporters (docs/tls.md);
     empty: plain HTTP."""
     interval_seconds: float = 5.0
-    """From the start of one round of scrapes to the start of the next."""
+    """The time from the start of one round of scrapes to the start of the next."""
     timeout_seconds: float = 3.0
-    """For one agent's complete answer. A round takes longer where more than `concurrency` agents fail."""
+    """The time limit for one agent's complete answer. A round takes longer where more than `concurrency` agents
+    fail."""
     report_interval_seconds: float = 30.0
-    """How often the report is asked for: probes run every minute or so, so less often than the ranks."""
+    """The time between two requests for the report: probes run every minute or so, so less often than the ranks."""
     concurrency: int = 64
-    """How many agents are asked at once."""
+    """The number of agents that are asked at once."""
     max_body_bytes: int = 16 << 20
-    """How long an agent's answer may be."""
+    """The largest answer of an agent."""
     max_jobs: int = 4096
-    """Of all users together, who share them fairly: docs/contracts.md, Tenants."""
+    """The most jobs of all users together, who share them fairly: docs/contracts.md, Tenants."""
     max_ranks: int = 131_072
-    """Of all jobs together, shared as the jobs are. A rank's window takes about 40 KiB."""
+    """The most ranks of all jobs together, shared as the jobs are. A rank's window takes about 40 KiB."""
     max_connections: int = 512
-    """Of all clients together. A client that is slow to ask makes room for a new one."""
+    """The most connections of all clients together. A client that is slow to ask makes room for a new one."""
     max_connections_per_address: int = 64
     """A reverse proxy is one address."""
     allowed_hosts: tuple[str, ...] = ()
@@ -82,63 +83,65 @@ class CollectorSettings(Settings, frozen=True):
     """The header in which it names the user's groups, with commas between them; it has to replace a client's own, as
     that of the user. Empty: the groups are those that the user has on the collector's machine."""
     tenant_certificates: bool = False
-    """Whether the common name of a client's certificate is the user who asks. It needs client_ca_file in the file of
+    """True: the common name of a client's certificate is the user who asks. It needs client_ca_file in the file of
     web_config_file."""
     trusted_proxies: tuple[str, ...] = ()
-    """From whom tenant_header is believed: addresses, networks such as 10.0.0.0/8, and certificate:NAME for a client
-    whose certificate has that name. All others who send it are refused. An address stands for everybody who has a
-    process on that machine."""
+    """The senders from whom tenant_header is believed: addresses, networks such as 10.0.0.0/8, and certificate:NAME for
+    a client whose certificate has that name. All others who send it are refused. An address stands for everybody who
+    has a process on that machine."""
     operators: tuple[str, ...] = ()
-    """Who sees everything: names of users, @GROUP, and certificate:NAME, as for Prometheus."""
+    """The operators, who see everything: names of users, @GROUP, and certificate:NAME, as for Prometheus."""
     tenant_users: dict[str, int] = {}
     """Uids by the names that a proxy or a certificate gives. Names that are not here are looked up on the collector's
     machine."""
     tenant_domain: str = ""
     """Is left out of names that end with @DOMAIN, before they are looked up."""
     gate_clients: tuple[str, ...] = ()
-    """Who may ask /api/v1/drains, as the gate on each node does, and nothing else; as in trusted_proxies."""
+    """The clients that may ask /api/v1/drains, as the gate on each node does, and nothing else; listed as in
+    trusted_proxies."""
     forget_after_seconds: float = 900.0
-    """How long a job is shown after it has ended, or after the last agent reported it."""
+    """The time for which a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
-    """At most this share of the answering nodes may be drained for failing at once, but always one; 0: none."""
+    """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
     ring_token_file: str = ""
     """A file with the secret by which agents prove who they are when they ask whether a ring is due (`laggard
     idle-rings`, docs/rings.md); empty: no ring is ever due."""
     ring_period_seconds: float = 86400.0
-    """In which time each idle node is measured once."""
+    """The time in which each idle node is measured once."""
     ring_nodes: int = 8
-    """How many nodes measure one another, 3 to 32."""
+    """The number of nodes that measure one another, 3 to 32."""
     ring_ask_seconds: float = 30.0
-    """How often idle nodes ask. A ring begins when all of its nodes have asked once more."""
+    """The time between two questions of an idle node. A ring begins when all of its nodes have asked once more."""
     ring_port: int = 19403
-    """Where a ring's first node listens meanwhile."""
+    """The port at which a ring's first node listens meanwhile."""
     prometheus: str = ""
     """A Prometheus that scrapes agents, as URL: jobs that no target reports are judged by the counters there."""
     prometheus_interval_seconds: float = 60.0
-    """How long after one look at Prometheus' jobs the next one follows."""
+    """The time after which one look at Prometheus' jobs is followed by the next."""
     prometheus_bearer_token_file: str = ""
     """A file with the token to log in there with."""
     prometheus_basic_auth_file: str = ""
     """A file with USER:PASSWORD to log in there with."""
     prometheus_page: str = ""
-    """Where people's browsers reach Prometheus, as URL: the page links to graphs of a job, a rank and a node there;
+    """The URL at which people's browsers reach Prometheus: the page links to graphs of a job, a rank and a node there;
     empty: no links."""
     grafana_page: str = ""
-    """Where people's browsers reach Grafana with laggard's dashboards (docs/dashboards.md), as URL; empty: no links."""
+    """The URL at which people's browsers reach Grafana with laggard's dashboards (docs/dashboards.md); empty: no
+    links."""
     incidents_database: str = INCIDENTS_DATABASE
     """The SQLite file that keeps incidents over restarts; empty: none. The folder of the default has to be made. Where
     LAGGARD_STATE_DIR is set, the default is incidents.sqlite in there."""
     incidents_max_bytes: int = 64 << 20
-    """How large that file gets. Beyond, the oldest incidents of the user who has the most are dropped."""
+    """The largest size of that file. Beyond it, the oldest incidents of the user who has the most are dropped."""
     incidents_keep_seconds: float = 90 * 86400.0
-    """How long an incident is kept after it was closed."""
+    """The time for which an incident is kept after it was closed."""
     incident_quiet_seconds: float = 300.0
     """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
     otlp_endpoint: str = ""
-    """Where the collector's metrics are sent as OTLP over HTTP, as the whole URL: http://HOST:4318/v1/metrics; empty:
+    """The whole URL to which the collector's metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty:
     nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
     otlp_interval_seconds: float = 30.0
-    """From the start of one such message to the next."""
+    """The time from the start of one such message to the next."""
     otlp_headers_file: str = ""
     """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 

@@ -13,4 +13,4 @@ ACTIVE_PROBES: Final[tuple[Probe, ...]] = (
     memory.PROBE,
     copy.PROBE,
 )
-"""They run only when asked for, and never on a GPU that is in use."""
+"""The probes that load the GPUs. They run only when asked for, and never on a GPU that is in use."""

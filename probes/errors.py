@@ -1,4 +1,4 @@
-"""What a probe raises where it cannot judge."""
+"""The errors that a probe raises where it cannot judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a probe is: a function from a Host and its thresholds to findings and facts.
+"""The interface of a probe: a function from a Host and its thresholds to findings and facts.
 
 A probe yields findings and facts, and returns. It raises NotApplicable where what it judges is provably absent, and
 Unknown where it cannot judge; what it yielded before still counts. The runner handles deadlines, crashes and timing.

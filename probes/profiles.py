@@ -18,7 +18,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Profile(Settings, frozen=True):
-    """What `--profile FILE` may hold. An empty file is the profile `full`."""
+    """The content of the FILE of `--profile`. An empty file is the profile `full`."""
 
     deadline_seconds: Seconds = 30.0
     """The time for all probes together. Each probe also has a shorter deadline of its own."""
@@ -30,10 +30,10 @@ class Profile(Settings, frozen=True):
     """Probes that are not run."""
 
     warnings_fail: bool = False
-    """Whether a warning fails the gate, as a critical finding does."""
+    """True: a warning fails the gate, as a critical finding does."""
 
     unknown: Literal["unknown", "fail"] = "unknown"
-    """What the verdict `unknown` becomes: exit status 2, or 1 with `fail`. It can never become 0."""
+    """The meaning of the verdict `unknown`: exit status 2, or 1 with `fail`. It can never become 0."""
 
     thresholds: dict[str, dict[str, Any]] = {}
     """The thresholds to change, by probe."""
@@ -49,7 +49,7 @@ class Profile(Settings, frozen=True):
 
 
 class Expectations(Settings, frozen=True):
-    """What `--expect FILE` may hold: thresholds by probe with the values of this cluster. They override the
+    """The content of the FILE of `--expect`: thresholds by probe with the values of this cluster. They override the
     profile's."""
 
     thresholds: dict[str, dict[str, Any]] = {}
@@ -57,7 +57,8 @@ class Expectations(Settings, frozen=True):
 
 
 AGENT_SECONDS: Final = 90.0
-"""The agent runs its probes each minute, for at most ten seconds. An older report has missed a round."""
+"""The largest age of an agent's report that is used. The agent runs its probes each minute, for at most ten seconds. An
+older report has missed a round."""
 
 DEFAULT: Final = "full"
 

@@ -1,4 +1,4 @@
-"""What a reader returns in the place of a value that cannot be read, so that it can go on with the rest."""
+"""The value that a reader returns in the place of one that cannot be read, so that it can go on with the rest."""
 
 from __future__ import annotations
 

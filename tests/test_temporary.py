@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.memory import LEAST_FREE_BYTES, OwnFolder, has_room, remove_abandoned
+from support.memory import MIN_FREE_BYTES, OwnFolder, has_room, remove_abandoned
 from support.paths import TESTS
 
 HOLDER = """
@@ -67,10 +67,10 @@ def test_there_is_no_room_where_nothing_can_be_written(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "enough"), [("", True), ("noexec", False), (f"size={LEAST_FREE_BYTES // 2}", False), ("ro", False)]
+    ("options", "enough"), [("", True), ("noexec", False), (f"size={MIN_FREE_BYTES // 2}", False), ("ro", False)]
 )
 def test_there_is_room_where_scripts_run_and_gigabytes_are_free(tmp_path: Path, options: str, enough: bool) -> None:
-    size = "" if "size" in options else f"size={LEAST_FREE_BYTES * 2}"
+    size = "" if "size" in options else f"size={MIN_FREE_BYTES * 2}"
     words = ",".join(word for word in (size, options) if word)
     command = ["mount", "-t", "tmpfs", "-o", words, "laggard-test", str(tmp_path)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:

@@ -50,7 +50,7 @@ def attach(*trained: Any) -> None:
 
 
 def expect_training() -> None:
-    """From here on this process is recorded as soon as it trains, also where that is a loop of its own."""
+    """Has this process recorded as soon as it trains, also where that is a loop of its own."""
     global _expected
     _expected = True
 
@@ -100,8 +100,8 @@ def session() -> Session:
 
 @functools.cache
 def have_end_told() -> None:
-    """From now on the process says at its end where it was not seen. What is registered before the outputs' end comes
-    after it."""
+    """Makes the process say at its end where it was not seen. What is registered before the outputs' end comes after
+    it."""
     atexit.register(_witness_end)
 
 

@@ -55,8 +55,8 @@ def _hook_deepspeed(deepspeed: Any) -> None:
 
 
 def _call_after_once(owner: Any, name: str, act: Callable[..., None]) -> None:
-    """As call_after(). A module that is reloaded has some functions anew, and keeps others, with their hooks; what a
-    test puts in the place of a module may have neither."""
+    """Calls as call_after() does. A module that is reloaded has some functions anew, and keeps others, with their
+    hooks; what a test puts in the place of a module may have neither."""
     if hasattr(owner, name) and not hasattr(getattr(owner, name), _HOOKED):
         call_after(owner, name, act)
         setattr(getattr(owner, name), _HOOKED, True)

@@ -14,7 +14,7 @@ _before: dict[str, float] = {}
 
 
 def metrics() -> dict[str, float]:
-    """What was measured since the last call, in seconds a step: `laggard/step_seconds`, `laggard/waited_seconds`, each
+    """The measurements since the last call, in seconds a step: `laggard/step_seconds`, `laggard/waited_seconds`, each
     phase that took time (`laggard/forward_seconds`), and `laggard/steps`, how many there were. Empty before the first
     step, and where laggard does nothing. Never raises."""
     session = current_session()

@@ -1,4 +1,5 @@
-"""What one training process has of laggard: its recorder, the hooks that feed it, and the outputs that it writes to."""
+"""The parts of laggard in one training process: its recorder, the hooks that feed it, and the outputs that it writes
+to."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ class Session:
         self.loop.begin(bare=not self.is_hooked)
 
     def abandon(self) -> None:
-        """Not all hooks got into torch: what the others tell is not recorded, because it would pass for the whole."""
+        """Records nothing, because not all hooks got into torch: what the others tell would pass for the whole."""
         self._opened = True
 
     def open(self) -> None:
@@ -226,8 +227,8 @@ class Session:
         suppress_errors(lambda: WITNESS.end(*self._unseen()))
 
     def _unseen(self) -> tuple[str, ...]:
-        """Why nothing of this process is recorded, what to do, and what it did; an empty reason where nothing should
-        be."""
+        """The reason why nothing of this process is recorded, what to do, and what it did; an empty reason where
+        nothing should be."""
         trained = self.recorder.step > self._forked_at
         if (self._opened and (trained or self.recorder.lanes())) or _is_beside_a_rank():
             return SEEN
@@ -281,7 +282,8 @@ UNSEEN_GROUPS: Final = (
     "call laggard.trainer_hooks.attach(model, optimizer) where it trains otherwise",
     "initialized torch.distributed",
 )
-"""Why nothing of a process is recorded, what to do about it, and what it did, where that is not to train."""
+"""The reasons why nothing of a process is recorded, what to do about it, and what it did, where that is not to
+train."""
 
 
 def _is_beside_a_rank() -> bool:

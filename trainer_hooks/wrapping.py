@@ -11,8 +11,8 @@ log = logging.getLogger("laggard")
 
 
 def call_after(owner: Any, name: str, act: Callable[..., None]) -> None:
-    """From now on a call of owner.name, a function or a class's method, is followed by act(result, arguments...). What
-    act raises is logged and goes no further."""
+    """Has each call of owner.name, a function or a class's method, followed by act(result, arguments...). What act
+    raises is logged and goes no further."""
     original = getattr(owner, name)
 
     @functools.wraps(original)

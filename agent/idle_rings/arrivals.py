@@ -1,5 +1,5 @@
-"""What tells that a job has come to this node: a step of SLURM's, a rank that laggard's hooks watch, or a process on a
-GPU. Looked for ten times a second while a ring runs, so each look is short."""
+"""The signs that a job has come to this node: a step of SLURM's, a rank that laggard's hooks watch, or a process on a
+GPU. They are looked for ten times a second while a ring runs, so each look is short."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laggard.probes.nvml.processes import GpuProcesses, NvmlUnreadable
 
 _STEP: Final = "slurmstepd"
 _YOUNG_SECONDS: Final = 5.0
-"""So long a process may still become another one, by execve()."""
+"""The time for which a process may still become another one, by execve()."""
 _GPU_PAUSE_SECONDS: Final = 0.1
 _GPU_PATIENCE_SECONDS: Final = 5.0
 

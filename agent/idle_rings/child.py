@@ -28,11 +28,11 @@ _INPUT: Final = 0
 _MAX_BYTES: Final = 1 << 20
 _NICE: Final = 10
 _OOM_SCORE: Final = "1000"
-"""Of all processes these are the first to end where memory is short."""
+"""The score that makes these the first of all processes to end where memory is short."""
 
 
 class RingOrder(msgspec.Struct, frozen=True):
-    """What the parent says. `token`: this ring's alone."""
+    """The order of the parent. `token`: this ring's alone."""
 
     task: RingTask
     node: str

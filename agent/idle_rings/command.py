@@ -27,9 +27,9 @@ log = logging.getLogger("laggard.idle_rings")
 
 _RETRY_SECONDS: Final = 30.0
 _MIN_ASK_SECONDS, _MAX_ASK_SECONDS = 1.0, 3600.0
-"""Between two questions, whatever the collector says."""
+"""The bounds of the time between two questions, whatever the collector says."""
 _LATEST_SECONDS: Final = 7200.0
-"""What a ring may be planned ahead, and last."""
+"""The longest time that a ring may be planned ahead, and last."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +117,8 @@ class IdleRings:
 
 
 def _refusal(task: RingTask, node: str) -> str:
-    """Why a ring is none for this node; empty: it is. The collector is trusted with what is in its bounds alone."""
+    """The reason why a ring is none for this node; empty: it is. The collector is trusted with what is in its bounds
+    alone."""
     if not (3 <= len(task.nodes) <= 1024 and 0 <= task.number < len(task.nodes) and task.nodes[task.number] == node):
         return "it is not this node's"
     if not (0 < task.port < 65536 and task.host and task.second_host):

@@ -23,11 +23,11 @@ from laggard.wire import WireError, decode, encode
 log = logging.getLogger("laggard.idle_rings")
 
 LOOK_SECONDS: Final = 0.1
-"""From one look for a job to the next."""
+"""The time from one look for a job to the next."""
 _LEAVE_SECONDS: Final = 0.4
-"""For telling the other nodes why this one goes; its ranks have ended before."""
+"""The time for telling the other nodes why this one goes; its ranks have ended before."""
 _END_SECONDS: Final = 30.0
-"""How long the kernel is waited for, which ends a process on a GPU only once the driver lets go of it."""
+"""The time for which the kernel is waited for, which ends a process on a GPU only once the driver lets go of it."""
 _EXTRA_SECONDS: Final = 15.0
 _MAX_BYTES: Final = 1 << 20
 

@@ -27,12 +27,12 @@ class IdleRingsSettings(Settings, frozen=True):
     node: str = ""
     """The name that this machine's agent reports. Where empty: LAGGARD_NODE, else the host name."""
     rank_dir: str = ""
-    """Where ranks write their files, as the agent's. Where empty: LAGGARD_RANK_DIR, else /run/laggard/ranks if that
-    exists, else /dev/shm/laggard."""
+    """The directory in which ranks write their files, as the agent's. Empty: LAGGARD_RANK_DIR, else /run/laggard/ranks
+    if that exists, else /dev/shm/laggard."""
     device: str = "auto"
     """NCCL on GPUs (`cuda`), gloo on CPUs (`cpu`), or what the machine has (`auto`)."""
     user: str = "laggard"
-    """Whose the ring's own processes are where root starts this; any other user's are his own."""
+    """The user to whom the ring's own processes belong where root starts this; any other user's are his own."""
 
 
 def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> IdleRingsSettings:

@@ -1,5 +1,5 @@
-"""What `laggard idle-rings` leaves for this node's other parts: its ring's session, for the probe `gpu_busy`, and how
-its rings ended, for the agent's metrics."""
+"""The files that `laggard idle-rings` leaves for this node's other parts: its ring's session, for the probe `gpu_busy`,
+and how its rings ended, for the agent's metrics."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from laggard.model import ProbeResult, Report, Verdict
 log = logging.getLogger("laggard.agent")
 
 RETRY_SECONDS: Final = 10.0
-"""Until the next round after one that failed, where the interval is longer."""
+"""The time until the next round after one that failed, where the interval is longer."""
 
 PROBER: Final = "prober"
 """The name that the prober has among the probes of a report when the prober itself failed."""
@@ -40,9 +40,9 @@ class ProbeLoop:
         self._stopped = threading.Event()
         self.latest = ProbeRound(_unknown(node, "the first round of probes is under way", 0.0), time.time(), False)
         self.ready = False
-        """Whether any round since the start was complete."""
+        """True where any round since the start was complete."""
         self.round_seconds: float | None = None
-        """How long the last complete round took; None: there was none."""
+        """The time that the last complete round took; None: there was none."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="probes", daemon=True).start()

@@ -10,7 +10,7 @@ from laggard.rankfile import Collective, RankFileError, RankFileReader
 from laggard.wire.collectives import CollectiveLane, CollectiveRow, RankCollectives
 
 MAX_ROWS: Final = 4096
-"""Of one rank, the newest: about 250 KB of JSON."""
+"""The most rows of one rank, the newest: about 250 KB of JSON."""
 
 _MAX_NUMBER: Final = 1 << 53
 

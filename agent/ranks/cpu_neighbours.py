@@ -1,4 +1,4 @@
-"""Who else runs on a rank's cores: the processes of this machine that took the most CPU time there.
+"""The neighbours on a rank's cores: the processes of this machine that took the most CPU time there.
 
 All processes are looked at only while a rank's threads wait in the run queue. /proc/PID/stat has a process's CPU time,
 and for each thread the core on which it last ran (proc_pid_stat(5)); /proc/stat has the time that the hypervisor took
@@ -32,14 +32,14 @@ class ProcessTimes(NamedTuple):
 
 
 class CoreTimes(NamedTuple):
-    """What cores did since boot, all of them together, in seconds."""
+    """The times of cores since boot, all of them together, in seconds."""
 
     busy: float
     stolen: float
 
 
 def read_processes(at: float, proc: str = "/proc") -> ProcessTimes:
-    """The CPU times of all processes that can be seen, of MOST_PROCESSES at most: the newest ones."""
+    """The CPU times of all processes that can be seen, of _MAX_PROCESSES at most: the newest ones."""
     pids = sorted((int(name) for name in os.listdir(proc) if name.isdigit()), reverse=True)[:_MAX_PROCESSES]
     seconds = {}
     for pid in pids:
@@ -69,7 +69,8 @@ def read_cores(cores: Collection[int], proc: str = "/proc") -> CoreTimes:
 def neighbours(
     before: ProcessTimes, after: ProcessTimes, pid: int, owner: int, cores: Collection[int], proc: str = "/proc"
 ) -> tuple[CpuNeighbour, ...]:
-    """Who took the most of `cores` between two looks, but process `pid` itself, a rank of user `owner`."""
+    """The processes that took the most of `cores` between two looks, but process `pid` itself, a rank of user
+    `owner`."""
     taken = {key: spent - before.seconds.get(key, 0.0) for key, spent in after.seconds.items() if key[0] != pid}
     least = _MIN_CORE_SHARE * (after.at - before.at)
     busiest = sorted((key for key, spent in taken.items() if spent >= least), key=taken.__getitem__, reverse=True)

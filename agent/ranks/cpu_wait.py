@@ -1,5 +1,5 @@
-"""How long a rank's threads wait for a CPU, in the run queue behind others or held back by a quota of their cgroup,
-and who runs meanwhile.
+"""The time for which a rank's threads wait for a CPU, in the run queue behind others or held back by a quota of their
+cgroup, and who runs meanwhile.
 
 The kernel counts both: /proc/PID/task/TID/schedstat has the time on a CPU and the time in the run queue (Linux,
 Documentation/scheduler/sched-stats.rst), the cgroup's cpu.stat the time for which its quota held it back.
@@ -22,16 +22,17 @@ from laggard.model import CpuNeighbour
 from laggard.wire.ranks import CpuWait
 
 WINDOW_SECONDS: Final = 5.0
-"""Over so many seconds at least, where the rank has been seen for as long: for so long a rank of a live job is slow
-before it is accused, so that this is about that time, and the first verdict has it already."""
+"""The least time over which waits are counted, where the rank has been seen for as long. A rank of a live job is slow
+for so long before it is accused, so that this is about that time, and the first verdict has it already."""
 MIN_WINDOW_SECONDS: Final = 2.0
-"""Less says too little, and costs too much."""
+"""The least time between two samples that are compared: less says too little, and costs too much."""
 NEIGHBOURS_WAIT_RATIO: Final = 0.1
-"""Where the threads missed this share of the CPU time that they asked for, it is looked at who has it."""
+"""The share of the CPU time which the threads asked for and missed from which on it is looked at who has it."""
 _LOOK_SECONDS: Final = 4.0
-"""From one look at all processes of the machine to the next: with thousands of them it takes tens of milliseconds."""
+"""The time from one look at all processes of the machine to the next: with thousands of them it takes tens of
+milliseconds."""
 _MAX_LOOK_AGE_SECONDS: Final = 15.0
-"""What was seen so long ago is not compared with."""
+"""The age from which on a look is not compared with."""
 _MAX_SAMPLES: Final = 64
 _MAX_THREADS: Final = 64  # the oldest: those that train, and not those of a hundred loaders
 _MAX_BYTES: Final = 16_384
@@ -73,7 +74,8 @@ class CpuWaits:
         return structs.replace(wait, neighbours=self._neighbours(pid, owner, samples[-1].at))
 
     def _neighbours(self, pid: int, owner: int, now: float) -> tuple[CpuNeighbour, ...]:
-        """Who took the rank's cores between the last two looks, which all ranks share; the first look tells nothing."""
+        """The processes that took the rank's cores between the last two looks, which all ranks share; the first look
+        tells nothing."""
         try:
             if self._looks and now - self._looks[-1].at > _MAX_LOOK_AGE_SECONDS:
                 self._looks.clear()

@@ -23,10 +23,11 @@ MAX_STATS: Final = 4_096
 MAX_FILES: Final = 1_024
 MAX_DIRECTORIES: Final = 128
 MIN_SUBDIRECTORY_ENTRIES: Final = 256
-"""Entries of a subdirectory that are looked at, however many subdirectories there are."""
+"""The least number of entries of a subdirectory that are looked at, however many subdirectories there are."""
 
 _MANY_ENTRIES: Final = 1_024
-"""From so many entries on, users' subdirectories are looked for by name as well: they may be hidden among others."""
+"""The number of entries from which on users' subdirectories are looked for by name as well: they may be hidden among
+others."""
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""How a rank ended, from what the kernel reported, what the process noted itself, and the last that its file tells."""
+"""The end of a rank, from what the kernel reported, what the process noted itself, and the last that its file tells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from laggard.agent.ranks.exit_watch import WatchedExit
 from laggard.model import RankEnd
 
 _KERNEL_SECONDS: Final = 0.05
-"""By how much the kernel's report of an end may come late. Our own choice: the watching thread waits for its turn."""
+"""The delay with which the kernel's report of an end may come. Our own choice: the watching thread waits for its
+turn."""
 _MAX_CHARACTERS: Final = 64
 
 
@@ -23,7 +24,7 @@ class LastMoment(NamedTuple):
 
 
 class _Noted(NamedTuple):
-    """What the process noted itself, as far as it is sane: any user may have written it."""
+    """The notes of the process itself, as far as they are sane: any user may have written it."""
 
     exit_code: int | None = None
     at_seconds: float | None = None

@@ -1,4 +1,4 @@
-"""How a process ended that is not our child: by the kernel's word to us, else by its word to the root reader."""
+"""The end of a process that is not our child: by the kernel's word to us, else by its word to the root reader."""
 
 from __future__ import annotations
 

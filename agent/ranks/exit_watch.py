@@ -21,7 +21,8 @@ from laggard.text.words import printable_line
 
 _STATUS_SECONDS: Final = 60.0
 _STATUS_PAUSE_SECONDS: Final = 0.2
-"""For how long, and how often, a status is asked for again that only a process has which its parent has waited for."""
+"""The time between two questions for a status that a process has only once its parent has waited for it; the questions
+end after _STATUS_SECONDS."""
 
 
 @dataclasses.dataclass
@@ -123,8 +124,8 @@ class ExitWatch:
 
 
 def _word(ended: _Ended, status: ExitStatus | None) -> KernelWord | None:
-    """Why the kernel ended the process. A cgroup's count speaks only for a process that SIGKILL ended, and only where
-    the log does not say that it was another."""
+    """The reason why the kernel ended the process. A cgroup's count speaks only for a process that SIGKILL ended, and
+    only where the log does not say that it was another."""
     if status is not None and (status.code == 0 or status.signal == "SIGTERM"):
         return None
     pid, messages = ended.watched.pid, read_messages()

@@ -1,4 +1,4 @@
-"""What the kernel says about the end of a process: killed for want of memory, a GPU's error, damaged memory, a fault.
+"""The kernel's word about the end of a process: killed for want of memory, a GPU's error, damaged memory, a fault.
 
 A message is joined with the process by its pid, and, where it names none, by its time. Sources of the messages: Linux
 6.12, mm/oom_kill.c, mm/memory-failure.c, arch/x86/mm/fault.c, arch/x86/kernel/traps.c; NVIDIA's Xid catalogue.

@@ -1,4 +1,4 @@
-"""Which process of a memory cgroup the kernel killed for want of memory, by the cgroup's count.
+"""The process of a memory cgroup that the kernel killed for want of memory, by the cgroup's count.
 
 The count says how many were killed and not which: also a launcher ends processes by SIGKILL, once it has seen that one
 is gone. The kernel counts before it kills, so a kill belongs to the first process that ends after it. Where that one
@@ -15,8 +15,8 @@ from typing import Final
 from laggard.agent.ranks.cgroup_files import cgroup_files
 
 _TOGETHER_SECONDS: Final = 1.0
-"""For how long after the first end a second kill of the same moment waits for its process. Our own choice: who frees
-much memory ends a little later; a launcher's SIGKILL usually comes after a SIGTERM and more time than that."""
+"""The time after the first end for which a second kill of the same moment waits for its process. Our own choice: who
+frees much memory ends a little later; a launcher's SIGKILL usually comes after a SIGTERM and more time than that."""
 _MAX_BYTES: Final = 16_384
 
 
@@ -29,8 +29,9 @@ class OomKills:
         self._told: dict[str, int] = {}  # by file: so many of these kills have their process, or never get one
 
     def ended(self, before: Mapping[str, int], at: float) -> str:
-        """To be called for each process in the order in which they end, `at` in seconds. `before`: read_oom_kills()
-        when it was seen first. Returns the file and the count that speak for a kill of this process; else ""."""
+        """Returns the file and the count that speak for a kill of this process; else "". It is to be called for each
+        process in the order in which they end, `at` in seconds. `before`: read_oom_kills() when the process was seen
+        first."""
         with self._lock:
             told = [
                 f"{path}: oom_kill {count}"
@@ -58,8 +59,8 @@ class OomKills:
 
 
 def read_oom_kills(pid: int, root: str = "/") -> dict[str, int]:
-    """How many processes the kernel has killed for want of memory in the process's memory cgroup, by the file that
-    counts them; empty where no such file can be read."""
+    """The number of processes that the kernel has killed for want of memory in the process's memory cgroup, by the file
+    that counts them; empty where no such file can be read."""
     try:
         lines = _read(f"{root}proc/{pid}/cgroup")
     except OSError:

@@ -1,4 +1,5 @@
-"""What the kernel knows about a process that writes a rank file: its users, its cgroup, whether it is stopped."""
+"""The facts that the kernel knows about a process that writes a rank file: its users, its cgroup, whether it is
+stopped."""
 
 from __future__ import annotations
 

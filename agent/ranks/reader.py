@@ -27,13 +27,13 @@ from laggard.wire.ranks import RankRow, RanksDocument
 
 MAX_RANKS: Final = 64
 MAX_ASKED: Final = 16
-"""Of so many ranks at most the collectives are read at once: 4 MB of JSON."""
+"""The most ranks whose collectives are read at once: 4 MB of JSON."""
 
 MAX_ROWS: Final = 65_536
-"""Steps of all ranks together, about 8 MB of JSON. Eight ranks with full rings have 10,920."""
+"""The most steps of all ranks together, about 8 MB of JSON. Eight ranks with full rings have 10,920."""
 
 EXPIRE_AFTER_NS: Final = 600 * 10**9
-"""How long a rank that ended is still reported, after its last progress."""
+"""The time for which a rank that ended is still reported, after its last progress."""
 
 DUPLICATE_JOB: Final = "another running job of this user has its name"
 """Two jobs run at once under one job_id: the later one is reported. Another LAGGARD_JOB_ID tells them apart."""
@@ -152,7 +152,7 @@ def _recency(snapshot: RankSnapshot) -> tuple[bool, int, int]:
 
 
 def _booted() -> float:
-    """When this machine booted, Unix time by its clock as it is now."""
+    """The Unix time at which this machine booted, by its clock as it is now."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -11,7 +11,7 @@ from laggard.wire.ranks import RejectedFiles
 log = logging.getLogger("laggard.agent")
 
 MAX_LOG_LINES: Final = 8
-"""For each scan, so that a user who makes new junk all day does not fill the log."""
+"""The most lines of the log for each scan, so that a user who makes new junk all day does not fill the log."""
 
 
 class Rejections:

@@ -62,8 +62,8 @@ class _Writer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Contents:
-    """What a rank file holds, validated. `collective` and `phase` are the live words of the collective in flight and
-    the phase; `progress_ns` is the last progress on CLOCK_MONOTONIC."""
+    """The content of a rank file, validated. `collective` and `phase` are the live words of the collective in flight
+    and the phase; `progress_ns` is the last progress on CLOCK_MONOTONIC."""
 
     owner: int
     identity: Mapping[str, Any]

@@ -1,4 +1,5 @@
-"""Whether users can harm one another in the rank directory, and what an agent that runs as root does about it."""
+"""The safety of the rank directory: whether users can harm one another in it, and what an agent that runs as root does
+about it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def secure(directory: str) -> str:
 
 
 def warning(directory: str) -> str:
-    """What is not safe about the directory as it is; empty where nothing is."""
+    """The things that are not safe about the directory as it is; empty where there are none."""
     try:
         about = os.stat(directory)
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from laggard.rankfile.unseen import STARTING, UnseenMark, read_mark
 from laggard.wire.ranks import UnseenProcess
 
 EXPIRE_SECONDS: Final = 600.0
-"""How long a process is told of that ended, after its mark was written."""
+"""The time for which a process that ended is told of, after its mark was written."""
 
 
 def read_unseen(marks: Iterable[FileEntry], rejections: Rejections) -> Iterator[UnseenProcess]:

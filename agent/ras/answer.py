@@ -54,7 +54,7 @@ class MissingStatus(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """What is known of a rank, whether it answered or not."""
+    """The known facts of a rank, whether it answered or not."""
 
     rank: int
     host: str

@@ -26,27 +26,28 @@ from laggard.wire.ras import RasJob, RasSource
 log = logging.getLogger("laggard.agent")
 
 MIN_INTERVAL_SECONDS: Final = 10.0
-"""Between two questions at least."""
+"""The least time between two questions."""
 
 SETTLE_SECONDS: Final = 60.0
-"""How long a process has listened before it is asked, and how long after an answer of a job that was still being
-initialised: NCCL has crashed when it was asked during that (NVIDIA/nccl#1669)."""
+"""The time that a process has listened before it is asked, and that passes after an answer of a job that was still
+being initialised: NCCL has crashed when it was asked during that (NVIDIA/nccl#1669)."""
 
 SPREAD_SECONDS: Final = 60.0
-"""Up to so much is added at random, so that not all nodes of a job ask it at once."""
+"""The largest time that is added at random, so that not all nodes of a job ask it at once."""
 
 RETRY_SECONDS: Final = 60.0
-"""After a question without a good answer."""
+"""The time after a question without a good answer."""
 
 REPORT_SECONDS: Final = 120.0
-"""How old an answer may be that is reported. Where several jobs listen, each question reaches one of them at random."""
+"""The largest age of an answer that is reported. Where several jobs listen, each question reaches one of them at
+random."""
 
 Hooked = Callable[[], Collection[tuple[int, int]]]
 """Returns user and pid of each running process that has a rank file."""
 
 
 class Patience(NamedTuple):
-    """How long is waited: SETTLE_SECONDS, and SPREAD_SECONDS at most."""
+    """The times that are waited: SETTLE_SECONDS, and SPREAD_SECONDS at most."""
 
     settle_seconds: float = SETTLE_SECONDS
     spread_seconds: float = SPREAD_SECONDS
@@ -100,7 +101,7 @@ class RasAsker:
         self._stopped.set()
 
     def source(self) -> RasSource:
-        """What is known now. Safe to call from any thread: what it reads is replaced as a whole."""
+        """The source as far as it is known now. Safe to call from any thread: what it reads is replaced as a whole."""
         now, (state, reason) = self._clock(), self._state
         jobs = tuple(
             structs.replace(job.report, age_seconds=round(now - job.at, 3))

@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 from laggard.agent.ras.listeners import Endpoint
 
 ANSWER_SECONDS: Final = 5
-"""How long NCCL waits for processes that do not answer it, its own default; it may take twice that."""
+"""The time that NCCL waits for processes that do not answer it, its own default; it may take twice that."""
 
 DEADLINE_SECONDS: Final = 2 * ANSWER_SECONDS + 2.0
-"""For the whole exchange."""
+"""The time limit of the whole exchange."""
 
 MAX_BYTES: Final = 8 << 20
-"""Of an answer: about 11,000 ranks, all communicators together."""
+"""The most bytes of an answer: about 11,000 ranks, all communicators together."""
 
 _MAX_LINE: Final = 1024
 

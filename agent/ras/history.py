@@ -1,4 +1,5 @@
-"""What changes from one answer of NCCL RAS to the next: since when each rank's launch counts stand still. Pure.
+"""The changes from one answer of NCCL RAS to the next, which tell since when each rank's launch counts stand still.
+Pure.
 
 Times are monotonic seconds of the agent. A count that differs between ranks says nothing by itself: the ranks are read
 one after the other while they go on. Counts that are the same in several answers do.
@@ -15,10 +16,10 @@ from laggard.agent.ras.answer import Answer, Communicator
 Counts = tuple[tuple[str, int], ...]
 
 FORGET_SECONDS: Final = 3600.0
-"""A communicator that no answer has had for so long is gone."""
+"""The time after which a communicator that no answer has had is gone."""
 
 MAX_RANKS: Final = 65_536
-"""How many ranks of communicators are remembered at most."""
+"""The most ranks of communicators that are remembered."""
 
 
 class Device(NamedTuple):

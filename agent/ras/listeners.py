@@ -1,5 +1,6 @@
-"""Who listens at NCCL RAS's address on this machine, according to the kernel. Every process of every NCCL job of one
-user does: the port is shared (SO_REUSEPORT), which Linux allows among sockets of one effective user alone."""
+"""The process that listens at NCCL RAS's address on this machine, according to the kernel. Every process of every
+NCCL job of one user does: the port is shared (SO_REUSEPORT), which Linux allows among sockets of one effective user
+alone."""
 
 from __future__ import annotations
 

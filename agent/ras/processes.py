@@ -1,4 +1,4 @@
-"""What the agent sees of the processes that NCCL RAS names on this node. A pid is taken only where the process is one
+"""The processes, as the agent sees them, that NCCL RAS names on this node. A pid is taken only where the process is one
 of the user who listens: in a container with pids of its own it may be anybody's."""
 
 from __future__ import annotations

@@ -17,15 +17,15 @@ from laggard.agent.ras.history import Counts, Device, History, Still, counts_of
 from laggard.wire.ras import RasCommunicator, RasJob, RasRank
 
 MAX_LISTED: Final = 1024
-"""Ranks of communicators in one job's report."""
+"""The most ranks of communicators in one job's report."""
 
 MAX_COMMUNICATORS: Final = 256
-"""Communicators in one job's report: the largest, those with something wrong, then the next in size."""
+"""The most communicators in one job's report: the largest, those with something wrong, then the next in size."""
 
 
 class Here(NamedTuple):
-    """What the agent knows of its own node: which of the hosts are its addresses, what it sees of the processes there
-    (running, stopped, gone), by pid, and the name of the job, None where nothing tells it."""
+    """The knowledge of the agent about its own node: which of the hosts are its addresses, what it sees of the
+    processes there (running, stopped, gone), by pid, and the name of the job, None where nothing tells it."""
 
     hosts: frozenset[str]
     processes: Mapping[int, str]
@@ -60,7 +60,7 @@ def job_name(answer: Answer) -> str:
 
 
 def place_among_nodes(answer: Answer, local_hosts: frozenset[str]) -> int:
-    """How many of the job's hosts come before this node, in the order of their lowest ranks that answered."""
+    """The number of the job's hosts that come before this node, in the order of their lowest ranks that answered."""
     world = largest(answer)
     in_order = dict.fromkeys(rank.host for rank in sorted(world.ranks, key=lambda it: it.rank)) if world else {}
     places = [place for place, host in enumerate(in_order) if host in local_hosts]

@@ -1,5 +1,5 @@
-"""What the reader answers: a fixed list of questions. No question holds a path, and what is read with privileges leaves
-this file only as the few values that are asked for."""
+"""The answers of the reader to a fixed list of questions. No question holds a path, and what is read with privileges
+leaves this file only as the few values that are asked for."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _sockets(host: Host, pid: str) -> bytes:
 
 
 def _job_variables(host: Host, pid: str) -> bytes:
-    """What says who the job's other nodes are, and no other variable."""
+    """The variables that say who the job's other nodes are, and no others."""
     return msgspec.json.encode(process_variables(_pid(pid), VARIABLES))
 
 

@@ -22,7 +22,7 @@ QUESTION_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 5.0
 MAX_CONNECTIONS: Final = 16
 MAX_STRANGERS: Final = 4
-"""Connections of users that may not ask, who are told so: they must not take the places of those who may."""
+"""The most connections of users that may not ask, who are told so: they must not take the places of those who may."""
 
 BACKLOG: Final = 256
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
@@ -41,7 +41,7 @@ class ReaderServer:
         self._free_to_strangers = threading.BoundedSemaphore(MAX_STRANGERS)
 
     def serve(self) -> None:
-        """Until the listener is closed."""
+        """Serves until the listener is closed."""
         while True:
             try:
                 connection, _ = self._listener.accept()

@@ -16,10 +16,12 @@ from laggard.probes.probe import finding
 from laggard.wire.traffic import JobTraffic
 
 WINDOWS: Final = 2
-"""In how many windows in succession it must have been so: a checkpoint that is gathered by gloo is over by then."""
+"""The number of windows in succession in which it must have been so: a checkpoint that is gathered by gloo is over by
+then."""
 
 _MIN_BYTES_PER_SECOND: Final = float(1 << 20)
-"""Less than 1 MiB/s is what stores, heartbeats and barriers exchange."""
+"""The least rate that counts as traffic of collectives: less than 1 MiB/s is what stores, heartbeats and barriers
+exchange."""
 
 _FIX: Final = (
     "See which network NCCL chose, in its log (NCCL_DEBUG=INFO, `laggard diagnose` reads it): a missing plugin or "
@@ -28,8 +30,8 @@ _FIX: Final = (
 
 
 class Look(NamedTuple):
-    """What was there at one moment. `sockets`: those of the job's ranks; `rdma_bytes`: None without RDMA devices that
-    are up; `collective_bytes`: that its ranks on this node have passed to collectives."""
+    """The traffic at one moment. `sockets`: those of the job's ranks; `rdma_bytes`: None without RDMA devices that are
+    up; `collective_bytes`: that its ranks on this node have passed to collectives."""
 
     at: float  # monotonic
     sockets: Mapping[int, TcpSocket]
@@ -68,7 +70,7 @@ def falls_back(window: JobTraffic) -> bool:
 
 
 def not_known(window: JobTraffic) -> str:
-    """Why nothing can be concluded; empty where it can, or where nothing is to be."""
+    """The reason why nothing can be concluded; empty where it can, or where nothing is to be."""
     if window.rdma_bytes is None or not window.collective_bytes or window.seconds <= 0 or falls_back(window):
         return ""
     rate = window.tcp_other_bytes / window.seconds

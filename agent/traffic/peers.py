@@ -1,5 +1,5 @@
-"""Which addresses are the other nodes of a job, by what its launcher told the ranks: SLURM's list of nodes, and
-MASTER_ADDR. With torchrun the first node also sees who is connected to its store."""
+"""The addresses of a job's other nodes, by what its launcher told the ranks: SLURM's list of nodes, and MASTER_ADDR.
+With torchrun the first node also sees who is connected to its store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLES: Final = frozenset({"SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "MAST
 _MAX_NAMES: Final = 1024
 
 RESOLVE_SECONDS: Final = 5.0
-"""For the names of one user's jobs, in one look."""
+"""The time for resolving the names of one user's jobs, in one look."""
 
 
 def named_hosts(variables: Mapping[str, str]) -> tuple[str, ...]:

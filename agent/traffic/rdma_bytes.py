@@ -1,4 +1,4 @@
-"""How many bytes the RDMA devices of this machine have carried since they started, by their own counters."""
+"""The bytes that the RDMA devices of this machine have carried since they started, by their own counters."""
 
 from __future__ import annotations
 

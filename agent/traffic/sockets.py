@@ -58,7 +58,7 @@ def socket_inodes(pid: int, proc: str = "/proc") -> frozenset[int]:
 
 
 def process_sockets(pid: int, proc: str = "/proc") -> ProcessSockets:
-    """As far as this process may see them. Raises OSError."""
+    """The sockets of the process, as far as this one may see them. Raises OSError."""
     network = os.stat(f"{proc}/{pid}/ns/net").st_ino
     inodes = set()
     for name in os.listdir(f"{proc}/{pid}/fd")[:_MAX_FILES]:
@@ -87,7 +87,7 @@ def process_variables(pid: int, names: frozenset[str], proc: str = "/proc") -> d
 
 
 def _or_by_reader(read: Callable[[], T], question: str, kind: type[T]) -> T:
-    """What `read` returns; where that is not permitted, what laggard's reader answers. Raises OSError."""
+    """Returns what `read` returns; where that is not permitted, what laggard's reader answers. Raises OSError."""
     try:
         return read()
     except PermissionError as error:

@@ -28,10 +28,11 @@ log = logging.getLogger("laggard.agent")
 INTERVAL_SECONDS: Final = 30.0
 _MAX_JOBS: Final = 64
 _ASK_AGAIN_SECONDS: Final = 600.0
-"""For names that nobody knew: a name service that is away takes seconds to say so."""
+"""The time after which names that nobody knew are asked for again: a name service that is away takes seconds to say
+so."""
 
 Job = tuple[int, str]
-"""Its owner and name."""
+"""A job by its owner and name."""
 
 
 class JobSeen(NamedTuple):
@@ -101,8 +102,8 @@ class TrafficWatch:
         return JobSeen(look, before.windows + 1 if falls_back(window) else 0, named, named_at, traffic)
 
     def _resolve(self, owner: int, names: Iterable[str]) -> frozenset[str]:
-        """Within RESOLVE_SECONDS for all jobs of the owner: one user's names must not keep others' jobs from being
-        looked at."""
+        """Resolves names within RESOLVE_SECONDS for all jobs of the owner: one user's names must not keep others' jobs
+        from being looked at."""
         began = time.monotonic()
         found = addresses_of(names, seconds=RESOLVE_SECONDS - self._resolving[owner])
         self._resolving[owner] += time.monotonic() - began

@@ -17,13 +17,13 @@ from laggard.model import Finding
 from laggard.wire.ranks import RankRow, RanksDocument
 
 ENDED_SECONDS: Final = 3600.0
-"""For so long the metrics tell of a rank that ended. Its file stays until its user's next job on this node, perhaps for
-weeks: of every user who ever came, each rank would be some thirty series in all that time."""
+"""The time for which the metrics tell of a rank that ended. Its file stays until its user's next job on this node,
+perhaps for weeks: of every user who ever came, each rank would be some thirty series in all that time."""
 
 
 class Daemon(NamedTuple):
-    """What the agent knows of itself: how long its last complete round of probes took, in seconds (None: there was
-    none), how many connections it has turned away, and what became of its OTLP messages."""
+    """The facts that the agent knows of itself: how long its last complete round of probes took, in seconds (None:
+    there was none), how many connections it has turned away, and what became of its OTLP messages."""
 
     round_seconds: float | None = None
     turned_away: int = 0
@@ -72,7 +72,7 @@ def _probe_families(latest: ProbeRound, job_findings: Iterable[Finding]) -> Iter
 
 
 def _ring_families(state: IdleRingsState) -> Iterator[Metric]:
-    """Of `laggard idle-rings`; none where it has not run."""
+    """The metrics of `laggard idle-rings`; none where it has not run."""
     yield metric_family(
         "laggard_idle_rings_total", [((name,), state.rings.get(name, 0)) for name in OUTCOMES] if state.rings else []
     )

@@ -154,7 +154,7 @@ class Router:
 
 
 def _in_turn(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """As many as a collector takes, taken from the jobs' owners in turn: one user's jobs can have any number."""
+    """The findings that a collector takes, from the jobs' owners in turn: one user's jobs can have any number."""
     if len(findings) <= MAX_FINDINGS:
         return findings
     return tuple(islice(round_robin(findings, lambda found: found.evidence.get("owner")), MAX_FINDINGS))

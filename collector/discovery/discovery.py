@@ -1,4 +1,4 @@
-"""Which agents there are: those that the settings list, and those that files, names in DNS and SLURM tell of, asked
+"""The discovery of agents: those that the settings list, and those that files, names in DNS and SLURM tell of, asked
 again and again."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from laggard.collector.discovery.source import Answer, Unanswered
 from laggard.collector.scrape.targets import Target, parse_target
 
 _NO_SUCH_NAME: Final = frozenset((socket.EAI_NONAME, socket.EAI_NODATA))
-"""What the resolver says of a name that has no address. All its other errors say that it does not know."""
+"""The errors with which the resolver says that a name has no address. All its others say that it does not know."""
 
 
 class DnsName:

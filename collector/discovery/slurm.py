@@ -23,7 +23,7 @@ MAX_OUTPUT_BYTES: Final = 16 << 20
 _FIELDS: Final = "node=%o|%T"
 _BEGINS: Final = "node="
 _NO_MACHINE: Final = frozenset("~%")
-"""Behind a state: powered down, or powering down."""
+"""The marks behind a state: powered down, or powering down."""
 _NOT_MADE: Final = frozenset(("future", "powered_down", "powering_down"))
 _MESSAGE_CHARACTERS: Final = 200
 
@@ -71,7 +71,7 @@ class SlurmPartition:
 
 
 def _run(command: tuple[str, ...], seconds: float) -> str:
-    """What `command` prints, to either stream. Raises Unanswered."""
+    """Returns what `command` prints, to either stream. Raises Unanswered."""
     output, status = _output(command, seconds)
     text = output.decode(errors="replace")
     if status:
@@ -129,7 +129,8 @@ def _give_up(process: subprocess.Popen[bytes], expired: threading.Event) -> None
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started, as long as it was not waited for: from then on its number may be somebody else's."""
+    """Kills a process with all that it started, as long as it was not waited for: from then on its number may be
+    somebody else's."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -44,8 +44,8 @@ HARDWARE_PATHS: tuple[tuple[str, tuple[Path, ...]], ...] = (
     ("product", (("identity", "product"), ("identity", "cpu_model"))),
     ("gpu", (("identity", "gpu_models"), ("gpu_count", "models"))),
 )
-"""What makes two nodes the same hardware: the server's product name (in a container that cannot see it, the CPU), and
-its GPU models. A node of which only one is known is compared with nodes of which the same one is known."""
+"""The facts by which two nodes are the same hardware: the server's product name (in a container that cannot see it, the
+CPU), and its GPU models. A node of which only one is known is compared with nodes of which the same one is known."""
 
 COMPARED_FACTS: tuple[ComparedFact, ...] = (
     ComparedFact("kernel release", (("identity", "kernel_release"),), _SOFTWARE, "uname -r"),
@@ -150,7 +150,7 @@ def _entries(value: Any) -> Iterable[Any]:
 
 
 def _one_value(value: Any) -> Iterator[str]:
-    """As _leaves(), but a list's entries joined to one text."""
+    """The leaves as by _leaves(), but a list's entries are joined to one text."""
     if isinstance(value, list):
         yield " ".join(_leaves(value)) or "none"
     else:

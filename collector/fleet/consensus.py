@@ -21,10 +21,11 @@ from laggard.text.words import counted, printable_line
 CODE = "FLEET_OUTLIER"
 
 MIN_NODES = 3
-"""Where two nodes differ neither is the outlier."""
+"""The least number of nodes: where two differ, neither is the outlier."""
 
 MANY_RATIO = 0.25
-"""More outliers than this share of the nodes (and more than one) are a change under way, not so many faults."""
+"""The largest share of the nodes that may be outliers. More (and more than one) are a change under way, not as many
+faults."""
 
 MAX_NOTES = 32
 _MAX_NAMES = 6
@@ -128,7 +129,7 @@ def _bounded(notes: Sequence[Note]) -> tuple[Note, ...]:
 
 
 def _counts(values: Iterable[Values]) -> str:
-    """How many nodes have each value, for people; the most frequent value first."""
+    """The number of nodes that have each value, for people; the most frequent value first."""
     ranked = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
     listed = ", ".join(f"{_text(value)} on {count}" for value, count in ranked[:_MAX_NAMES])
     return listed + (f" and {len(ranked) - _MAX_NAMES} more values" if len(ranked) > _MAX_NAMES else "")

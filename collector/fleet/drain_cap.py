@@ -16,9 +16,9 @@ from laggard.wire.nodes import DrainsDocument
 
 
 def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | None) -> DrainsDocument:
-    """Whether `node`, which asks, may be drained; it is not counted itself. `max_ratio`: the share of the answering
-    nodes that may fail at once; at least one may, unless it is 0. Where no agent answers, the answer is no: the
-    collector then knows nothing of the fleet."""
+    """The answer to whether `node`, which asks, may be drained; it is not counted itself. `max_ratio`: the share of the
+    answering nodes that may fail at once; at least one may, unless it is 0. Where no agent answers, the answer is no:
+    the collector then knows nothing of the fleet."""
     answering = [row for row in snapshot.nodes if row.state == "up"]
     failing = [row for row in answering if row.verdict == Verdict.FAIL.value and (node is None or row.node != node)]
     cap = max(1, int(max_ratio * len(answering))) if answering and max_ratio > 0 else 0

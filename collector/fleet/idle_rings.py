@@ -1,5 +1,5 @@
-"""Which ring an agent is to take part in that asks: the collector gathers those that ask, and plans rings among them,
-so that each node is measured once in a period, and at once where a job's slow link leads to it.
+"""The rings of the agents that ask which one they are to take part in: the collector gathers those that ask, and plans
+rings among them, so that each node is measured once in a period, and at once where a job's slow link leads to it.
 
 The nodes of a ring are told of it one after the other, as they ask; all begin at the same moment. Who does not come is
 done without (rings as a gang). Nothing is kept over a restart: when a node was measured its agent tells.
@@ -18,21 +18,21 @@ from laggard.wire.idle_rings import RingAsk, RingTask
 from laggard.wire.nodes import NodeRow
 
 CLOCK_SECONDS: Final = 300.0
-"""How far the clocks of an agent and its collector may be apart: older questions may be an eavesdropper's."""
+"""The largest difference between the clocks of an agent and its collector: older questions may be an eavesdropper's."""
 
 MEASURE_SECONDS: Final = 60.0
 _EXTRA_SECONDS: Final = 60.0
-"""For the start of processes, and the first connections."""
+"""The time for the start of processes, and the first connections."""
 _SLACK_SECONDS: Final = 5.0
 _MAX_NONCES: Final = 1 << 16
 _RETRY_SECONDS: Final = 600.0
-"""How long after a ring its nodes are left alone, unless their agents tell that it measured them: a job came, or one of
-its nodes did not start."""
+"""The time after a ring for which its nodes are left alone, unless their agents tell that it measured them: a job came,
+or one of its nodes did not start."""
 _LOOPBACK: Final = ("127.", "localhost", "::1")
 
 
 class IdleRingSettings(NamedTuple):
-    """As the collector's settings have them (`ring_...`)."""
+    """The settings of the collector for idle rings (`ring_...`)."""
 
     period_seconds: float
     nodes: int
@@ -175,8 +175,8 @@ class IdleRings:
 
 
 def _hosts(names: Sequence[str], urls: dict[str | None, str]) -> list[str]:
-    """Where the first two nodes listen: at the address at which their agents answer, or under their names where that is
-    this machine's own, which leads others to themselves."""
+    """The hosts at which the first two nodes listen: at the address at which their agents answer, or under their names
+    where that is this machine's own, which leads others to themselves."""
     found = [urlsplit(urls[name]).hostname or name for name in names]
     if all(host.startswith(_LOOPBACK) for host in found):
         return found

@@ -50,7 +50,7 @@ def with_codes(row: NodeRow, codes: Mapping[str, tuple[str, ...]]) -> NodeRow:
 
 
 def fleet_lines(findings: Sequence[NodeFinding], notes: Sequence[Note]) -> tuple[str, ...]:
-    """For people: the outliers, then the notes, one line each."""
+    """The outliers, then the notes, one line each, for people."""
     lines = [f"{it.node}: {it.finding.device} {it.finding.summary}" for it in findings[:MAX_LINES]]
     if len(findings) > MAX_LINES:
         lines.append(f"and {len(findings) - MAX_LINES} more outliers")

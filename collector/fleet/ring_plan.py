@@ -1,4 +1,4 @@
-"""Which nodes are to measure each other next, so that each takes part in a ring once in a period. Pure.
+"""The nodes that are to measure each other next, so that each takes part in a ring once in a period. Pure.
 
 Who asks (a scheduler's script, a person) starts the rings: the collector starts nothing. That a node runs no rank that
 laggard sees does not say that it is free, which the scheduler knows.
@@ -16,10 +16,10 @@ from laggard.model import Verdict
 from laggard.wire.nodes import NodeRow, RingsDocument
 
 MIN_RING_NODES: Final = 3
-"""Of fewer nodes a ring cannot tell which one is slow."""
+"""The least number of a ring's nodes: of fewer it cannot tell which one is slow."""
 
 MAX_RING_NODES: Final = 32
-"""Among more, not all links are measured."""
+"""The largest number of a ring's nodes: among more, not all links are measured."""
 
 _MAX_RINGS: Final = 512
 

@@ -15,18 +15,18 @@ from laggard.text.words import printable_line
 from laggard.wire import WireError, decode, encode
 
 VERSION: Final = 1
-"""Of the table, in the file's `user_version`."""
+"""The version of the table, in the file's `user_version`."""
 
 FULL_SHARE, PRUNED_SHARE = 0.9, 0.8
-"""From this share of max_bytes on, incidents are dropped until there is that."""
+"""The share of max_bytes from which on incidents are dropped, and that until which they are."""
 
 _SQLITE_FULL: Final = 13
-"""sqlite3.SQLITE_FULL, which Python 3.10 does not have."""
+"""The error code sqlite3.SQLITE_FULL, which Python 3.10 does not have."""
 
 _APPLICATION: Final = 0x6C616767  # "lagg", in the file's header
 
 _MODE: Final = 0o600
-"""Of new files: they hold all users' jobs. SQLite gives those beside the database the database's own."""
+"""The mode of new files: they hold all users' jobs. SQLite gives those beside the database the database's own."""
 
 _SCHEMA = """
 CREATE TABLE incidents (
@@ -184,8 +184,8 @@ def _make(path: str) -> None:
 
 
 def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:
-    """What a file holds, and how many of its incidents are open. The file is only read, also while a collector writes
-    it. Raises DatabaseError."""
+    """The incidents that a file holds, and how many of them are open. The file is only read, also while a collector
+    writes it. Raises DatabaseError."""
     with told(path), contextlib.closing(_connect_to_read(path)) as connection:
         return read_rows(connection, query), _count_open(connection)
 

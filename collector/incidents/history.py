@@ -27,13 +27,13 @@ log = logging.getLogger("laggard.collector")
 RETRY_SECONDS = 60.0
 STUCK_SECONDS = 30.0
 MAX_UNWRITTEN = 8192
-"""So many incidents wait for a database that fails, at most; then the oldest are lost."""
+"""The most incidents that wait for a database that fails; then the oldest are lost."""
 
 MAX_SLOW_LINKS = 1024
-"""So many are remembered without the database, the last ones."""
+"""The most slow links that are remembered without the database, the last ones."""
 
 REMEMBER_SECONDS = 86400.0
-"""A job that has ended may still be reported for so long after its incidents were closed."""
+"""The time for which a job that has ended may still be reported after its incidents were closed."""
 
 
 class HistorySettings(NamedTuple):
@@ -213,7 +213,8 @@ class IncidentHistory:
         return True
 
     def _unwatched(self, left: Sequence[Incident]) -> list[Incident]:
-        """What a file that is opened late holds as open, and this collector has never watched, as closed."""
+        """The incidents that a file which is opened late holds as open, and this collector has never watched, as closed
+        ones."""
         watched = {it.id for it in self.open}
         return [
             structs.replace(it, closed_at=it.seen_at, closed_because="ended_while_down")
@@ -228,7 +229,7 @@ def _observation(job: JobSnapshot) -> Observation:
 
 
 def _why_off(settings: HistorySettings) -> str:
-    """Why there is no database, in words; empty where there is to be one."""
+    """The reason why there is no database, in words; empty where there is to be one."""
     if not settings.path:
         return "incidents_database is empty in the collector's settings"
     folder = os.path.dirname(os.path.abspath(settings.path))

@@ -11,7 +11,7 @@ from laggard.model import Culprit
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 500
-"""So many incidents are in one answer at most."""
+"""The most incidents in one answer."""
 
 _MAX_LINES = 16
 _MAX_TEXT = 400
@@ -24,7 +24,7 @@ REASONS = {
     "job_gone": "no agent reports the job any more",
     "superseded": "it became part of another incident",
 }
-"""Why an incident was closed, in words."""
+"""The reasons why an incident was closed, in words."""
 
 
 class Incident(Struct, frozen=True):
@@ -56,8 +56,9 @@ class Incident(Struct, frozen=True):
 
 
 class HistoryState(Struct, frozen=True):
-    """Whether incidents outlive the collector. `state` is `on`, `off` (nobody asked for it, or the default folder is
-    not there), `failed`, or `file` where a file was read. `reason` says what is wrong and what to do."""
+    """The state of the incidents' history: whether they outlive the collector. `state` is `on`, `off` (nobody asked for
+    it, or the default folder is not there), `failed`, or `file` where a file was read. `reason` says what is wrong and
+    what to do."""
 
     state: str
     reason: str = ""
@@ -65,7 +66,8 @@ class HistoryState(Struct, frozen=True):
 
 
 class JobName(Struct, frozen=True):
-    """What people know a job by. `script` is empty and `started_at` None of a job that is not held any more."""
+    """The names by which people know a job. `script` is empty and `started_at` None of a job that is not held any
+    more."""
 
     user: str
     script: str = ""
@@ -87,7 +89,7 @@ class IncidentsDocument(Struct, frozen=True):
 
 
 class IncidentQuery(NamedTuple):
-    """Which incidents are wanted. `since`: those that were open then or later. `before`: those with a smaller id.
+    """The incidents that are wanted. `since`: those that were open then or later. `before`: those with a smaller id.
     `node`: those whose culprit is on it, or a link of it."""
 
     job_id: str | None = None
@@ -116,7 +118,8 @@ def query_for(job: str | None) -> IncidentQuery:
 
 
 def family(culprit: Culprit) -> str:
-    """What tells culprits at one place apart: a rank that is slow in another phase than before is the same one."""
+    """The family, which tells culprits at one place apart: a rank that is slow in another phase than before is the same
+    one."""
     return culprit.kind if culprit.kind in ("slow_link", "hung", "dead") else "slow"
 
 

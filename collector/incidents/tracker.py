@@ -21,16 +21,16 @@ from laggard.model import Culprit
 
 OPENING_ROUNDS = 2
 REWRITE_SECONDS = 60.0
-"""How old what is stored of an open incident may be: its evidence changes a little in every round."""
+"""The largest age of what is stored of an open incident: its evidence changes a little in every round."""
 
 MAX_CULPRITS = 32
-"""Of one job at a time."""
+"""The most culprits of one job at a time."""
 
 MAX_OPEN = 4096
 MAX_OPEN_OF_OWNER = 1024
 
 MAX_REMEMBERED_JOBS = 4096
-"""Of so many jobs that have ended it is known which of their culprits had incidents."""
+"""The most jobs that have ended of which it is known which culprits had incidents."""
 
 
 class Observation(NamedTuple):
@@ -277,5 +277,5 @@ def _closed(incident: Incident, at: float, reason: str, part_of: int | None = No
 
 
 def _gist(culprit: Culprit) -> tuple[object, ...]:
-    """What a reader would want to see at once when it changes."""
+    """The parts that a reader would want to see at once when they change."""
     return culprit.kind, culprit.ranks, culprit.node, culprit.phase, culprit.findings, culprit.stopped

@@ -1,4 +1,4 @@
-"""Which nodes fail their health checks, in one line: the answer of a cluster in which no job runs. Pure."""
+"""The nodes that fail their health checks, in one line: the answer of a cluster in which no job runs. Pure."""
 
 from __future__ import annotations
 

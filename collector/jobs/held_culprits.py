@@ -19,13 +19,13 @@ from laggard.model import Culprit, Location, Note, Verdict
 from laggard.text.words import counted
 
 HOLD_SECONDS = 60.0
-"""After so long without being found again a culprit is over."""
+"""The time without being found again after which a culprit is over."""
 
 REFUTING_SECONDS = 10.0
-"""So long newer steps must last to refute it: what is slow now and then has healthy moments of seconds."""
+"""The time that newer steps must last to refute a culprit: what is slow now and then has healthy moments of seconds."""
 
 REMAINING_COST_SHARE = 0.25
-"""Of what the culprit cost, newer steps must show so much."""
+"""The share of the culprit's cost that newer steps must still show."""
 
 
 class _Held(NamedTuple):

@@ -1,4 +1,5 @@
-"""How many jobs and ranks are held, of each user and from each agent, and who has to give way where there is no room.
+"""The number of jobs and ranks that are held, of each user and from each agent, and who has to give way where there is
+no room.
 
 Room is shared by max-min fairness between users: where all of it is taken, a newcomer takes the place of the user who
 holds the most, unless that is the newcomer's own. So a user who floods the cluster with jobs loses their own. What one
@@ -13,14 +14,15 @@ from typing import NamedTuple, TypeVar
 Who = TypeVar("Who", int, str)
 
 MAX_JOBS_OF_AGENT = 64
-"""Agents report at most 64 ranks at once, so no honest one brings more jobs that run."""
+"""The most jobs of one agent. Agents report at most 64 ranks at once, so no honest one brings more jobs that run."""
 
 MAX_RANKS_OF_AGENT = 1024
-"""What one answer may hold. Ranks that ended are held for a while, so this is more than run on a node at once."""
+"""The most ranks that one answer may hold. Ranks that ended are held for a while, so this is more than run on a node at
+once."""
 
 
 class Limits(NamedTuple):
-    """How much is held at most, of all users and agents together."""
+    """The most that is held, of all users and agents together."""
 
     jobs: int = 4096
     ranks: int = 131_072

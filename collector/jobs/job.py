@@ -33,7 +33,7 @@ from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
 
 COLLECTIVES_SECONDS: Final = 30.0
-"""For so long single collectives count; the agents are asked for them every ten seconds."""
+"""The time for which single collectives count; the agents are asked for them every ten seconds."""
 
 _UID: Final = re.compile(r"[0-9]{1,10}")
 
@@ -98,7 +98,7 @@ class RankWindow:
 
 
 def _excess(table: NDArray[np.float64], most: int) -> int:
-    """How many of the first steps of `table` are not kept."""
+    """The number of the first steps of `table` that are not kept."""
     count = len(table)
     if count <= WINDOW_STEPS:
         return 0
@@ -108,7 +108,7 @@ def _excess(table: NDArray[np.float64], most: int) -> int:
 
 
 class Run(NamedTuple):
-    """What all ranks of one run of a job have in common. An elastic restart raises the attempt."""
+    """The facts that all ranks of one run of a job have in common. An elastic restart raises the attempt."""
 
     attempt: int
     world_size: int
@@ -149,7 +149,7 @@ class Job:
 
     @property
     def said(self) -> Mapping[str, Any]:
-        """What the rank with the lowest number says about itself, as in laggard.rankfile.fact_names."""
+        """The facts that the rank with the lowest number says about itself, as in laggard.rankfile.fact_names."""
         return self.ranks[min(self.ranks)].newest.facts if self.ranks else {}
 
     def newest_rows(self, answering: Collection[str]) -> dict[int, RankRow]:
@@ -161,7 +161,7 @@ class Job:
         }
 
     def asked_seconds_ago(self) -> dict[int, float]:
-        """For how long each rank's agent had not been asked when the last answer about the job was there."""
+        """The seconds for which each rank's agent had not been asked when the last answer about the job was there."""
         return {number: max(0.0, self.updated_at - rank.asked_at) for number, rank in self.ranks.items()}
 
     def timings(self, job_id: str, answering: Collection[str], findings: Mapping[str, NodeFindings]) -> JobTimings:
@@ -181,7 +181,8 @@ class Job:
         return with_collectives(timings, self.collectives, rows)
 
     def _first_phases(self, ranks: NDArray[np.int64], alone: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """What JobTimings has of that name. Each rank's first steps are kept once all of them are there."""
+        """The array that JobTimings has under that name. Each rank's first steps are kept once all of them are
+        there."""
         found = np.full((FIRST_STEPS, len(ranks), STEP_COLUMNS - FIRST_PHASE), np.nan)
         for column in np.flatnonzero(alone).tolist():
             rank = int(ranks[column])

@@ -11,11 +11,11 @@ from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.wire.ras import RasCommunicator, RasJob, RasSource
 
 MAX_AGE_SECONDS = 180.0
-"""How old an answer may be that is judged, by the agent's count and the time since the agent's own answer."""
+"""The largest age of an answer that is judged, by the agent's count and the time since the agent's own answer."""
 
 
 class RasAnswer(NamedTuple):
-    """What an agent reports, under which name, and how many seconds ago it did."""
+    """The report of an agent, its name, and how many seconds ago it reported."""
 
     node: str
     source: RasSource

@@ -1,4 +1,4 @@
-"""What agents report and the collector has no room for, as a value, and in words."""
+"""The jobs and ranks that agents report and the collector has no room for, as a value, and in words."""
 
 from __future__ import annotations
 

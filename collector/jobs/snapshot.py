@@ -102,8 +102,8 @@ class ClusterSnapshot:
         return structs.replace(location, notes=(*location.notes, *self._notes_of_cluster()))
 
     def _notes_of_cluster(self) -> Iterator[Note]:
-        """What any answer should have: the nodes that fail where no job runs that would show it, to those who see the
-        whole cluster; and what there is no room for."""
+        """The notes that any answer should have: the nodes that fail where no job runs that would show it, to those who
+        see the whole cluster; and what there is no room for."""
         failing = None if self.only_of or any(job.running for job in self.jobs) else self._failing
         if failing is not None:
             yield failing
@@ -156,7 +156,7 @@ class ClusterSnapshot:
 _NAMED_JOBS = 8
 _MIN_PREFIX_CHARACTERS = 6  # of a launcher's number that are taken for it: as git takes a commit's
 _MAX_UNIX_SECONDS = 1e11
-"""Unix seconds that a page can show as a date."""
+"""The largest number of Unix seconds that a page can show as a date."""
 
 
 def _names_of(each: UnseenOn) -> tuple[str, ...]:

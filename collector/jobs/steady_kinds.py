@@ -12,10 +12,10 @@ from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.model import Culprit
 
 OTHER_KIND_SECONDS = 30.0
-"""For so long each verdict must name the other kind before it is taken over."""
+"""The time for which each verdict must name the other kind before it is taken over."""
 
 FORGOTTEN_SECONDS = 60.0
-"""After so long without being named a culprit's kind is decided anew."""
+"""The time without being named after which a culprit's kind is decided anew."""
 
 _KINDS = ("slow_compute", "slow_host", "slow_input")
 

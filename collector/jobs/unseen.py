@@ -73,7 +73,8 @@ def starting(found: Iterable[UnseenOn], known: Mapping[JobKey, bool]) -> Iterato
 
 
 def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
-    """Why there is no answer while they start. `ended`: the job that ended last; empty where there is none."""
+    """The reason why there is no answer while they start. `ended`: the job that ended last; empty where there is
+    none."""
     names = dict.fromkeys(_name(each) for each in found)
     shown = ", ".join(list(names)[:_MAX_NAMED])
     shown += f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""

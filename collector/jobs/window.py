@@ -19,14 +19,15 @@ from laggard.locate.job_timings import WINDOW_STEPS, step_table
 from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0
-"""How long an agent keeps its claim on a rank that it has stopped reporting."""
+"""The longest time, in seconds, that an agent keeps its claim on a rank that it has stopped reporting."""
 
 RUN_SECONDS = 15.0
-"""How long an agent that has fallen silent still counts as one that reports the job's old run."""
+"""The longest time, in seconds, for which an agent that has fallen silent still counts as one that reports the job's
+old run."""
 
 
 class Refusal(enum.Enum):
-    """Why a rank is not taken, in words for the agent's row."""
+    """The reason why a rank is not taken, in words for the agent's row."""
 
     OVER = "of a run that is over"
     CLAIMED = "reported by another agent first"
@@ -86,11 +87,11 @@ class JobWindows:
         return +refused
 
     def counted(self) -> tuple[int, int]:
-        """How many jobs and ranks are held, with those of runs that are not shown."""
+        """The number of jobs and of ranks that are held, with those of runs that are not shown."""
         return self._held.jobs, self._held.ranks
 
     def not_held(self, answering: Collection[str]) -> NotHeld:
-        """What the agents `answering` reported last and there was no room for."""
+        """The jobs and ranks that the agents `answering` reported last and there was no room for."""
         ranks: Counter[JobKey] = Counter()
         for source in answering:
             ranks.update(self._no_room.get(source, {}))
@@ -145,8 +146,8 @@ class JobWindows:
         return None
 
     def _most_steps(self, source: str) -> int:
-        """How many steps are kept of each of an agent's ranks, so that neither it nor all agents together take more
-        room than WINDOW_STEPS of as many ranks as they may report."""
+        """The number of steps that are kept of each of an agent's ranks, so that neither it nor all agents together
+        take more room than WINDOW_STEPS of as many ranks as they may report."""
         of_agent = MAX_RANKS_OF_AGENT // max(1, self._held.ranks_of_agent[source])
         of_all = self._limits.ranks // max(1, self._held.ranks)
         return WINDOW_STEPS * max(1, min(of_agent, of_all))
@@ -178,9 +179,9 @@ class JobWindows:
         return Job(run, source, now, now, self._last_ran(row, now, now))
 
     def _last_ran(self, row: RankRow, now: float, unknown: float) -> float:
-        """When the rank's process last ran, on the clock of `now`; `unknown` where its agent does not tell the time. To
-        a collector that has just started, the steps in the file of a rank that ended are new, however long ago that
-        was."""
+        """The time at which the rank's process last ran, on the clock of `now`; `unknown` where its agent does not tell
+        the time. To a collector that has just started, the steps in the file of a rank that ended are new, however long
+        ago that was."""
         if row.state == "running":
             return now
         if self._node_now is None:

@@ -25,8 +25,8 @@ MAX_BODY_BYTES = 16 << 20
 
 
 class FromAgents(NamedTuple):
-    """What the agents told: how many of those asked answered, the findings by node, and the job's ranks
-    there with their last steps; None where no agent has the job."""
+    """The answers of the agents: how many of those asked answered, the findings by node, and the job's ranks there with
+    their last steps; None where no agent has the job."""
 
     asked: int
     answered: int
@@ -35,7 +35,7 @@ class FromAgents(NamedTuple):
 
 
 def agent_url(instance: str, node: str) -> str | None:
-    """Where the agent listens that Prometheus scraped as `instance`; None where that is no address."""
+    """The URL at which the agent listens that Prometheus scraped as `instance`; None where that is no address."""
     for text in (instance, f"{node}:{AGENT_PORT}"):
         try:
             return parse_target(text).url

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 MAX_SERIES = 1 << 21
 MAX_BYTES = 4 << 30
 MAX_SERIES_BYTES = 1 << 20
-"""Of one series. An answer in which no series begins for so long is none of Prometheus'."""
+"""The most bytes of one series. An answer in which no series begins for so long is none of Prometheus'."""
 
 _BEGIN = b'{"metric":'
 _VALUES = b',"values":['
@@ -110,7 +110,7 @@ def _framed(text: bytes) -> bytes:
 
 
 def _end_of(part: bytes) -> tuple[int, bytes]:
-    """Where the last series ends in `part`, and what follows the list of series."""
+    """The place where the last series ends in `part`, and the text that follows the list of series."""
     for begin, end in ((_VALUES, b"]]}"), (_VALUE, b"]}")):
         at = part.find(begin)
         if at >= 0:

@@ -1,5 +1,5 @@
-"""Which job is asked about, and what a few of its ranks tell first: the scrape interval, how fresh the samples are, and
-how long a step takes."""
+"""The job that is asked about, and the facts that a few of its ranks tell first: the scrape interval, how fresh the
+samples are, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from laggard.model import Location
 
 STALE_SECONDS = 60.0
 STALE_INTERVALS = 3
-"""A sample that is older than so many scrape intervals, and than STALE_SECONDS, says nothing about now."""
+"""The number of scrape intervals after which a sample says nothing about now, if it is older than STALE_SECONDS as
+well."""
 
 STALL_INTERVALS = 2
-"""A job without a step in so many of the last intervals stands still."""
+"""The number of the last intervals without a step after which a job stands still."""
 
 _UNKNOWN_INTERVAL = 15.0
 _NAMED_JOBS = 8
 
 
 class Few(NamedTuple):
-    """What the first hundred ranks tell: the scrape interval (None: there is one sample), the roles of their groups,
-    and how long a step takes (0: nobody made one). `apart`: how many seconds moments have to be apart, so that there
-    is a scrape and two steps between. `stands_still`: whether nobody made a step in the last STALL_INTERVALS of
+    """The facts that the first hundred ranks tell: the scrape interval (None: there is one sample), the roles of their
+    groups, and how long a step takes (0: nobody made one). `apart`: how many seconds moments have to be apart, so that
+    there is a scrape and two steps between. `stands_still`: whether nobody made a step in the last STALL_INTERVALS of
     these."""
 
     interval: float | None
@@ -77,7 +78,7 @@ def choose_job(prometheus: Prometheus, name: str | None, at: float | None) -> tu
 
 
 def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | None, at: float | None) -> Location:
-    """Why there is no job: no series at all, or none that is fresh."""
+    """The location where there is no job, with the reason: no series at all, or none that is fresh."""
     first = queries.selector(queries.STEPS, wanted, ("rank=", "0"))
     query = f"time() - max(max_over_time(timestamp({first})[1d:5m]))"
     ages = [value for part in prometheus.at(query, at) for value in part.values]
@@ -95,7 +96,7 @@ def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | Non
 
 
 def few_ranks(prometheus: Prometheus, job: queries.Job, now: float) -> Few | str:
-    """What the samples themselves tell, of the first ranks; why nothing can be told, where they are too old."""
+    """The facts that the samples of the first ranks tell; a text on why nothing can be told, where they are too old."""
     of_steps, of_seconds = (
         list(prometheus.at(f"{queries.selector(metric, job, queries.FIRST_RANKS)}[10m]", now))
         for metric in (queries.STEPS, queries.STEP_SECONDS)
@@ -129,7 +130,7 @@ def _gaps(part: Series) -> Floats:
 
 
 def _gained(part: Series, since: float = 0.0) -> float:
-    """By how much the counters have grown since then, all together."""
+    """The growth of the counters since then, all together."""
     values = _each(part, lambda some: some, part.values)
     times = _each(part, lambda some: some, part.times)
     pairs = zip(values, times, strict=True)

@@ -17,7 +17,7 @@ from laggard.secret_file import warn_of_exposed
 from laggard.text.words import printable_line
 
 QUERY_SECONDS = 60.0
-"""For one query; what Prometheus itself allows for one by default is two minutes."""
+"""The time limit of one query; Prometheus itself allows two minutes by default."""
 
 _CHUNK_BYTES = 1 << 20
 _MAX_SECRET_BYTES = 1 << 16
@@ -73,7 +73,7 @@ class Prometheus:
 
 
 def _said(response: httpx.Response) -> str:
-    """What Prometheus' error says, in its own words."""
+    """The text of Prometheus' error, in its own words."""
     with contextlib.suppress(Exception):
         return printable_line(str(response.json()["error"]), 500)
     return ""

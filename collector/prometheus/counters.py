@@ -17,7 +17,7 @@ from laggard.locate.job_timings import JobTimings, RankState
 Floats = NDArray[np.floating[Any]]
 
 INTERVALS = 9
-"""So many intervals are compared: one more than a verdict needs at least."""
+"""The number of intervals that are compared: one more than a verdict needs at least."""
 
 _MAX_DIGITS = 8
 
@@ -124,7 +124,7 @@ class Counters:
 
 
 class Intervals(NamedTuple):
-    """What a step took, on average over each interval: [K, R], nan where the rank made none or its counters began
+    """The times of a step, on average over each interval: [K, R], nan where the rank made none or its counters began
     anew. `work` is own time that has a phase."""
 
     made: Floats  # [K, R]: how many steps
@@ -159,7 +159,7 @@ def _median(values: Floats) -> Floats:
 
 
 def typical_steps(found: Intervals) -> float:
-    """How many steps an interval has; 0 where nobody made one."""
+    """The number of steps that an interval has; 0 where nobody made one."""
     known = found.made[np.isfinite(found.made)]
     return float(np.median(known)) if known.size else 0.0
 

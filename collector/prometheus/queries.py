@@ -36,7 +36,7 @@ def selector(metric: str, job: Job | None, *more: tuple[str, str]) -> str:
 
 
 def among(ranks: Iterable[int]) -> tuple[str, str]:
-    """What selects these ranks."""
+    """The matcher that selects these ranks."""
     return "rank=~", "|".join(map(str, ranks))
 
 

@@ -24,8 +24,8 @@ class Reading:
         self._pool = pool
 
     def counters(self, moments: Moments, few: Sequence[int], ranks: Sequence[int] | None = None) -> Counters:
-        """The counters of `ranks`; or of all, without time of no phase: to look closely at more ranks than needed costs
-        less than asking for it. `few`: whose steps' duration is asked for."""
+        """Returns the counters of `ranks`. None: of all ranks, but without the time outside phases, because asking for
+        that costs more than looking closely at too many ranks. `few`: the ranks whose step durations are asked for."""
         some = () if ranks is None else (queries.among(ranks),)
         measured = tuple(few) if ranks is None else tuple(ranks[:100])
         asked = {
@@ -73,7 +73,8 @@ class Reading:
         return detail(ranks, np.where(made > 0, made, np.nan), phases, of(tables["waits"]))
 
     def states(self, counters: Counters, apart: float) -> Ranks:
-        """What the ranks do now, and by how much their signs of life have moved in the last `apart` seconds."""
+        """The ranks with what they do now, and with how much their signs of life have moved in the last `apart`
+        seconds."""
         up = queries.selector(queries.UP, self.job)
         beats, progress = (queries.selector(name, self.job) for name in (queries.LAST_BEAT, queries.LAST_PROGRESS))
         asked = [(f"timestamp({up})", self.now), (up, self.now)]
@@ -93,7 +94,7 @@ class Reading:
         )
 
     def who(self, ranks: Sequence[int]) -> dict[int, Labels]:
-        """Who the ranks are, by laggard_rank_info; of several attempts the last."""
+        """The labels that say who the ranks are, by laggard_rank_info; of several attempts the last."""
         found: dict[int, Labels] = {}
         if not ranks:
             return found

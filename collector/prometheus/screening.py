@@ -1,5 +1,5 @@
-"""Which ranks of a large job are looked at closely: those that stand out at three moments, their machines, and others
-to compare them with. Pure."""
+"""The ranks of a large job that are looked at closely: those that stand out at three moments, their machines, and
+others to compare them with. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from laggard.collector.prometheus.counters import Counters, intervals
 from laggard.locate.slow.significance import SLOW_RATIO
 
 MAX_UNSCREENED_RANKS = 2048
-"""Jobs of so many ranks are looked at closely as a whole."""
+"""The most ranks of a job that is looked at closely as a whole."""
 
 MAX_CANDIDATES = 1024
 PEER_RANKS = 512
 
 MIN_EXCESS_RATIO = SLOW_RATIO / 2
-"""By so much of the step a rank has to exceed the median in half of the time to be looked at: all that are slow enough
-to be accused do."""
+"""The share of the step by which a rank has to exceed the median in half of the time to be looked at: all that are slow
+enough to be accused do."""
 
 
 def screened(counters: Counters) -> list[int]:

@@ -1,5 +1,5 @@
-"""Who keeps a job from going on, by what Prometheus has of its ranks: whether each runs, waits in a collective, and
-gives signs of life. No clock is compared with another. Pure."""
+"""The ranks that keep a job from going on, by what Prometheus has of its ranks: whether each runs, waits in a
+collective, and gives signs of life. No clock is compared with another. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import counted, ranks_text
 
 STALLED_SHARE = 0.5
-"""Where more of the ranks than this do not wait, it is not they that the others wait for."""
+"""The largest share of the ranks that may not wait: where more do not, it is not they that the others wait for."""
 
 CONFIDENCE = {"dead": 0.8, "hung": 0.7}
-"""Of what the states of processes alone tell: which collective it was is not known here. Our own choice."""
+"""The confidence by the states of processes alone: which collective it was is not known here. Our own choice."""
 
 Mask = NDArray[np.bool_]
 

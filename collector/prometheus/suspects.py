@@ -15,19 +15,20 @@ from laggard.model import Culprit
 from laggard.text.words import phase_text, step_times_text
 
 MAX_RANKS = 64
-"""So many suspects' phases are asked for, and so many of their peers'."""
+"""The number of suspects whose phases are asked for, and that of their peers."""
 
 COARSE_FACTOR = 0.85
-"""Of the confidence that is left: averages over many steps hide which of them were slow, and no wait is looked at."""
+"""The factor of the confidence by averages: averages over many steps hide which of them were slow, and no wait is
+looked at."""
 
 WAITS_LONGER_FACTOR = 0.5
-"""Of the confidence that is left where a suspect waits longer than its peers do: who is waited for waits least."""
+"""The factor of the confidence where a suspect waits longer than its peers do: who is waited for waits least."""
 
 _INPUT, _OPTIMIZER = PHASES.index("input"), PHASES.index("optimizer")
 
 
 class Detail(NamedTuple):
-    """Of the suspects and some peers: seconds a step, on average, [K, N, len(PHASES)] by phase and [K, N] in
+    """The times of the suspects and some peers: seconds a step, on average, [K, N, len(PHASES)] by phase and [K, N] in
     collectives; nan where not known. `column` is where each rank is."""
 
     column: Mapping[int, int]

@@ -38,18 +38,18 @@ from laggard.model import Culprit, Location, Note, Verdict, Window
 from laggard.text.words import seconds_text
 
 MAX_APART = 600.0
-"""Seconds between two moments at most: for longer steps there is no verdict."""
+"""The most seconds between two moments: for longer steps there is no verdict."""
 
 COARSE_INTERVALS = 2
-"""In so many intervals of COARSE_LENGTH_RATIO times the length all ranks are screened."""
+"""The number of intervals of COARSE_LENGTH_RATIO times the length in which all ranks are screened."""
 
 COARSE_LENGTH_RATIO = 4
 
 CONCURRENT_QUERIES = 3
-"""So many queries are under way at once."""
+"""The number of queries that are under way at once."""
 
 POSITIONS_UNKNOWN_FACTOR = 0.5
-"""Of the confidence that is left where ranks do different work by design, and which does which is not known here."""
+"""The factor of the confidence where ranks do different work by design, and which does which is not known here."""
 
 
 def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None) -> Location:

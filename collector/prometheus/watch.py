@@ -17,7 +17,7 @@ from laggard.model import Location, Note
 log = logging.getLogger("laggard.collector")
 
 MAX_JOBS = 64
-"""So many are judged each time, those that got on last."""
+"""The most jobs that are judged each time, those that got on last."""
 
 _OVER = frozenset(("ended", "stale"))
 

@@ -112,11 +112,11 @@ class AgentState:
 
     @property
     def skipped(self) -> str:
-        """How many of its probes were skipped and why, as one line; empty: none, or no report is known."""
+        """The number of its probes that were skipped and why, as one line; empty: none, or no report is known."""
         return _skipped(self.report) if self.report else ""
 
     def _ring_age(self, now: float) -> float | None:
-        """How long ago a ring measured the node: by the fact of the probe `ring`, and the age of the report."""
+        """The seconds since a ring measured the node: by the fact of the probe `ring`, and the age of the report."""
         fact = self.report.facts.get("ring") if self.report else None
         age = fact.get("age_seconds") if isinstance(fact, dict) else None
         if not isinstance(age, (int, float)) or not 0 <= age < math.inf or self.report_at is None:
@@ -124,7 +124,7 @@ class AgentState:
         return round(age + now - self.report_at, 1)
 
     def _ring_pairs(self) -> RingPairs | None:
-        """What its last ring measured in pairs, where the node led it; an agent may say anything."""
+        """The pairs that its last ring measured, where the node led it; an agent may say anything."""
         fact = self.report.facts.get("ring") if self.report else None
         try:
             found = msgspec.convert(fact.get("pairs"), RingPairs | None) if isinstance(fact, dict) else None

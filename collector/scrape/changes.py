@@ -1,4 +1,4 @@
-"""What the log says of agents that change their state: one line for each state, at most once a minute, however many
+"""The lines of the log on agents that change their state: one line for each state, at most once a minute, however many
 agents there are and however often they change."""
 
 from __future__ import annotations

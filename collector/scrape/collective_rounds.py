@@ -16,10 +16,10 @@ from laggard.wire import WireError
 from laggard.wire.collectives import RankCollectives
 
 ASK_SECONDS = 10.0
-"""A job's ranks are asked no more often."""
+"""The least time between two questions to a job's ranks."""
 
 MAX_RANKS_A_REQUEST = 16
-"""As many as an agent answers for at once."""
+"""The most ranks a request: as many as an agent answers for at once."""
 
 MAX_BODY_BYTES = 8 << 20
 
@@ -41,7 +41,7 @@ class CollectiveRounds:
         self._asked_at: dict[JobKey, float] = {}
 
     def wanted(self, answering: Iterable[str], now: float) -> Wanted | None:
-        """Of the running jobs whose ranks may sit at a slow link, the one that is due first; None where none is. It may
+        """The one that is due first of the running jobs whose ranks may sit at a slow link; None where none is. It may
         take long for large jobs: no work for the event loop."""
         answers = set(answering)
         self._asked_at = {key: at for key, at in self._asked_at.items() if key in self._windows.jobs}
@@ -66,7 +66,7 @@ class CollectiveRounds:
         self._hand_over(job, wanted.key, await self.answers(wanted), now)
 
     async def answers(self, wanted: Wanted) -> dict[int, RankCollectives]:
-        """What the agents have of these ranks, as far as they answer."""
+        """The collectives that the agents have of these ranks, as far as they answer."""
         requests = [
             self._ask_agent(url, wanted.key, ranks[place : place + MAX_RANKS_A_REQUEST])
             for url, ranks in wanted.ranks.items()
@@ -80,7 +80,7 @@ class CollectiveRounds:
             job.collectives, job.collectives_at = found, now
 
     async def _ask_agent(self, url: str, key: JobKey, ranks: tuple[int, ...]) -> tuple[RankCollectives, ...]:
-        """What one agent has; nothing where it does not answer, or not as an agent does."""
+        """The collectives that one agent has; nothing where it does not answer, or not as an agent does."""
         asked = "".join(f"&rank={rank}" for rank in ranks)
         address = f"{url}/api/v1/collectives?owner={key.owner}&job={quote(key.job_id, safe='')}{asked}"
         body = await fetch(address, self._timeout_seconds, MAX_BODY_BYTES, self._server_name)

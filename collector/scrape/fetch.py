@@ -17,15 +17,15 @@ from laggard.http.client import SPEAKS_TLS
 from laggard.http.tls import client_context, failure_text
 
 _CONNECT_SHARE: Final = 0.8
-"""Connecting gets so much of the time, so that a host that is off can be told from a slow agent."""
+"""The share of the time that connecting gets, so that a host that is off can be told from a slow agent."""
 _SECOND_ADDRESS_SECONDS: Final = 0.25
-"""After so long the next address of a name is tried as well (RFC 8305, 5)."""
+"""The time after which the next address of a name is tried as well (RFC 8305, 5)."""
 _READ_BYTES: Final = 1 << 16
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class FetchFailure(NamedTuple):
-    """Why there is no usable answer."""
+    """The reason why there is no usable answer."""
 
     state: str  # down, slow, garbage
     reason: str

@@ -16,10 +16,10 @@ from laggard.collector.scrape.collective_rounds import Wanted
 from laggard.wire.collectives import RankCollectives
 
 LOOK_SECONDS: Final = 20.0
-"""For so long after somebody looked at a rank its agent is asked; pages ask every few seconds."""
+"""The time for which a rank's agent is asked after somebody looked at the rank; pages ask every few seconds."""
 
 MAX_RANKS: Final = 64
-"""Of all readers together; those that were looked at last."""
+"""The most ranks of all readers together; those that were looked at last."""
 
 
 class LookedRank(NamedTuple):
@@ -49,7 +49,7 @@ class LookedRanks:
             return {rank: self._known[key, rank] for rank in ranks if (key, rank) in self._known}
 
     def wanted(self, answering: Collection[str], now: float) -> list[Wanted]:
-        """What to ask now: ranks of jobs that run, whose agents answer."""
+        """The ranks to ask for now: those of jobs that run, whose agents answer."""
         with self._lock:
             self._looked_at = {place: at for place, at in self._looked_at.items() if now - at < LOOK_SECONDS}
             self._known = {place: it for place, it in self._known.items() if place in self._looked_at}

@@ -10,7 +10,8 @@ from msgspec import structs
 from laggard.wire.ranks import RankRow, RanksDocument
 
 TOLERATED_SECONDS: Final = 0.5
-"""As locate/hang/deaths.py allows between nodes: chrony and NTP keep clocks far closer."""
+"""The tolerated difference of clocks, which locate/hang/deaths.py allows between nodes too: chrony and NTP keep clocks
+far closer."""
 
 
 class NodeClock:

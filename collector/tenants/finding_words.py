@@ -1,4 +1,4 @@
-"""What a user may read of the findings on a node that others may share. Pure.
+"""The parts that a user may read of the findings on a node that others may share. Pure.
 
 A finding's words and evidence are free text and values of a probe. Some name processes, users, jobs, paths or other
 nodes. So each code of the catalogue stands in one of these sets, which a test checks; a code in none is not shown.
@@ -27,12 +27,13 @@ WHOLE: Final = frozenset(
         *("PCIE_AER_ERRORS", "ACS_ENABLED", "IOMMU_ENABLED", "NUMA_MISMATCH"),
     )
 )
-"""About hardware and the machine's settings alone."""
+"""The findings about hardware and the machine's settings alone."""
 
 WITH_DEVICE: Final = frozenset(
     ("GPU_XID", "GPU_BUSY", "GPU_DRIVER_HUNG", "FABRIC_NOT_READY", "RDMA_DRIVER_ERROR", "MACHINE_CHECK")
 )
-"""Their words may have a process or a line of the kernel's log, their device is hardware."""
+"""The findings whose device is shown, but not their words: these may have a process or a line of the kernel's log,
+their device is hardware."""
 
 CODE_ALONE: Final = frozenset(
     (
@@ -40,7 +41,8 @@ CODE_ALONE: Final = frozenset(
         *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too
     )
 )
-"""Their device and words may be a user's path, a user, or other nodes."""
+"""The findings of which the code alone is shown: their device and words may be a user's path, a user, or other
+nodes."""
 
 OF_A_JOB: Final = frozenset(
     (
@@ -52,7 +54,8 @@ OF_A_JOB: Final = frozenset(
         *("JOB_STORAGE_ERROR", "JOB_RENDEZVOUS_FAILED", "JOB_NAN_LOSS", "JOB_EXCEPTION"),
     )
 )
-"""About jobs: shown to the user whose job it is, where the finding says whose (`owner` in its evidence)."""
+"""The findings about jobs: they are shown to the user whose job it is, where the finding says whose (`owner` in its
+evidence)."""
 
 ELSEWHERE: Final = "this node"
 
@@ -60,7 +63,7 @@ _SUMMARIES: Final[Mapping[str, str]] = {it.code: it.summary for it in FINDINGS}
 
 
 def shown_to(found: NodeFinding, uid: int) -> NodeFinding | None:
-    """What user `uid` may read of a finding on a node of their job; None: nothing."""
+    """The part that user `uid` may read of a finding on a node of their job; None: nothing."""
     code = found.finding.code
     if code in WHOLE or (code in OF_A_JOB and _is_of(found.finding, uid)):
         return found

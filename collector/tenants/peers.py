@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and lists of those who are trusted."""
+"""The peer at the other end of a connection, and lists of those who are trusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from laggard.errors import UsageError
 
 CERTIFICATE: Final = "certificate:"
-"""Begins the entries of a list that are names in a certificate."""
+"""The beginning of the entries of a list that are names in a certificate."""
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -39,7 +39,7 @@ class PeerList(NamedTuple):
 
     @classmethod
     def parse(cls, entries: Iterable[str], setting: str) -> PeerList:
-        """From addresses, networks (10.0.0.0/8) and `certificate:NAME`. Raises UsageError, which names `setting`."""
+        """Parses addresses, networks (10.0.0.0/8) and `certificate:NAME`. Raises UsageError, which names `setting`."""
         networks: list[_Network] = []
         names: list[str] = []
         for entry in entries:

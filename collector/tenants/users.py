@@ -1,4 +1,4 @@
-"""Which user a name stands for, by the collector's settings and the user database of its machine."""
+"""The user that a name stands for, by the collector's settings and the user database of its machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NotLookedUp(Exception):
 
 
 class Users:
-    """To be used from threads. What the user database said is kept for a minute."""
+    """The users by name, for use from threads. What the user database said is kept for a minute."""
 
     def __init__(self, uids: Mapping[str, int], domain: str) -> None:
         """`uids` go before the user database. Of names that end with @`domain` that is left out."""

@@ -13,7 +13,7 @@ from laggard.errors import UsageError
 from laggard.text.words import printable_line
 
 _GROUP: Final = "@"
-"""Begins the entries of `operators` that are groups."""
+"""The beginning of the entries of `operators` that are groups."""
 
 _MAX_NAME_CHARACTERS: Final = 256
 _SHOWN: Final = 64
@@ -45,7 +45,7 @@ class RequestHeaders(Protocol):
 
 
 class Admission:
-    """By the settings `tenant_*`, `trusted_proxies`, `operators` and `gate_clients`."""
+    """The admission of viewers by the settings `tenant_*`, `trusted_proxies`, `operators` and `gate_clients`."""
 
     def __init__(self, settings: CollectorSettings) -> None:
         """Raises UsageError where one of them is wrong."""
@@ -71,7 +71,7 @@ class Admission:
         return self._gates.has(peer)
 
     def viewer(self, peer: Peer, headers: RequestHeaders) -> Viewer:
-        """Who asks. Raises NotAdmitted, and NotLookedUp where look_up() has to be called first."""
+        """The viewer who asks. Raises NotAdmitted, and NotLookedUp where look_up() has to be called first."""
         if self._header and self._proxies.has(peer):
             return self._named_by_proxy(headers)
         for header in filter(None, (self._header, self._groups_header)):

@@ -1,4 +1,5 @@
-"""What a user may see of the cluster: their own jobs, and of the nodes where these run what is no other user's. Pure.
+"""The part of the cluster that a user may see: their own jobs, and of the nodes where these run what is no other
+user's. Pure.
 
 It is decided by values, such as a job's owner or a neighbour's, and never by looking for names in text.
 """
@@ -136,7 +137,7 @@ def _kept(culprit: Culprit, uid: int) -> Culprit:
 
 
 def _without_names(culprit: Culprit, uid: int) -> Culprit:
-    """That a neighbour takes the core is told, but not whose process it is or which."""
+    """Tells that a neighbour takes the core, but not whose process it is or which."""
     if not culprit.neighbours:
         return culprit
     hidden = _hidden(culprit.neighbours, uid)

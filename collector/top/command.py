@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Document = TypeVar("Document")
 
 _ROWS = 256
-"""Rows of ranks that are asked for: more fit on no screen, and of a larger job a row is several ranks."""
+"""The rows of ranks that are asked for: more fit on no screen, and of a larger job a row is several ranks."""
 
 
 class _Known(NamedTuple):
@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace, known: _Known, console: Console) -> int:
-    """Until it is interrupted. Where the collector does not answer, the last screen stays, with that said."""
+    """Watches until it is interrupted. Where the collector does not answer, the last screen stays, with that said."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text

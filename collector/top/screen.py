@@ -1,5 +1,5 @@
-"""What `laggard top` shows: the answer, what to do, then the busiest ranks, and the nodes that are not well. Pure: from
-the collector's documents to what rich draws."""
+"""The screen of `laggard top`: the answer, what to do, then the busiest ranks, and the nodes that are not well. Pure:
+from the collector's documents to what rich draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from laggard.text.words import counted, printable_line, ranks_text, seconds_text
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 STEPS = 20
-"""The means are over so many of the last columns of the heat map."""
+"""The number of the last columns of the heat map that the means are over."""
 
 _SHORTEST_BAR, _LONGEST_BAR = 10, 60  # cells of a rank's bar; the longest step fills them
 _NAMES = ("rank", "node", "state", "own", "waits")
@@ -50,7 +50,7 @@ class RankMeans(NamedTuple):
 def screen(
     summary: SummaryDocument, ranks: HeatDocument, nodes: NodesDocument, width: int, height: int
 ) -> RenderableType:
-    """In `width` columns, and at most about `height` lines."""
+    """The screen in `width` columns, and at most about `height` lines."""
     above = [*_answer(summary), *_jobs(summary)]
     unwell = [node for node in nodes.nodes if node.state != "up" or node.verdict != "ok"]
     node_lines = _nodes(unwell, len(nodes.nodes))

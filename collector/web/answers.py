@@ -1,4 +1,5 @@
-"""What was made of the latest snapshot, kept until the next: many readers ask for the same between two rounds."""
+"""The answers that were made of the latest snapshot, kept until the next: many readers ask for the same between two
+rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MAX_ANSWERS: Final = 64
-"""Answers kept of one snapshot. The largest, a heat map, has about a megabyte."""
+"""The most answers that are kept of one snapshot. The largest, a heat map, has about a megabyte."""
 
 
 class _Answer:
@@ -19,7 +20,8 @@ class _Answer:
 
 
 class SnapshotAnswers:
-    """To be used from threads. A second thread that asks for an answer that is being made waits for it."""
+    """The answers of one snapshot, for use from threads. A second thread that asks for an answer that is being made
+    waits for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +29,7 @@ class SnapshotAnswers:
         self._answers: dict[Hashable, _Answer] = {}
 
     def get(self, snapshot: object, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returned for this snapshot and key. What it raises is not kept."""
+        """The answer that `make` returned for this snapshot and key. What it raises is not kept."""
         answer = self._answer(snapshot, key)
         with answer.lock:
             if answer.value is None:

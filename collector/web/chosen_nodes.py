@@ -1,4 +1,4 @@
-"""Which nodes a document is about, and in what order: a fleet of thousands is asked for in parts. Pure."""
+"""The nodes that a document is about, in order: a fleet of thousands is asked for in parts. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 MAX_SKIPPED_LINES: Final = 256
-"""Of 200 characters at most."""
+"""The most lines of skipped probes, of 200 characters at most."""
 
 _STATES: Final = ("garbage", "down", "slow", "waiting", "up")
 
@@ -92,14 +92,14 @@ def _brief(row: NodeRow) -> NodeRow:
 
 
 def _compared(snapshot: ClusterSnapshot, asked: NodesAsked) -> tuple[str, ...]:
-    """How the nodes differ from others of the same hardware: of those asked for by name, else of all."""
+    """The differences of the nodes from others of the same hardware: of those asked for by name, else of all."""
     if asked.names is None:
         return fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes)
     return fleet_lines(findings_on(snapshot.fleet_findings, asked.names), ())
 
 
 def tone_of(row: NodeRow) -> str:
-    """What a node is for the fleet: fail, silent, unknown, wait or ok."""
+    """The tone of a node in the fleet: fail, silent, unknown, wait or ok."""
     if row.state == "waiting":
         return "wait"
     if row.state != "up":

@@ -14,13 +14,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from laggard.collector.tenants.peers import peer_of
 
 PEER: Final = "laggard.peer"
-"""In the state of each request: who is at the other end of its connection, a Peer. Headers have no part in it."""
+"""The key, in the state of each request, of who is at the other end of its connection, a Peer. Headers have no part in
+it."""
 
 HEAD_SECONDS: Final = 5.0
-"""For the whole head of a request, from the connection's begin or the last answer's end."""
+"""The time for the whole head of a request, from the connection's begin or the last answer's end."""
 
 RESPONSE_SECONDS: Final = 300.0
-"""For the answer until the client has taken all of it: a recording of the largest jobs is some hundred megabytes."""
+"""The time for the answer until the client has taken all of it: a recording of the largest jobs is some hundred
+megabytes."""
 
 
 class ConnectionTable:

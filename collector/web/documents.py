@@ -27,8 +27,8 @@ class JobLine(Struct, frozen=True):
 
 
 class JobCounts(Struct, frozen=True):
-    """Of all jobs, whatever is shown of them: how many there are, how many of these run, and how many that run have a
-    culprit. `found`: those that have what was looked for."""
+    """The counts of all jobs, whatever is shown of them: how many there are, how many of these run, and how many that
+    run have a culprit. `found`: those that have what was looked for."""
 
     total: int
     running: int
@@ -37,10 +37,10 @@ class JobCounts(Struct, frozen=True):
 
 
 class SummaryDocument(Struct, frozen=True):
-    """What the page shows first. `age_seconds`: since the agents last answered; null before they first did. `fleet`:
-    how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice. `jobs`: of those
-    in `counts.found` rather those with a culprit, and in any case the `job` that all this is about, in the order in
-    which readers most likely want to see them."""
+    """The document that the page shows first. `age_seconds`: since the agents last answered; null before they first
+    did. `fleet`: how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice.
+    `jobs`: of those in `counts.found` rather those with a culprit, and in any case the `job` that all this is about, in
+    the order in which readers most likely want to see them."""
 
     version: str
     age_seconds: float | None
@@ -155,8 +155,8 @@ class GroupWait(Struct, frozen=True):
 
 
 class TimelineDocument(Struct, frozen=True):
-    """What some ranks of a job did in its last steps, each beside a peer: `rows` by S steps. `groups`: in which groups
-    or links they waited, the longest first, where single collectives are known."""
+    """The last steps of some ranks of a job, each beside a peer: `rows` by S steps. `groups`: in which groups or links
+    they waited, the longest first, where single collectives are known."""
 
     job: str | None
     steps: list[int]
@@ -217,7 +217,8 @@ class Link(Struct, frozen=True):
 
 
 class LinksDocument(Struct, frozen=True):
-    """Where else the metrics of a job, a rank or a node can be seen; empty where the settings name no such page."""
+    """The links to other places where the metrics of a job, a rank or a node can be seen; empty where the settings name
+    no such page."""
 
     links: tuple[Link, ...]
     schema: str = "laggard.links/1"

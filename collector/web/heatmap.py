@@ -15,14 +15,14 @@ from laggard.constants import PHASES
 from laggard.locate.job_timings import Floats, JobTimings
 
 MEASURES = ("own", "waited", *PHASES)
-"""What the map can show: all own time, the time blocked in collectives, each phase."""
+"""The measures that the map can show: all own time, the time blocked in collectives, each phase."""
 
 COLUMNS = 160
-"""Steps are folded into so many columns at most: the answer stays small, whatever the length of a step."""
+"""The most columns into which steps are folded: the answer stays small, whatever the length of a step."""
 
 
 FOLDED_ROWS = 160
-"""So many rows at most where each has more ranks than a machine has GPUs: more of them only make the answer larger."""
+"""The most rows where each has more ranks than a machine has GPUs: more of them only make the answer larger."""
 
 _MACHINE = 8
 
@@ -30,7 +30,7 @@ ORDERS = ("rank", "host", "position")
 
 
 class MapView(NamedTuple):
-    """Which of a job's ranks are shown, from `start` to before `stop` in the order of `order`: rank, host (all of a
+    """The ranks of a job that are shown, from `start` to before `stop` in the order of `order`: rank, host (all of a
     host beside each other), position (all that do the same work, as a pipeline's stage)."""
 
     order: str = "rank"
@@ -128,8 +128,8 @@ def _ordered(timings: JobTimings, order: str) -> tuple[NDArray[np.intp], NDArray
 
 
 def _bounds(groups: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """Where each row begins, and the end of the last. A row holds ranks of one group while there is room for a row for
-    each."""
+    """The place where each row begins, and the end of the last. A row holds ranks of one group while there is room for
+    a row for each."""
     count = len(groups)
     if not count:
         return np.zeros(1, dtype=np.int64)

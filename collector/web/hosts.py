@@ -1,4 +1,4 @@
-"""Which names the collector answers to. A web page of somebody else can let its own name point to this address (DNS
+"""The names that the collector answers to. A web page of somebody else can let its own name point to this address (DNS
 rebinding), and the browser then lets it read what is answered: so only names that nobody else can own are served."""
 
 from __future__ import annotations

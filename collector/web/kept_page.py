@@ -21,12 +21,12 @@ from laggard.wire import encode
 from laggard.wire.node_finding import NodeFinding
 
 ROWS = 230
-"""Of the heat map: it gets no taller than two pixels for each of so many."""
+"""The most rows of the heat map, which is two pixels tall for each of them."""
 
 
 class KeptPage(NamedTuple):
-    """What such a page shows. `findings`: of the culprits' nodes. `source`: where all this is from. `written`: when.
-    `collector`: its URL, to whose pages of the findings this one links; empty where none was asked."""
+    """The content of a kept page. `findings`: of the culprits' nodes. `source`: where all this is from. `written`:
+    when. `collector`: its URL, to whose pages of the findings this one links; empty where none was asked."""
 
     summary: SummaryDocument
     heat: HeatDocument
@@ -96,7 +96,7 @@ def _finding_html(found: NodeFinding, collector: str) -> str:
 
 
 def _change_parts(page: KeptPage) -> list[str]:
-    """What to change, but for what the answer says already."""
+    """The changes that are recommended, but for what the answer says already."""
     if page.recommendation is None:
         return []
     advised = {culprit.advice for culprit in page.summary.location.culprits}

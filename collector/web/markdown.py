@@ -11,7 +11,7 @@ from html import escape
 from typing import Final
 
 Link = Callable[[str], str | None]
-"""Where a link's target leads on the page; None: nowhere, its text alone is shown."""
+"""The place on the page to which a link's target leads; None: nowhere, its text alone is shown."""
 
 _HEADING: Final = re.compile(r"(#{1,4}) +(.*)")
 _ITEM: Final = re.compile(r"(?:-|\d+\.) +(.*)")
@@ -33,7 +33,8 @@ def _elements(lines: Sequence[str], link: Link) -> Iterator[str]:
 
 
 def _end_of_block(lines: Sequence[str], at: int) -> int:
-    """Where the block that begins there ends: at the closing fence, else before an empty line or a heading."""
+    """The place where the block that begins there ends: at the closing fence, else before an empty line or a
+    heading."""
     if lines[at].startswith("```"):
         closing = (place for place in range(at + 1, len(lines)) if lines[place].startswith("```"))
         return next(closing, len(lines) - 1) + 1

@@ -31,7 +31,7 @@ class MetricLinks:
         return self._document(("Busiest ranks", own), ("laggard-job", _variables(key)))
 
     def of_rank(self, key: JobKey, rank: int) -> LinksDocument:
-        """What it spends its time in."""
+        """The links to what a rank spends its time in."""
         phases = f"sum by (phase) (rate(laggard_rank_phase_seconds_total{_of_job(key, rank)}[5m]))"
         return self._document((f"Phases of rank {rank}", phases), ("laggard-job", _variables(key)))
 

@@ -26,8 +26,8 @@ Samples = dict[tuple[str, ...], float]
 
 
 class Own(NamedTuple):
-    """What is recommended for each running job, how many connections were turned away, and what became of the OTLP
-    messages."""
+    """The metrics of the collector's own: what is recommended for each running job, how many connections were turned
+    away, and what became of the OTLP messages."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     turned_away: int = 0

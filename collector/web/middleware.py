@@ -14,7 +14,7 @@ from laggard.http import security_headers
 from laggard.text.words import printable_line
 
 HEADERS: Final = security_headers.page("script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'")
-"""What the collector's page may load: its own script, style, icon and API."""
+"""The headers of the collector's page, which say what it may load: its own script, style, icon and API."""
 
 
 def with_security_headers(app: ASGIApp) -> ASGIApp:

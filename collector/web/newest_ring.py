@@ -1,4 +1,4 @@
-"""What the newest ring measured between its nodes, small enough for a matrix. Pure."""
+"""The measurements of the newest ring between its nodes, small enough for a matrix. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from laggard.collector.web.documents import NewestRing
 from laggard.wire.nodes import NodeRow, RingPairs
 
 MAX_NODES: Final = 48
-"""Nodes in the matrix: the accused, then those in its slowest pairs."""
+"""The most nodes in the matrix: the accused, then those in its slowest pairs."""
 
 
 def newest_ring(rows: Iterable[NodeRow]) -> NewestRing:

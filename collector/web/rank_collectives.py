@@ -14,7 +14,7 @@ from laggard.constants import OPS
 from laggard.locate.job_timings import START, STEP, JobTimings
 
 MAX_SPANS: Final = 256
-"""Of one rank in one document: those in which it waited the longest."""
+"""The most spans of one rank in one document: those in which it waited the longest."""
 
 _MAX_WAITS: Final = 6
 _MAX_GROUPS: Final = 8
@@ -106,7 +106,7 @@ def spans_of(found: Sequence[RankCollective]) -> tuple[CollectiveSpan, ...]:
 
 
 def waits_of(found: Iterable[RankCollective]) -> tuple[CollectiveWait, ...]:
-    """What one rank waited in, by operation and group, the longest first."""
+    """The collectives that one rank waited in, by operation and group, the longest first."""
     totals: dict[tuple[str, str], list[float]] = defaultdict(list)
     for it in found:
         totals[it.op, it.group].append(it.waited)
@@ -115,7 +115,7 @@ def waits_of(found: Iterable[RankCollective]) -> tuple[CollectiveWait, ...]:
 
 
 def group_waits(by_rank: Mapping[int, Sequence[RankCollective]]) -> tuple[GroupWait, ...]:
-    """Who waits for what, over all ranks that are shown."""
+    """The waits of all ranks that are shown, by what they wait for."""
     totals: dict[tuple[str, str, int | None], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for rank, found in by_rank.items():
         for it in found:

@@ -1,4 +1,4 @@
-"""What the running jobs' recommendations promise, for the metrics.
+"""The gains that the running jobs' recommendations promise, for the metrics.
 
 To make one takes milliseconds to tenths of a second, and a collector may hold thousands of jobs. So a recommendation is
 looked at anew a minute after the last time, when somebody asks for the metrics, and one answer has a bounded time for
@@ -25,16 +25,16 @@ log = logging.getLogger("laggard.collector")
 
 AGAIN_SECONDS: Final = 60.0
 BUDGET_SECONDS: Final = 0.2
-"""For one answer; the job that is under way is finished."""
+"""The time for one answer; the job that is under way is finished."""
 
 MAX_JOBS: Final = 512
-"""That are looked at. Where more run, each user has as many as any other who has so many."""
+"""The most jobs that are looked at. Where more run, each user has as many as any other who has so many."""
 
 MAX_ITEMS: Final = 8
-"""Of one job: those that promise most. With MAX_JOBS the metrics have 8192 series at most."""
+"""The most items of one job: those that promise most. With MAX_JOBS the metrics have 8192 series at most."""
 
 LONGEST_KEY: Final = 128
-"""Characters of what is to be changed, which may have a host's name in it."""
+"""The most characters of what is to be changed, which may have a host's name in it."""
 
 
 class Looked(NamedTuple):
@@ -48,7 +48,7 @@ _NEVER: Final = Looked(-math.inf, ())
 
 
 class Recommended:
-    """To be used from threads: while one looks, the others take what there is."""
+    """The recommendations of running jobs, for use from threads: while one looks, the others take what there is."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

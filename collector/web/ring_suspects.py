@@ -1,4 +1,4 @@
-"""Which nodes a ring should measure, whenever one did last: those to which a job's slow link leads."""
+"""The nodes that a ring should measure, whenever one did last: those to which a job's slow link leads."""
 
 from __future__ import annotations
 

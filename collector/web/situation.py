@@ -1,4 +1,4 @@
-"""What a collector knows of a job, for a recommendation."""
+"""The situation of a job as a collector knows it, for a recommendation."""
 
 from __future__ import annotations
 

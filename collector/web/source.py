@@ -1,4 +1,5 @@
-"""Where the web handlers read from: the scrape loop, as far as they know it, or what one user may see of it."""
+"""The source from which the web handlers read: the scrape loop, as far as they know it, or what one user may see of
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from laggard.recording.writer import JobRecording
 
 
 class Incidents(Protocol):
-    """As IncidentHistory has them."""
+    """The incidents as IncidentHistory has them."""
 
     @property
     def open(self) -> tuple[Incident, ...]: ...
@@ -48,4 +49,4 @@ class ClusterSource(Protocol):
         these from the next round on, while somebody looks. To be called from any thread."""
 
     def recording(self, name: str | None) -> JobRecording | None:
-        """What is held of a job; to be called on the event loop."""
+        """The recording of what is held of a job; to be called on the event loop."""

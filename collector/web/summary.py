@@ -17,7 +17,7 @@ from laggard.model import Location, Verdict
 from laggard.text.users import user_text
 
 DEFAULT_JOBS: Final = 100
-"""Jobs in a summary where nobody asks for more: some 40 kB."""
+"""The jobs in a summary where nobody asks for more: some 40 kB."""
 
 
 def summary_document(
@@ -54,8 +54,8 @@ def _found(jobs: Sequence[JobSnapshot], text: str) -> Sequence[JobSnapshot]:
 
 
 def _first(jobs: Sequence[JobSnapshot], shown: JobSnapshot | None, limit: int) -> list[JobSnapshot]:
-    """At most `limit` jobs, rather those that run and have a culprit, then those that run; and the one that is shown,
-    whatever its place. They stay in the snapshot's order."""
+    """The first jobs, at most `limit`: rather those that run and have a culprit, then those that run; and the one that
+    is shown, whatever its place. They stay in the snapshot's order."""
     places = sorted(range(len(jobs)), key=lambda place: _weight(jobs[place]))[:limit]
     chosen = [jobs[place] for place in sorted(places)]
     if shown is not None and not any(it.key == shown.key for it in chosen):
@@ -69,7 +69,7 @@ def _weight(job: JobSnapshot) -> int:
 
 
 def job_names(snapshot: ClusterSnapshot, incidents: Iterable[Incident]) -> dict[str, JobName]:
-    """What people know the incidents' jobs by, by their keys."""
+    """The names by which people know the incidents' jobs, by their keys."""
     wanted = {it.key for it in incidents}
     users = {owner: _user(owner) for owner in {key.owner for key in wanted}}
     held = {it.key: it for it in snapshot.jobs if it.key in wanted}

@@ -34,10 +34,11 @@ from laggard.recording.writer import JobRecording
 log = logging.getLogger("laggard.collector")
 
 OPEN: Final = frozenset(("/-/healthy", "/-/ready", "/api/v1/rings/due"))
-"""Answered without asking who asks: they tell nothing of jobs or nodes; the last one has a token of its own."""
+"""The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the last one has a token of
+its own."""
 
 GATE: Final = "/api/v1/drains"
-"""What gate_clients may ask."""
+"""The path that gate_clients may ask."""
 
 TENANT: Final = frozenset(
     (
@@ -46,10 +47,12 @@ TENANT: Final = frozenset(
         *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
     )
 )
-"""Answered to users, from their own source. A route belongs here when its handler reads from the source alone."""
+"""The routes that are answered to users, from their own source. A route belongs here when its handler reads from the
+source alone."""
 
 OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets"))
-"""Answered to operators alone: they are about the fleet. A route in none of these lists is refused to everybody."""
+"""The routes that are answered to operators alone: they are about the fleet. A route in none of these lists is refused
+to everybody."""
 
 _FLEET: Final = "is about the whole cluster: ask an operator, or be one (operators in the collector's settings)"
 _UNLISTED: Final = "is in no list of who may ask it, a defect in laggard"
@@ -58,7 +61,7 @@ _MAX_VIEWERS: Final = 256
 
 _LOOKUPS: Final = 4
 _LOOKUP_SECONDS: Final = 5.0
-"""So many names are looked up at once, and for so long a client waits for that."""
+"""The time that a client waits for a look-up of names, of which _LOOKUPS run at once."""
 
 MakeRoutes = Callable[[ClusterSource, CollectorSettings], list[Route]]
 
@@ -95,7 +98,7 @@ class TenantApp:
         await app(scope, receive, send)
 
     async def _app(self, scope: Scope) -> ASGIApp:
-        """What answers this request. Raises NotAdmitted."""
+        """The application that answers this request. Raises NotAdmitted."""
         peer = _peer(scope)
         if scope["path"] in OPEN:
             return self._open
@@ -195,13 +198,13 @@ class TenantIncidents:
 
 
 def _peer(scope: Scope) -> Peer:
-    """Who is at the other end of the request's connection; nobody who is trusted, where that is not known."""
+    """The peer at the other end of the request's connection; nobody who is trusted, where that is not known."""
     peer = scope.get("state", {}).get(PEER)
     return peer if isinstance(peer, Peer) else Peer("")
 
 
 def _refused(route: Route, why: str) -> Route:
-    """In place of a route that the viewer may not ask."""
+    """The answer in place of a route that the viewer may not ask."""
 
     def refuse(request: Request) -> Response:
         return PlainTextResponse(f"{route.path} {why}\n", 403)

@@ -16,13 +16,13 @@ from laggard.wire.nodes import NodeRow
 
 MAX_TILES: Final = 8192
 MAX_CODES: Final = 4
-"""Codes of findings that a tile names."""
+"""The most codes of findings that a tile names."""
 
 _NUMBERED: Final = re.compile(r"([^.]*?)(\d{1,9})([^.\d]*(?:\..*)?)")
 
 
 def tiles_document(rows: Iterable[NodeRow]) -> TilesDocument:
-    """In the order of names. Of more than MAX_TILES nodes those that need attention are among those shown."""
+    """The tiles in the order of names. Of more than MAX_TILES nodes those that need attention are among those shown."""
     ordered = worst_first(rows)
     shown = sorted(ordered[:MAX_TILES], key=lambda row: natural(name_of(row)))
     spans: list[TileSpan] = []

@@ -1,4 +1,4 @@
-"""What some ranks did in the last steps, each beside a peer: the numbers behind the page's timeline. Pure."""
+"""The last steps of some ranks, each beside a peer: the numbers behind the page's timeline. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from laggard.locate.job_timings import Floats, JobTimings
 Look = Callable[[Sequence[int]], Mapping[int, LookedRank]]
 
 MAX_RANKS = 16
-"""How many ranks one document shows, with as many peers at most."""
+"""The most ranks that one document shows, with as many peers at most."""
 
 MAX_STEPS = 64
 
 SHOWN_STEPS = 8
-"""So many steps side by side leave a phase of a twentieth of a step a few pixels."""
+"""The number of steps side by side that leave a phase of a twentieth of a step a few pixels."""
 
 
 def mean_own_seconds(timings: JobTimings) -> Floats:

@@ -18,7 +18,7 @@ log = logging.getLogger("laggard.collector")
 
 
 def after_handshake(make: type[BoundedProtocol], tls: ServerTls) -> Callable[..., asyncio.Protocol]:
-    """What makes a protocol that does the handshake, and then is what `make` makes."""
+    """Returns a function that makes a protocol which does the handshake, and then is what `make` makes."""
     return lambda **named: _Handshake(make(**named), tls)
 
 

@@ -44,8 +44,8 @@ class MatmulThresholds(ActiveThresholds, frozen=True):
     """`expected_per_second` in flop/s of dense bfloat16 (float16 before Ampere) with 32-bit sums."""
 
     seconds: float = 2.0
-    """How long each device is measured, after a warm-up of the same length: power limits act within a second, heat a
-    little later."""
+    """The time for which each device is measured, after a warm-up of the same length: power limits act within a second,
+    heat a little later."""
 
 
 def check(host: Host, thresholds: MatmulThresholds) -> Iterator[Finding | Fact]:

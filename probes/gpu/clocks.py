@@ -40,7 +40,8 @@ _SETTINGS: Final = (
 
 class ClocksThresholds(Thresholds, frozen=True):
     tolerance_ratio: float = 0.02
-    """How much lower than the peers counts as the same: boards of one kind differ by a clock step (15 MHz) at most."""
+    """The share by which a clock may be lower than the peers' and still count as the same: boards of one kind differ by
+    a clock step (15 MHz) at most."""
 
 
 def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:

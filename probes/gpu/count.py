@@ -23,11 +23,11 @@ _FIX: Final = (
 
 class CountThresholds(Thresholds, frozen=True):
     expected: int | None = None
-    """How many GPUs this kind of node has. Not set: as many as the PCI tree shows, and at least `least`."""
+    """The number of GPUs of this kind of node. Not set: as many as the PCI tree shows, and at least `least`."""
 
     least: int = 0
-    """How many GPUs it has at least, those lent to virtual machines among them: for nodes that are known to have some,
-    and not how many. 0: a machine without GPUs is none of this probe's."""
+    """The least number of GPUs that it has, those lent to virtual machines among them: for nodes that are known to have
+    some, and not how many. 0: a machine without GPUs is none of this probe's."""
 
 
 def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
@@ -56,7 +56,8 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
 
 
 def _at_least(pci: NvidiaDevices, least: int) -> int:
-    """How many GPUs NVML should list where no profile says: those of the PCI tree, and `least` less those lent out."""
+    """The number of GPUs that NVML should list where no profile says: those of the PCI tree, and `least` less those
+    lent out."""
     return max(len(pci.gpus), least - len(pci.passed_through))
 
 

@@ -34,7 +34,7 @@ _NOT_CONTAINED: Final = frozenset({48, 95})
 
 class EccThresholds(Thresholds, frozen=True):
     window_seconds: float = 86400.0
-    """How long an error counts."""
+    """The time for which an error counts."""
 
 
 def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:

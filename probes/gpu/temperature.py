@@ -14,8 +14,8 @@ from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _THERMAL_REASONS: Final = 0x20 | 0x40  # nvmlClocksEventReasonSwThermalSlowdown and ...HwThermalSlowdown
 _NEAR_CELSIUS: Final = 5
-"""A GPU whose margin is used up is this near to one of its limits in degrees: margin and thermometer need not mean the
-same spot of the board."""
+"""The degrees by which a GPU whose margin is used up is near to one of its limits: margin and thermometer need not mean
+the same spot of the board."""
 
 _FIX: Final = "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
 

@@ -26,7 +26,8 @@ _NAMES: Final = {
     "board_limit": "the board's limits",
 }
 _BITS: Final = {"hw_slowdown": 0x08, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80}
-"""nvmlClocksEventReason*. 0x08 is set along with the two that are more precise; SwPowerCap (0x04) is not judged."""
+"""The bits of nvmlClocksEventReason*. 0x08 is set along with the two that are more precise; SwPowerCap (0x04) is not
+judged."""
 _WARNING_ONLY: Final = frozenset({"sw_thermal"})  # slower, but as designed
 _FIX: Final = {
     "heat": "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs.",

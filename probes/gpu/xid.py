@@ -27,7 +27,7 @@ _SEVERITY: Final = {
 
 class XidThresholds(Thresholds, frozen=True):
     look_back_seconds: float = 86400.0
-    """How long an Xid counts. Whether the GPU is still at fault is for the other probes to find."""
+    """The time for which an Xid counts. The other probes find whether the GPU is still at fault."""
 
 
 class XidJudgement(NamedTuple):

@@ -11,7 +11,7 @@ _STA_NANO = 0x2000  # the offset is in nanoseconds, not microseconds
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of <sys/timex.h>."""
+    """The struct timex of <sys/timex.h>."""
 
     _fields_ = [
         ("modes", ctypes.c_uint),

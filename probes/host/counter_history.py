@@ -13,16 +13,16 @@ from typing import Final, NamedTuple
 import msgspec
 
 MIN_INTERVAL_SECONDS: Final = 60.0
-"""Snapshots closer than this count as one: the rate of one error in half a second says nothing."""
+"""The time below which two snapshots count as one: the rate of one error in half a second says nothing."""
 
 MAX_AGE_SECONDS: Final = 86400.0
-"""Older snapshots are dropped, except the newest: after a week without a job there is still one."""
+"""The age from which on snapshots are dropped, except the newest: after a week without a job there is still one."""
 
 NO_SNAPSHOT: Final = "no earlier snapshot: how counters increase is known from the next run on"
 
 
 class SaveCounters(NamedTuple):
-    """What a probe yields to have its counters saved for its next runs, by names of its own."""
+    """The value that a probe yields to have its counters saved for its next runs, by names of its own."""
 
     counters: Mapping[str, int]
 
@@ -35,7 +35,7 @@ class CounterSnapshot(msgspec.Struct, frozen=True):
 
 
 class Increase(msgspec.Struct, frozen=True):
-    """By how much a counter increased, and in how many seconds."""
+    """The increase of a counter, and the seconds in which it came."""
 
     count: int
     seconds: float
@@ -55,9 +55,9 @@ class CounterHistory(msgspec.Struct, frozen=True):
     why_empty: str = NO_SNAPSHOT
 
     def increase(self, counter: str, value: int, seconds: float = 0.0) -> Increase | None:
-        """By how much `counter`, which is at `value` now, increased over the last `seconds`, or a little longer, or
-        since the oldest snapshot; with 0 seconds since the newest snapshot. None where that is unknown: there is no
-        snapshot yet, or the counter is new in it or has decreased since (a reset, a driver that was reloaded)."""
+        """The increase of `counter`, which is at `value` now, over the last `seconds`, or a little longer, or since the
+        oldest snapshot; with 0 seconds since the newest snapshot. None where that is unknown: there is no snapshot yet,
+        or the counter is new in it or has decreased since (a reset, a driver that was reloaded)."""
         increase, newer = None, value
         for snapshot in reversed(self.snapshots):
             older, age = snapshot.counters.get(counter), self.uptime - snapshot.uptime
@@ -72,7 +72,7 @@ class CounterHistory(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """For the report's facts: which snapshots the counters were compared with."""
+        """The snapshots that the counters were compared with, for the report's facts."""
         if not self.snapshots:
             return self.why_empty
         return f"compared with snapshots {self._age(-1)} to {self._age(0)} s old"

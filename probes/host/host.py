@@ -24,10 +24,10 @@ from laggard.probes.nvml.model import NVML_PATH, Nvml
 T = TypeVar("T")
 
 ReadAt = Callable[[int, int], bytes]
-"""Reads, from an offset on, so many bytes, or as many as there are."""
+"""A function that reads, from an offset on, so many bytes, or as many as there are."""
 
 MAX_BYTES: Final = 4 << 20
-"""Larger files are refused: no file that a probe reads comes near this size."""
+"""The largest file that is read; larger ones are refused: no file that a probe reads comes near this size."""
 
 _CHUNK_BYTES: Final = 1 << 16  # /proc/sys allocates as much as a read asks for, and refuses megabytes
 
@@ -58,7 +58,7 @@ class Host:
         return _text(path, _attempt(f"read {path}", lambda: self._read_users_file(path, pid)))
 
     def process_user(self, pid: str) -> str:
-        """Who has started the process `pid`; empty for a recorded machine, which does not hold it."""
+        """The user who has started the process `pid`; empty for a recorded machine, which does not hold it."""
         return "" if self.recorded else str(_attempt(f"see whose {pid} is", lambda: read_credentials(pid)).uid)
 
     def read_bytes(self, path: str) -> bytes:
@@ -95,12 +95,12 @@ class Host:
         return _attempt(f"statvfs {path}", lambda: self._kernel.file_system(path))
 
     def usage(self, path: str) -> Usage:
-        """Whose files fill the local file system mounted at `path`. Takes up to half a second."""
+        """The users whose files fill the local file system mounted at `path`. Takes up to half a second."""
         return _attempt(f"see whose files fill {path}", lambda: self._kernel.usage(path))
 
     def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-        """What statvfs returns for mount points, within `seconds`. `points`: the mount points by server; each server is
-        asked by a process of its own. Does not hang."""
+        """The replies of statvfs for mount points, within `seconds`. `points`: the mount points by server; each server
+        is asked by a process of its own. Does not hang."""
         return _attempt("ask the mounts", lambda: self._kernel.statvfs_replies(points, seconds))
 
     def clock(self) -> KernelClock:
@@ -184,8 +184,8 @@ class Host:
         return data
 
     def _open(self, path: str) -> int:
-        """Of a recording, which others have made, nothing but a file is opened where no deadline ends the waiting for a
-        FIFO."""
+        """Opens a path. Nothing but a file is opened of a recording, which others have made, where no deadline ends the
+        waiting for a FIFO."""
         if self.recorded and not self.supervised:
             return open_regular(self._locate(path))
         return os.open(self._locate(path), os.O_RDONLY | os.O_CLOEXEC)

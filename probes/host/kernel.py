@@ -1,4 +1,5 @@
-"""What probes ask of a machine beside its files. LiveKernel asks the machine; RecordedKernel reads a recording.
+"""The interface of a machine, beside its files, that probes ask. LiveKernel asks the machine; RecordedKernel reads a
+recording.
 
 The constants are paths in the folder of a recorded machine.
 """
@@ -13,9 +14,9 @@ import msgspec
 FACTS_PATH: Final = "/laggard/facts.json"
 """A JSON document of the shape of RecordedFacts."""
 REPLIES_PATH: Final = "/laggard/replies.json"
-"""StatvfsReply by mount point."""
+"""The path of the document with a StatvfsReply by mount point."""
 REFUSED_PATH: Final = "/laggard/refused.json"
-"""What could not be read, and the kernel's error message: `{"read /PATH": "Permission denied"}`."""
+"""The file of what could not be read, and of the kernel's error messages: `{"read /PATH": "Permission denied"}`."""
 PFC_PATH: Final = "/laggard/pfc.json"
 """Priority flow control by network device: `{"eth0": {"enabled": 8, "capable": 8}}`, or null where the driver does not
 support it."""
@@ -34,8 +35,8 @@ class FileSystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose files fill a file system: bytes by uid. `complete`: whether all files were seen; those that are deleted and
-    still open never are. `for_all`: whether every user may write to its topmost folder."""
+    """The users whose files fill a file system: bytes by uid. `complete`: whether all files were seen; those that are
+    deleted and still open never are. `for_all`: whether every user may write to its topmost folder."""
 
     bytes_by_user: dict[str, int]
     complete: bool
@@ -43,8 +44,8 @@ class Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KernelClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What adjtimex(2) returns: the return value (`state`), the STA_* bits (`status`), and offset and errors in
-    seconds."""
+    """The values that adjtimex(2) returns: the return value (`state`), the STA_* bits (`status`), and offset and errors
+    in seconds."""
 
     state: int
     status: int

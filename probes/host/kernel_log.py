@@ -75,7 +75,7 @@ def _read_records() -> str:
 
 
 def _read_buffer() -> str | None:
-    """What syslog(2) gives of the kernel's buffer, in the form of dmesg --raw; None where it refuses."""
+    """The kernel's buffer as syslog(2) gives it, in the form of dmesg --raw; None where it refuses."""
     import ctypes  # slow to import, and needed in containers alone
 
     libc = ctypes.CDLL(None, use_errno=True)

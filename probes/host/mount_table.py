@@ -34,7 +34,7 @@ class Mount(NamedTuple):
     source: str = ""
     """The server and its export, as /proc/self/mounts names them."""
     of_user: bool = False
-    """Whether a user other than root has mounted it, as FUSE lets everybody do."""
+    """True where a user other than root has mounted it, as FUSE lets everybody do."""
 
     @property
     def servers(self) -> tuple[str, ...]:

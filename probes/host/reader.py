@@ -21,7 +21,8 @@ SOCKET: Final = "/run/laggard/reader.sock"
 MAX_QUESTION_BYTES: Final = 128
 MAX_ANSWER_BYTES: Final = 16 << 20
 ANSWER_SECONDS: Final = 1.5
-"""For a whole answer. Most probes have 2 s: they can then still say that it is the reader who does not answer."""
+"""The time for a whole answer. Most probes have 2 s: they can then still say that it is the reader who does not
+answer."""
 
 _LINE_BYTES: Final = 512
 _QUEUE_SECONDS: Final = 0.002
@@ -32,7 +33,8 @@ class NoReader(OSError):
 
 
 def ask(question: str, environ: Mapping[str, str] = os.environ) -> bytes:
-    """What the reader answers. Raises NoReader: there is none, it does not answer this user, or it cannot tell."""
+    """Returns what the reader answers. Raises NoReader: there is none, it does not answer this user, or it cannot
+    tell."""
     path = environ.get(ENV_READER) or SOCKET
     deadline = time.monotonic() + ANSWER_SECONDS
     try:
@@ -64,7 +66,7 @@ def _connect(connection: socket.socket, path: str, deadline: float) -> None:
 
 
 def with_reader(error: OSError, question: str) -> bytes:
-    """What the reader answers where this process got `error`. Raises OSError with both reasons."""
+    """Returns what the reader answers where this process got `error`. Raises OSError with both reasons."""
     try:
         return ask(question)
     except NoReader as reason:

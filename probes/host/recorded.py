@@ -95,7 +95,7 @@ class RecordedKernel:
         return self._facts
 
     def _recorded(self, path: str, kind: type[T]) -> T:
-        """As _document(), but where the file is missing the answer counts as not recorded."""
+        """The document as by _document(), but where the file is missing the answer counts as not recorded."""
         try:
             return self._document(path, kind)
         except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""Whose files fill a file system: a walk that is bounded in time and in files, and stays on the file system."""
+"""The users whose files fill a file system: a walk that is bounded in time and in files, and stays on the file
+system."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ _NUMBERS: Final = re.compile(r"^(Uid|Gid|Groups):([\d\t ]*)$", re.MULTILINE)
 
 
 class Credentials(NamedTuple):
-    """Who a process was started by: its real user, and its groups."""
+    """The user who started a process: its real user, and its groups."""
 
     uid: int
     gids: frozenset[int]
 
 
 def read_credentials(pid: str, proc: str = "/proc") -> Credentials:
-    """Of the process `pid`. Raises OSError."""
+    """The credentials of the process `pid`. Raises OSError."""
     with open(f"{proc}/{pid}/status", "rb") as file:
         status = file.read(_STATUS_BYTES).decode(errors="replace")
     numbers = {name: words.split() for name, words in _NUMBERS.findall(status)}
@@ -55,7 +55,7 @@ def read_users_file(path: str, user: Credentials) -> bytes:
 
 
 def _may_read(about: os.stat_result, user: Credentials) -> bool:
-    """As the kernel decides it (path_resolution(7)), for users other than root by the mode alone."""
+    """Decides as the kernel does (path_resolution(7)), for users other than root by the mode alone."""
     if user.uid in (0, about.st_uid):
         return user.uid == 0 or bool(about.st_mode & stat.S_IRUSR)
     return bool(about.st_mode & (stat.S_IRGRP if about.st_gid in user.gids else stat.S_IROTH))

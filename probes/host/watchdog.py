@@ -54,9 +54,9 @@ class Watchdog:
 
 
 def inspect_hang(pid: int, call: AnnouncedCall) -> Hang:
-    """What the kernel shows of process `pid`, which hangs in `call`. The process is laggard's own, so the files are
-    the live machine's. None of them needs the process's memory, whose lock a stuck process may hold; the stack is
-    readable by root alone."""
+    """The state, as the kernel shows it, of process `pid`, which hangs in `call`. The process is laggard's own, so the
+    files are the live machine's. None of them needs the process's memory, whose lock a stuck process may hold; the
+    stack is readable by root alone."""
     stat = read_proc_stat(pid)
     return Hang(
         call=call.text,

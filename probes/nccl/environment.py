@@ -29,10 +29,12 @@ _INFINIBAND = "/sys/class/infiniband"
 _MAX_NAMED: Final = 4
 _WORST_FIRST: Final = tuple(Severity)
 _MAX_FINDINGS: Final = 64
-"""Any user can make as many as they like, and those of the machine's other probes must have room beside them."""
+"""The most findings. Any user can make as many as they like, and those of the machine's other probes must have room
+beside them."""
 
 _MAX_UNKNOWN: Final = 64
-"""Names that nobody knows: for each the known name that it resembles is looked for, which takes a millisecond."""
+"""The most names that nobody knows: for each the known name that it resembles is looked for, which takes a
+millisecond."""
 
 
 class NcclThresholds(Thresholds, frozen=True):
@@ -47,7 +49,7 @@ class NcclEnvironment(NamedTuple):
     settings: Mapping[str, str]
     version: Version
     of_job: bool = False
-    """Of a process that runs here, whoever started it."""
+    """True: the environment is that of a process that runs here, whoever started it."""
 
 
 def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:

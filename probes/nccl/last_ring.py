@@ -23,10 +23,10 @@ from laggard.probes.probe import Fact, Probe, Thresholds
 
 class RingThresholds(Thresholds, frozen=True):
     newest_seconds: float = 12 * 3600.0
-    """How old a ring's result may be to be told of."""
+    """The largest age of a ring's result that is told of."""
 
     critical_seconds: float = 3600.0
-    """From this age on its findings are warnings: what was drained for them comes back, to be measured again."""
+    """The age from which on its findings are warnings: what was drained for them comes back, to be measured again."""
 
 
 def check(host: Host, thresholds: RingThresholds) -> Iterator[Finding | Fact]:

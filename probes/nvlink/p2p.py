@@ -37,7 +37,7 @@ _FIX: Final = {
 }
 
 Pairs = dict[int, list[tuple[Gpu, Gpu, str]]]
-"""By status (NVML_P2P_STATUS_*): source, target, and what is refused (read or write)."""
+"""The pairs by status (NVML_P2P_STATUS_*): source, target, and what is refused (read or write)."""
 
 
 class P2pThresholds(Thresholds, frozen=True):

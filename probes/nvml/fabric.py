@@ -33,8 +33,8 @@ class _InfoV3(ctypes.Structure):  # nvmlGpuFabricInfo_v3_t
 
 
 def read_fabric(nvml: Any, handle: Any) -> GpuFabricInfo:
-    """By the newest form that driver and nvidia-ml-py know: with a health summary (driver 580 and newer), with a health
-    mask (550), or without. Raises what pynvml raises."""
+    """The fabric's state by the newest form that driver and nvidia-ml-py know: with a health summary (driver 580 and
+    newer), with a health mask (550), or without. Raises what pynvml raises."""
     return first_known(
         lambda: _read_version(nvml, handle, _InfoV3(), 3),
         lambda: _read_version(nvml, handle, _InfoV2(), 2),

@@ -16,7 +16,8 @@ T = TypeVar("T")
 _OTHER_VERSION: Final = frozenset(
     {"FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "INVALID_ARGUMENT", NOT_IN_NVIDIA_ML_PY}
 )
-"""The call, or the version of its argument, is unknown to this driver or to this nvidia-ml-py."""
+"""The errors which say that the call, or the version of its argument, is unknown to this driver or to this
+nvidia-ml-py."""
 
 
 def failure_name(error: Exception) -> str:
@@ -31,7 +32,7 @@ def failure_name(error: Exception) -> str:
 
 
 def first_known(*reads: Callable[[], T]) -> T:
-    """What the first of `reads` returns that this driver and this nvidia-ml-py know: the newest comes first. Raises
+    """The value of the first of `reads` that this driver and this nvidia-ml-py know: the newest comes first. Raises
     what the last one raises."""
     for read in reads[:-1]:
         try:

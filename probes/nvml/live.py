@@ -123,7 +123,8 @@ def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
 
 
 def _links(nvml: Any, handle: Any) -> tuple[bool, ...]:
-    """Whether each NVLink is up, as far as the GPU has them. An error for the first link is the error of all."""
+    """The links of a GPU: whether each NVLink is up, as far as it has them. An error for the first link is the error of
+    all."""
     states: list[bool] = []
     for link in range(_MAX_LINKS):
         try:

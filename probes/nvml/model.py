@@ -14,9 +14,9 @@ import msgspec
 NVML_PATH: Final = "/laggard/nvml.json"
 
 CALL_LIMIT_SECONDS: Final = 8.0
-"""A reading takes milliseconds once the driver is up, and seconds where it waits for the driver's locks. A call that
-exceeds this limit waits for the GPU's firmware, for which the driver's own timeout is 6 s (`Timeout after 6s of waiting
-for RPC response`, Xid 119), or for a lock that nobody gives back."""
+"""The time that one call may take. A reading takes milliseconds once the driver is up, and seconds where it waits for
+the driver's locks. A call that exceeds this limit waits for the GPU's firmware, for which the driver's own timeout is 6
+s (`Timeout after 6s of waiting for RPC response`, Xid 119), or for a lock that nobody gives back."""
 
 ERRORS: Final[dict[int, str]] = {
     1: "UNINITIALIZED",
@@ -46,23 +46,24 @@ ERRORS: Final[dict[int, str]] = {
     29: "INVALID_STATE",
     999: "UNKNOWN",
 }
-"""nvmlReturn_t without its prefix NVML_ERROR_."""
+"""The values of nvmlReturn_t without its prefix NVML_ERROR_."""
 
 LOST_ERRORS: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
-"""The GPU no longer works."""
+"""The errors which say that the GPU no longer works."""
 
 HANDLE_FAULTS: Final = LOST_ERRORS | {"UNKNOWN", "IRQ_ISSUE", "INSUFFICIENT_POWER"}
-"""What nvmlDeviceGetHandleByIndex returns for a faulty GPU (nvml.h). UNKNOWN is the common one of a GPU that fell off
-the bus (NVIDIA/dcgm-exporter#604, NVIDIA/open-gpu-kernel-modules#387)."""
+"""The errors that nvmlDeviceGetHandleByIndex returns for a faulty GPU (nvml.h). UNKNOWN is the common one of a GPU that
+fell off the bus (NVIDIA/dcgm-exporter#604, NVIDIA/open-gpu-kernel-modules#387)."""
 
 UNSUPPORTED_ERRORS: Final = frozenset({"NOT_SUPPORTED", "DEPRECATED"})
-"""The GPU does not have what was asked for. FUNCTION_NOT_FOUND proves nothing: an old library lacks the call."""
+"""The errors which say that the GPU does not have what was asked for. FUNCTION_NOT_FOUND proves nothing: an old library
+lacks the call."""
 
 NOT_IN_NVIDIA_ML_PY: Final = "NOT_IN_NVIDIA_ML_PY"
 """The error where nvidia-ml-py, and not the driver, lacks the call."""
 
 IMPLAUSIBLE: Final = "IMPLAUSIBLE_VALUE"
-"""How the error begins where NVML returned a value that cannot be; the value follows."""
+"""The beginning of the error where NVML returned a value that cannot be; the value follows."""
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

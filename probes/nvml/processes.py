@@ -1,5 +1,5 @@
-"""Which processes are on the GPUs, by NVML, again and again: for who has to make room for them. A call may never return
-where the driver hangs."""
+"""The processes on the GPUs, by NVML, again and again: for who has to make room for them. A call may never return where
+the driver hangs."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ReadRequestThresholds(Thresholds, frozen=True):
     guides ask for 4096 for ConnectX."""
 
     fast_least_bytes: int = 4096
-    """For a NIC whose link carries 25 GB/s or more (16 GT/s x16): less is a note."""
+    """The least size for a NIC whose link carries 25 GB/s or more (16 GT/s x16): less is a note."""
 
     fast_gigatransfers: float = 256.0
     """GT/s times lanes from which a link is fast."""

@@ -21,7 +21,7 @@ _GUEST_DRIVERS = ("vfio-pci", "pci-stub")  # the NIC is given to a virtual machi
 
 class RdmaDeviceThresholds(Thresholds, frozen=True):
     expected: int = 0
-    """How many RDMA devices (physical, not ignored) this machine has; 0: as many as its PCI bus shows."""
+    """The number of RDMA devices (physical, not ignored) of this machine; 0: as many as its PCI bus shows."""
 
     names: dict[str, str] = {}
     """The PCI address at which each named device must be: `mlx5_0: "0000:1a:00.0"`."""

@@ -18,7 +18,7 @@ _DRIVER = "mlx5_core"
 
 class RdmaDriverThresholds(Thresholds, frozen=True):
     look_back_seconds: float = 86400.0
-    """How long a line of the log counts; a restart of the driver ends it earlier."""
+    """The time for which a line of the log counts; a restart of the driver ends it earlier."""
 
 
 def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:

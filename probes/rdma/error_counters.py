@@ -23,7 +23,7 @@ from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _CARRIER_DOWNS: Final = "carrier_down_count"
 _LINK_DOWNS: Final = ("counters/link_downed", "hw_counters/link_downed", _CARRIER_DOWNS)
-"""Counters of the same events: of the port, of rxe's port, and of the network device."""
+"""The counters of the same events: of the port, of rxe's port, and of the network device."""
 _MIN_DOWNS = 1
 
 

@@ -1,5 +1,5 @@
-"""What a recording holds beside files: a journal that probes' processes write line by line, and the documents that are
-made of it when they have ended."""
+"""The content of a recording beside files: a journal that probes' processes write line by line, and the documents that
+are made of it when they have ended."""
 
 from __future__ import annotations
 

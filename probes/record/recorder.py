@@ -41,7 +41,7 @@ _OWN_VARIABLES: Final = (
 )
 _VARIABLES: Final = ("NCCL_", "HOME=")
 _SECRET: Final = re.compile("AUTH|CREDENTIAL|JWT|KEY|PASS|SECRET|TOKEN")
-"""In a variable's name: SLURM_JWT, NVIDIA_API_KEY, LAGGARD_RING_TOKEN."""
+"""The words in a variable's name that mark a secret: SLURM_JWT, NVIDIA_API_KEY, LAGGARD_RING_TOKEN."""
 _CONF_FILE: Final = "NCCL_CONF_FILE="
 _CONF_NAME: Final = "nccl.conf"
 _OTHER_ROOT: Final = re.compile(r"/proc/[0-9]+/root(?=/)")
@@ -179,7 +179,7 @@ class RecordingHost(Host):
         return answer
 
     def _resolve(self, path: str) -> str:
-        """Where `path` is once its symlinks are followed. Records those symlinks."""
+        """The place of `path` once its symlinks are followed. Records those symlinks."""
         folder, _, name = path.rstrip("/").rpartition("/")
         if not name or name == "..":
             return self._follow_links(path)
@@ -189,7 +189,7 @@ class RecordingHost(Host):
         return place if self._link_target(place) is None else self._follow_links(path)
 
     def _follow_links(self, path: str) -> str:
-        """As _resolve(), without the cache. Returns an empty text for the root itself."""
+        """Resolves as _resolve() does, without the cache. Returns an empty text for the root itself."""
         parts, done = [part for part in path.split("/") if part][::-1], ""
         for _ in range(_MAX_PARTS):
             if not parts:

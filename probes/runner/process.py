@@ -49,14 +49,15 @@ class ProbeProcess:
 
     @property
     def deadline(self) -> float:
-        """When on_deadline() is due (monotonic seconds): earlier than the group's deadline where the current call hangs
-        before that."""
+        """The time at which on_deadline() is due (monotonic seconds): earlier than the group's deadline where the
+        current call hangs before that."""
         call = self.current_call
         return min(self._deadline, call.deadline) if call else self._deadline
 
     @property
     def next_check(self) -> float:
-        """When to ask for the deadline again (monotonic seconds). With a watchdog it changes with each call."""
+        """The time at which to ask for the deadline again (monotonic seconds). With a watchdog it changes with each
+        call."""
         return min(self.deadline, time.monotonic() + _WATCHDOG_SECONDS) if self._watchdog else self.deadline
 
     def start(self, host: Host, histories: Mapping[str, CounterHistory]) -> None:

@@ -43,7 +43,7 @@ def reap_if_ended(pid: int) -> bool:
 
 
 def exit_reason(pid: int) -> str:
-    """How the child `pid` ended, which has closed its end of the pipe. Does not reap it: its process group has still
+    """The end of the child `pid`, which has closed its end of the pipe. Does not reap it: its process group has still
     to be killed, and the number of a reaped process may already be somebody else's."""
     deadline = time.monotonic() + _GRACE_SECONDS
     reason = _peek_exit(pid)

@@ -27,7 +27,7 @@ _NO_REASON = "it gave no reason"
 
 
 class ProbeAnswer(NamedTuple):
-    """What the probe `name` observed, and after how many seconds."""
+    """The observation of the probe `name`, and the seconds that it took."""
 
     name: str
     observation: Observation

@@ -96,8 +96,8 @@ def _groups(probes: Sequence[Probe]) -> list[list[Probe]]:
 
 
 def collect_facts(answers: Sequence[ProbeAnswer], store: HistoryStore) -> dict[str, Any]:
-    """What the probes read, by probe, and what their counters were compared with. That counters cannot be saved stands
-    there once."""
+    """The facts that the probes read, by probe, and what their counters were compared with. They say once that counters
+    cannot be saved."""
     facts = {answer.name: answer.observation.facts for answer in answers}
     counters = {it.name: it.observation.counters for it in answers if it.observation.counters is not None}
     why_not_saved = store.save(counters)

@@ -1,4 +1,5 @@
-"""What runs inside a probe's process: the probes, their answers, and the exit. No caller's code runs after it."""
+"""The code that runs inside a probe's process: the probes, their answers, and the exit. No caller's code runs after
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _LAST_RESORT_SECONDS: Final = 1.0
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What one probe found. It crosses the pipe as one line of JSON. `verdict` is ok, skipped or unknown: the parent
+    """The result of one probe. It crosses the pipe as one line of JSON. `verdict` is ok, skipped or unknown: the parent
     decides whether the findings make it a failure. `counters`: what the probe wants saved."""
 
     verdict: Verdict

@@ -38,7 +38,8 @@ _OF_THIS_CONTAINER: Final = (
     "/proc/*",
     "/sys/*",
 )
-"""What a runtime mounts into each container: small tmpfs, and files whose file system is judged elsewhere."""
+"""The mount points that a runtime makes in each container: small tmpfs, and files whose file system is judged
+elsewhere."""
 
 _OWN_SHM: Final = "shm"
 """The source of the /dev/shm that a runtime makes for a container."""
@@ -52,7 +53,7 @@ class DiskThresholds(Thresholds, frozen=True):
     critical_used_ratio: float = 0.97
 
     enough_bytes: int = 64 << 30
-    """With this much left nothing is a fault: 1 % of a 28 TB scratch disk holds several checkpoints."""
+    """The free space with which nothing is a fault: 1 % of a 28 TB scratch disk holds several checkpoints."""
 
     enough_inodes: int = 1_000_000
 
@@ -70,7 +71,7 @@ class DiskThresholds(Thresholds, frozen=True):
     """Mount points whose findings are warnings: they hold installed software, and no job writes there."""
 
     filled_by_users: Literal["critical", "warning"] = "critical"
-    """What it is where every user may write, and root's files are less than half of what is used. `warning`: no user
+    """The severity where every user may write, and root's files are less than half of what is used. `warning`: no user
     can have a node drained by filling it, and no job is kept from a node where it will find no room."""
 
 
@@ -170,7 +171,7 @@ def _judge(
 
 
 def _read_usage(host: Host, mount: Mount) -> Usage | None:
-    """Whose files fill it; None where that is not known, as in a recording without it."""
+    """The users whose files fill it; None where that is not known, as in a recording without it."""
     try:
         return host.usage(mount.point)
     except Unknown:
@@ -197,7 +198,7 @@ def _summary(texts: Sequence[str], user: str) -> str:
 
 
 def _is_filled_by_users(usage: Usage, size: FileSystem) -> bool:
-    """What is not seen counts as the users': a file that is deleted and still open is how one would hide it."""
+    """Files that are not seen count as the users': a file that is deleted and still open is how one would hide it."""
     return usage.for_all and 2 * usage.bytes_by_user.get(_ROOT, 0) < size.total_bytes - size.free_bytes
 
 

@@ -1,4 +1,4 @@
-"""What this machine is and which software it runs: facts only, which the collector compares with those of other nodes.
+"""The identity of this machine and its software: facts only, which the collector compares with those of other nodes.
 
 Nothing is judged here, so what a machine does not report is left out. Only the kernel's release must be readable:
 without it this is no machine whose files could be read.
@@ -115,7 +115,7 @@ _READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
 
 
 _OF_THE_IMAGE: Final = (_distribution, _cuda, _nccl)
-"""What reads installed software: in a container that is the image's, the same on all nodes, and not the node's."""
+"""The readers of installed software: in a container that is the image's, the same on all nodes, and not the node's."""
 
 
 def _in_container(host: Host) -> bool:

@@ -1,4 +1,4 @@
-"""Which devices this machine has and how they are set: facts only, which the collector compares with those of other
+"""The devices that this machine has and how they are set: facts only, which the collector compares with those of other
 nodes.
 
 Nothing is judged here, so what a device does not report is left out; other probes judge its links, ports and addresses.

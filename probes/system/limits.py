@@ -35,7 +35,8 @@ class LimitThresholds(Thresholds, frozen=True):
     """Less is a warning. AWS's EFA node check asks for this much; NVIDIA's and Open MPI's guides for `unlimited`."""
 
     memlock_own_severity: Severity = Severity.CRITICAL
-    """For the limit of laggard's own process outside a job. The agent sets a warning: its limit is not that of jobs."""
+    """The severity for the limit of laggard's own process outside a job. The agent sets a warning: its limit is not
+    that of jobs."""
 
     open_files_least: int = 16384
     """Hard limit. Rank 0's node holds two sockets per rank at the start (torch's store, NCCL's bootstrap root): 16384

@@ -37,7 +37,7 @@ _FIX = (
 
 class RemoteMountThresholds(Thresholds, frozen=True):
     answer_seconds: float = 3.0
-    """How long statvfs may take. A busy parallel file system needs milliseconds, a slow one a second."""
+    """The time that statvfs may take. A busy parallel file system needs milliseconds, a slow one a second."""
 
     never: tuple[str, ...] = ()
     """Mount points that are not asked."""

@@ -28,7 +28,8 @@ class SwapThresholds(Thresholds, frozen=True):
     used_least_bytes: int = 1 << 30
 
     active_bytes_per_second: int = 1 << 20
-    """In and out together, since a snapshot of at least a minute ago. To read one page takes a disk 0.1 to 10 ms."""
+    """The bytes in and out together, since a snapshot of at least a minute ago. To read one page takes a disk 0.1 to 10
+    ms."""
 
 
 class SwapArea(NamedTuple):

@@ -57,7 +57,8 @@ def _no_answer_text(url: str, error: Exception) -> str:
 
 
 def _verify(url: str) -> ssl.SSLContext | bool:
-    """What a collector over TLS is checked against; making it takes longer than to ask."""
+    """The context, or False, against which a collector's TLS certificate is checked; making it takes longer than to
+    ask."""
     from laggard.http.tls import client_context
 
     return client_context() if url.startswith("https:") else True

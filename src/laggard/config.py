@@ -46,7 +46,8 @@ def parse(text: str, settings_type: type[T], where: str) -> T:
 
 
 def _tree(text: str, where: str) -> object:
-    """What the YAML holds. Raises UsageError; RecursionError where it is nested too deeply, or holds itself."""
+    """The value that the YAML holds. Raises UsageError; RecursionError where it is nested too deeply, or holds
+    itself."""
     import yaml  # not at the top: the gate rarely has a file of settings, and has to start fast
 
     try:

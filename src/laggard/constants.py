@@ -42,4 +42,4 @@ AGENT_PORT: Final = 19400
 COLLECTOR_PORT: Final = 19401
 
 CONTROLLER_PORT: Final = 19402
-"""Of `laggard kubernetes controller`."""
+"""The port of `laggard kubernetes controller`."""

@@ -16,7 +16,7 @@ from typing import Final
 from laggard.config import Settings, dump
 
 REPEAT_SECONDS: Final = 60.0
-"""A warning or error of one kind is logged once in this time."""
+"""The time in which a warning or error of one kind is logged once."""
 
 _MAX_KINDS: Final = 1024
 _M_MMAP_THRESHOLD: Final = -3  # malloc.h

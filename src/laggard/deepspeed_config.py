@@ -78,7 +78,7 @@ _ZERO_KEYS: Final = frozenset(
 
 
 class DeepSpeedConfig(NamedTuple):
-    """What a configuration sets, defaults filled in. None: `auto`, or not set and without a default."""
+    """The settings of a configuration, defaults filled in. None: `auto`, or not set and without a default."""
 
     stage: int = 0
     overlap_comm: bool = False
@@ -91,7 +91,7 @@ class DeepSpeedConfig(NamedTuple):
     grad_accum: int | None = None
     train_batch: int | None = None
     offload_optimizer: str = ""
-    """Where to: `cpu`, `nvme`; empty: nowhere."""
+    """The place to which the optimizer's state is moved: `cpu` or `nvme`; empty: it stays on the GPU."""
     offload_param: str = ""
     quantized_weights: bool = False
     quantized_gradients: bool = False

@@ -1,4 +1,4 @@
-"""What most of several peers have: the norm for a value where nothing else says what it should be."""
+"""The value that most of several peers have: the norm for a value where nothing else says what it should be."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ LOCATION_SCHEMA = "laggard.location/1"
 
 
 class Verdict(str, enum.Enum):
-    """What a probe or a command concluded. `unknown` is never `ok`."""
+    """The conclusion of a probe or a command. `unknown` is never `ok`."""
 
     OK = "ok"
     FAIL = "fail"
@@ -45,7 +45,7 @@ SEVERITIES = tuple(Severity)
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """What a person should do. The commands are for people: laggard never runs them."""
+    """The things that a person should do. The commands are for people: laggard never runs them."""
 
     text: str
     commands: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
 
 MAX_FINDINGS = 512
-"""Of one report. A collector refuses a report with more, and longer texts, as a whole."""
+"""The most findings of one report. A collector refuses a report with more, and longer texts, as a whole."""
 
 MAX_DEVICE = 256
 MAX_SUMMARY = 4096
@@ -84,7 +84,7 @@ MAX_SUMMARY = 4096
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What one node's probes found (`laggard.report/1`)."""
+    """The findings of one node's probes (`laggard.report/1`)."""
 
     verdict: Verdict
     node: str
@@ -96,11 +96,11 @@ class Report(msgspec.Struct, frozen=True):
 
 
 MAX_NAMED_RANKS = 64
-"""How many victims and machines a culprit lists, and how many ranks a note, at most."""
+"""The most victims and machines that a culprit lists, and ranks that a note does."""
 
 
 class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a rank's process ended: what is not known is left out.
+    """The end of a rank's process: what is not known is left out.
 
     It ended at `at_seconds` (Unix time on its node's clock) or at most `uncertain_seconds` before. `exit_code` and
     `signal` (`SIGKILL`) are the kernel's word, or Python's own. `exception` is the type of the one that nobody caught,
@@ -129,7 +129,7 @@ class CpuNeighbour(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 HIDDEN = -1
-"""In place of a number that the reader may not see."""
+"""The stand-in for a number that the reader may not see."""
 
 
 class Culprit(msgspec.Struct, frozen=True):

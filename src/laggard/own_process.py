@@ -1,4 +1,4 @@
-"""How laggard starts a process of its own. Standard library only."""
+"""The way in which laggard starts a process of its own. Standard library only."""
 
 from __future__ import annotations
 

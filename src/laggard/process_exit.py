@@ -1,4 +1,4 @@
-"""How a process ended that is not our child: its wait status from the kernel, by a pidfd or while it is a zombie.
+"""The end of a process that is not our child: its wait status from the kernel, by a pidfd or while it is a zombie.
 Standard library only."""
 
 from __future__ import annotations

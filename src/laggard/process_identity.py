@@ -1,4 +1,5 @@
-"""Which process it was that wrote a file, so that a later reader can ask whether it still runs. Standard library only.
+"""The identity of the process that wrote a file, so that a later reader can ask whether it still runs. Standard library
+only.
 
 A process number alone is used again and again. With the boot, the PID namespace and the moment of its start a number is
 one process's; on another machine, or in another container, nothing can be said of it.
@@ -29,7 +30,7 @@ def own_identity() -> dict[str, Any]:
 
 
 def own_start() -> float | None:
-    """When this process began, in Unix time; None where /proc does not tell."""
+    """The time at which this process began, in Unix time; None where /proc does not tell."""
     try:
         with open("/proc/uptime", encoding="ascii") as file:
             up = float(file.read(64).split()[0])

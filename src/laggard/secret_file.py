@@ -12,15 +12,15 @@ from laggard.errors import UsageError
 
 
 def refuse_exposed(path: str, where: str) -> None:
-    """For secrets that let whoever has them change something. `where`: the flag or setting that names the file. Raises
-    UsageError."""
+    """Refuses an exposed file of a secret that lets whoever has it change something. `where`: the flag or setting that
+    names the file. Raises UsageError."""
     if text := exposure(path):
         raise UsageError(f"{where} {path} {text}")
 
 
 def warn_of_exposed(path: str, where: str) -> None:
-    """For secrets without which a daemon would stop to see: Kubernetes, for one, mounts them readable for all, where
-    no other user is."""
+    """Warns of an exposed file of a secret without which a daemon would no longer see: Kubernetes, for one, mounts them
+    readable for all, where no other user is."""
     import logging  # here: the gate, which has to start fast, warns of nothing
 
     if text := exposure(path):
@@ -28,7 +28,7 @@ def warn_of_exposed(path: str, where: str) -> None:
 
 
 def exposure(path: str) -> str:
-    """What is wrong, and what to do about it; empty where no stranger reaches the file, or where it is not there."""
+    """The fault, and what to do about it; empty where no stranger reaches the file, or where it is not there."""
     try:
         place = os.path.realpath(path, strict=True)
         mode = os.stat(place).st_mode

@@ -28,7 +28,8 @@ _WITHOUT_WATCHDOG_SECONDS: Final = 3600.0
 
 @contextlib.contextmanager
 def supervised(url: str, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """While it lasts, asks the daemon at `url` whether it is healthy, and tells systemd; nothing without systemd."""
+    """Asks the daemon at `url`, while it lasts, whether it is healthy, and tells systemd; does nothing without
+    systemd."""
     address = environ.get(_ENV_SOCKET, "")
     if not address:
         yield
@@ -46,8 +47,8 @@ def supervised(url: str, environ: Mapping[str, str] = os.environ) -> Iterator[No
 
 
 def watchdog_seconds(environ: Mapping[str, str]) -> float | None:
-    """How often systemd wants to hear from this process: half of WatchdogSec=, as sd_watchdog_enabled(3) recommends.
-    None where it does not."""
+    """The interval at which systemd wants to hear from this process: half of WatchdogSec=, as sd_watchdog_enabled(3)
+    recommends. None where it does not."""
     microseconds, watched = environ.get(_ENV_WATCHDOG, ""), environ.get(_ENV_WATCHED, "")
     if not microseconds.isdecimal() or not int(microseconds) or (watched and watched != str(os.getpid())):
         return None

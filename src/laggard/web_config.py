@@ -29,9 +29,11 @@ class TlsServerConfig(Settings, frozen=True):
     client_ca_file: str = ""
     """The authorities of clients' certificates."""
     client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = "NoClientCert"
-    """Whether clients must show one. Prometheus' other two kinds ask for certificates and do not check them."""
+    """The rule on whether clients must show a certificate. Prometheus' other two kinds ask for certificates and do not
+    check them."""
     client_allowed_sans: tuple[str, ...] = ()
-    """Where not empty, a client's certificate must have one of these names: a DNS name, IP address, email or URI."""
+    """The names, where not empty, of which a client's certificate must have one: a DNS name, IP address, email or
+    URI."""
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
     max_version: Literal["TLS12", "TLS13"] = "TLS13"
 

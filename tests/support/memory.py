@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 MEMORY: Final = Path("/dev/shm")
-LEAST_FREE_BYTES: Final = 2 << 30
+MIN_FREE_BYTES: Final = 2 << 30
 PREFIX: Final = "laggard-tests-"
 _LOCKED_AFTER_SECONDS: Final = 60  # far more than a run needs from making its folder to locking it
 
@@ -36,13 +36,13 @@ class OwnFolder:
 
 
 def has_room(memory: Path = MEMORY) -> bool:
-    """Whether files can be made, and scripts run, in a file system with LEAST_FREE_BYTES to spare."""
+    """Whether files can be made, and scripts run, in a file system with MIN_FREE_BYTES to spare."""
     try:
         state = os.statvfs(memory)
     except OSError:
         return False
     executable = not state.f_flag & os.ST_NOEXEC
-    return executable and os.access(memory, os.W_OK | os.X_OK) and state.f_bavail * state.f_frsize >= LEAST_FREE_BYTES
+    return executable and os.access(memory, os.W_OK | os.X_OK) and state.f_bavail * state.f_frsize >= MIN_FREE_BYTES
 
 
 def remove_abandoned(memory: Path = MEMORY) -> None:

@@ -1,4 +1,4 @@
-"""How far each process group has come, as torch's Flight Recorder reports it: a few microseconds, and no pickle.
+"""The progress of each process group, as torch's Flight Recorder reports it: a few microseconds, and no pickle.
 
 torch 2.13 has it on by default, for gloo too; older ones where TORCH_NCCL_TRACE_BUFFER_SIZE is set. Each backend has a
 recorder of its own. The groups' numbers are torch's own. Gloo's `enqueued` counts sends and receives with the
@@ -35,8 +35,8 @@ class FlightRecorderStatus(NamedTuple):
 
 
 def read_status() -> FlightRecorderStatus:
-    """What torch reports now; it is not imported for that. OFF: a process group is up, and nothing is reported of any
-    group."""
+    """The status that torch reports now; it is not imported for that. OFF: a process group is up, and nothing is
+    reported of any group."""
     dumps = dump_functions(_SEEN)
     if not dumps:
         return FlightRecorderStatus(ABSENT, ())
@@ -99,7 +99,7 @@ def _dump_by_name(dump: Callable[..., Any], backend: str, collectives: bool, act
 
 
 def _parse_status(text: bytes | str) -> dict[str, Any]:
-    """What stands under pg_status. The rest is not parsed: the groups' members are there, megabytes on a cluster."""
+    """The values under pg_status. The rest is not parsed: the groups' members are there, megabytes on a cluster."""
     whole = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     _, found, after = whole.partition('"pg_status":')
     if not found or len(after) > _STATUS_BYTES_LIMIT:

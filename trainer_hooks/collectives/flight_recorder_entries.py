@@ -1,4 +1,4 @@
-"""What torch's Flight Recorder holds of each collective, to find those that no Python call made. JSON only, never
+"""The entries of torch's Flight Recorder on each collective, to find those that no Python call made. JSON only, never
 pickle."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RecordedCollective(NamedTuple):
 
 
 class GroupEntries(NamedTuple):
-    """What the Flight Recorder holds of one group since a time. `complete`: nothing since then was overwritten."""
+    """The entries of the Flight Recorder on one group since a time. `complete`: nothing since then was overwritten."""
 
     collectives: list[RecordedCollective]
     complete: bool
@@ -120,7 +120,7 @@ def operation(name: str) -> str:
 
 
 def _size(entry: dict[str, Any]) -> int:
-    """In bytes, as nccl-tests counts: the larger of the two buffers."""
+    """The bytes as nccl-tests counts: the larger of the two buffers."""
     return max(
         _buffer_size(entry.get("input_sizes"), entry.get("input_dtypes")),
         _buffer_size(entry.get("output_sizes"), entry.get("output_dtypes")),
@@ -128,7 +128,7 @@ def _size(entry: dict[str, Any]) -> int:
 
 
 def _buffer_size(shapes: Iterable[Sequence[int]] | None, dtypes: Sequence[str] | None) -> int:
-    """In bytes, of tensors with these shapes. Where there are fewer types than shapes the last type holds for the rest;
+    """The bytes of tensors with these shapes. Where there are fewer types than shapes the last type holds for the rest;
     an unknown type counts one byte."""
     types = list(dtypes or ())
     return sum(

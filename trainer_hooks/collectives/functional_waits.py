@@ -76,8 +76,8 @@ class FunctionalWaits:
         return waits
 
     def checked(self, made: int) -> None:
-        """At the end of a step: since the last one C++ made so many collectives outside of DDP. Sets the fact where it
-        does so again and again and nobody is seen to wait for them."""
+        """Takes note, at the end of a step, that C++ made so many collectives outside of DDP since the last one. Sets
+        the fact where it does so again and again and nobody is seen to wait for them."""
         unseen, self._count = made > self._count, 0
         self._unseen = self._unseen * _DECAY + unseen
         if self._unseen > _MANY_UNSEEN:

@@ -1,4 +1,4 @@
-"""How many collectives of a process group the hooks have seen, as torch itself counts them."""
+"""The number of collectives of a process group that the hooks have seen, as torch itself counts them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class GroupCounts:
         self._before_batch = 0
 
     def launched(self, pairs: bool) -> int:
-        """How many collectives were launched, where all of a batch are one. `pairs`: with sends and receives."""
+        """The number of collectives that were launched, where all of a batch are one. `pairs`: with sends and
+        receives."""
         count = -self._coalesced
         for lane, lane_log in self.lanes.values():
             if pairs or (lane.peer < 0 and lane.op != "recv"):
@@ -31,11 +32,11 @@ class GroupCounts:
         return count
 
     def when_ended(self, pairs: bool) -> int:
-        """launched() as it was at `ended_at`."""
+        """Returns launched() as it was at `ended_at`."""
         return self._when_ended[pairs]
 
     def begin_batch(self) -> None:
-        """What the group launches from here on is one batch. NCCL counts it once, with its first collective
+        """Begins a batch, which is what the group launches from here on. NCCL counts it once, with its first collective
         (ProcessGroupNCCL.cpp, `collective`); gloo has no batches."""
         self._before_batch = self.launched(pairs=False)
 

@@ -11,8 +11,7 @@ log = logging.getLogger("laggard")
 
 
 def hook_ends(distributed: Any, act: Callable[[Any], None]) -> None:
-    """From now on act(group) precedes the end of each process group of torch's. What it raises is logged and goes no
-    further.
+    """Has act(group) precede the end of each process group of torch's. What it raises is logged and goes no further.
 
     Every way to destroy a group or to abort it leads to the group's own shutdown() or abort(); before torch had these
     methods, to one function of distributed_c10d. Those are hooked: the functions that scripts call may have been

@@ -1,4 +1,4 @@
-"""Which process group a collective ran in: its name, its role and its members."""
+"""The process group that a collective ran in: its name, its role and its members."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _DESCRIPTION_PREFIXES: Final = {
     "pp": ("mesh_pp", "mesh_pipe", "pipeline_model_parallel", "pipeline_parallel"),
     "ep": ("mesh_ep", "mesh_expert", "expert_model_parallel", "expert_parallel"),
 }
-"""How a group's own description begins, in lower case: the names that scripts give to the dimensions of a DeviceMesh,
-which torch puts behind `mesh_`, and those that Megatron gives to its groups."""
+"""The beginnings of a group's own description, in lower case: the names that scripts give to the dimensions of a
+DeviceMesh, which torch puts behind `mesh_`, and those that Megatron gives to its groups."""
 
 
 class ProcessGroups:
@@ -44,14 +44,14 @@ class ProcessGroups:
         self._on_use()
 
     def set_role_of_members(self, role: str, members: Sequence[int]) -> None:
-        """From now on a group of these members has this role, unless these members have a role already."""
+        """Gives groups of these members this role, unless these members have a role already."""
         if len(members) > 1:
             self._roles_by_members.setdefault(tuple(members), role)
             self.forget()
 
     def set_role(self, role: str, group: Any) -> None:
-        """From now on this very group has this role, and so have others of the same members, unless these members have
-        a role already."""
+        """Gives this very group this role, and others of the same members too, unless these members have a role
+        already."""
         members = self.members(group)
         if len(members) > 1:
             self._roles_by_name[name_of(group)] = role
@@ -60,7 +60,7 @@ class ProcessGroups:
             self.set_role_of_members(role, members)
 
     def lane_logs(self, op: str) -> dict[Any, LaneLog]:
-        """Where the hot path keeps the lane logs of an operation by process group (and peer)."""
+        """The dictionary in which the hot path keeps the lane logs of an operation by process group (and peer)."""
         return self._logs.setdefault(op, {})
 
     def forget(self) -> None:
@@ -87,7 +87,7 @@ class ProcessGroups:
             return ()
 
     def lane_log(self, recorder: Recorder, op: str, group: Any, peer: int = -1) -> LaneLog:
-        """Where `op`'s collectives in `group` are logged; where it has one, those with `peer`, a rank in the group."""
+        """The log of `op`'s collectives in `group`; where it has one, of those with `peer`, a rank in the group."""
         self._on_use()
         if recorder.live.words[WORD_STATE] == STATE_LEFT:  # it has come back
             recorder.live.words[WORD_STATE] = STATE_RUNNING
@@ -127,7 +127,7 @@ class ProcessGroups:
         return list(self.counts_of(name_of(group)).lanes.values())
 
     def counts_of(self, name: str) -> GroupCounts:
-        """What is counted of the group of that name, now and later."""
+        """The counts of the group of that name, now and later."""
         counts = self._counts.get(name)
         if counts is None:
             counts = self._counts[name] = GroupCounts()

@@ -1,4 +1,4 @@
-"""What a process group launches, by the hook that torch 2.15 has for that (ProcessGroup.register_pre_hook).
+"""The launches of a process group, by the hook that torch 2.15 has for that (ProcessGroup.register_pre_hook).
 
 It sees what C++ launches, too, and needs no Flight Recorder. But it is called for each collective, and a call costs as
 much as all that the hooks in Python do (docs/measurements.md): so a group gets it only where the Flight Recorder cannot

@@ -46,7 +46,7 @@ _TIME_SHARE_LIMIT: Final = 0.01  # of the time, for queries after those
 
 
 class _Baseline(NamedTuple):
-    """Where a group stood when it was checked last: torch's count, the hooks' count, and when that was."""
+    """The state of a group when it was checked last: torch's count, the hooks' count, and when that was."""
 
     sequence: int
     hooked: int
@@ -74,11 +74,11 @@ class _GroupWatch:
         self.baseline = _Baseline(0, self._counts.when_ended(self._pairs), self._counts.ended_at)
 
     def hooked(self) -> int:
-        """How many collectives the hooks have seen, as torch counts them."""
+        """The number of collectives that the hooks have seen, as torch counts them."""
         return self._counts.launched(self._pairs)
 
     def why_no_answer(self) -> str:
-        """Why the Flight Recorder has no entries of the group."""
+        """The reason why the Flight Recorder has no entries of the group."""
         if not keeps_entries(self.backends):
             return RECORDER_ABSENT
         asked = "nccl" not in self.backends or nccl_entries_are_safe(os.environ)
@@ -86,7 +86,7 @@ class _GroupWatch:
 
 
 class _KnownPattern:
-    """What was missing, in which lanes, and how often it has been since."""
+    """The collectives that were missing, their lanes, and how often they have been since."""
 
     def __init__(self, missing: list[tuple[LaneLog, int]], generation: int) -> None:
         self.missing = missing  # with their sizes
@@ -152,7 +152,7 @@ class NativeCollectives:
         return len(launches)
 
     def record_step(self) -> int:
-        """As record_new() for all groups, at the end of a step."""
+        """Does as record_new() for all groups, at the end of a step."""
         lost = self._recorder.totals.lost
         found = self.record_new()
         if self._waits is not None:
@@ -203,8 +203,9 @@ class NativeCollectives:
         return [(lane_log.next_word(), lane_log, issued, size, step) for lane_log, size in pattern.missing]
 
     def _launched_beside_capture(self, watch: _GroupWatch, baseline: _Baseline, missing: int) -> list[Launch]:
-        """As take_new() where a graph was captured since the last time. A captured collective is counted by its group
-        and does not run; the Flight Recorder has the others alone (ProcessGroupNCCL.cpp: collective(), `enqueue`)."""
+        """The launches as by take_new(), where a graph was captured since the last time. A captured collective is
+        counted by its group and does not run; the Flight Recorder has the others alone (ProcessGroupNCCL.cpp:
+        collective(), `enqueue`)."""
         answer = self._query(watch, baseline) if self._may_query() else None
         found = [(self._lane_log(each.op, watch.group), each.size) for each in answer or ()]
         self.captured += missing - len(found)
@@ -225,8 +226,8 @@ class NativeCollectives:
     def _learn(
         self, watch: _GroupWatch, baseline: _Baseline, call_site: Hashable, missing: int
     ) -> _KnownPattern | None:
-        """What the Flight Recorder answers now. What it answered before, where it may not be asked, or its answer is
-        not complete."""
+        """The pattern that the Flight Recorder answers now, or that it answered before, where it may not be asked, or
+        its answer is not complete."""
         known = watch.patterns.get((call_site, missing))
         answer = self._query(watch, baseline, missing) if self._may_query() else None
         if answer is None:
@@ -250,7 +251,8 @@ class NativeCollectives:
         return self._queries < _FREE_QUERIES or self._query_ns < _TIME_SHARE_LIMIT * (clock() - self._queried_at)
 
     def _query(self, watch: _GroupWatch, baseline: _Baseline, missing: int = 0) -> list[RecordedCollective] | None:
-        """What C++ made since the baseline, `missing` or more; None where the Flight Recorder has no full answer."""
+        """The collectives that C++ made since the baseline, `missing` or more; None where the Flight Recorder has no
+        full answer."""
         self._queries += 1
         self._queried_at = clock()
         answer = read_entries(watch.name, watch.backends, _unix_time(baseline.now) if baseline.now else 0)
@@ -266,8 +268,8 @@ class NativeCollectives:
         return without_known(answer.collectives, self._seen_by_hooks(watch.group, baseline.now), missing)
 
     def _from_launch_hook(self, watch: _GroupWatch, baseline: _Baseline) -> GroupEntries | None:
-        """What torch's own hook has seen since the baseline: the first time nothing, because it is put in only then.
-        None where torch has no such hook."""
+        """The launches that torch's own hook has seen since the baseline: the first time nothing, because it is put in
+        only then. None where torch has no such hook."""
         if watch.launch_hook is None:
             try:
                 watch.launch_hook = LaunchHook(watch.group)
@@ -277,7 +279,7 @@ class NativeCollectives:
         return watch.launch_hook.entries(baseline.now)
 
     def _seen_by_hooks(self, group: Any, since: int) -> list[RecordedCollective]:
-        """What the hooks saw in the group since, as far as the recorder remembers."""
+        """The collectives that the hooks saw in the group since, as far as the recorder remembers."""
         ops = {lane_log.index: lane.op for lane, lane_log in self._groups.lanes(group) if lane.peer < 0}
         return [
             RecordedCollective(ops[word >> LANE_SHIFT], size)

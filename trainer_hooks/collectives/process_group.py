@@ -21,9 +21,9 @@ from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 
 class CollectiveMethod(NamedTuple):
-    """What a method of ProcessGroup does. `sized`: the position of the argument that is as large as nccl-tests counts
-    the operation, the larger of its two buffers; -1: the operation moves no data. `peer`: the position of the other
-    side's rank; -1: there is none. `share`: the argument at `sized` is one rank's share of the operation."""
+    """The operation of a method of ProcessGroup. `sized`: the position of the argument that is as large as nccl-tests
+    counts the operation, the larger of its two buffers; -1: the operation moves no data. `peer`: the position of the
+    other side's rank; -1: there is none. `share`: the argument at `sized` is one rank's share of the operation."""
 
     op: str
     sized: int
@@ -145,7 +145,7 @@ def _unbound(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_sized(ways: _Ways, method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
-    """For the operations that matter. `recorded` is one long function on purpose: a call inside it costs a tenth of
+    """Wraps the operations that matter. `recorded` is one long function on purpose: a call inside it costs a tenth of
     what the whole hook may; named arguments cost less than *args."""
     of_class, original, as_override = ways
     logs: dict[Any, LaneLog] = groups.lane_logs(method.op)
@@ -207,7 +207,7 @@ def _wrap_sized(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
 
 
 def _wrap_other(ways: _Ways, method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
-    """For the operations that few scripts call often. send and recv have a lane for each peer."""
+    """Wraps the operations that few scripts call often. send and recv have a lane for each peer."""
     of_class, original, as_override = ways
     logs: dict[Any, LaneLog] = groups.lane_logs(method.op)
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
@@ -358,8 +358,8 @@ def _wrap_synchronize(original: Callable[..., Any], recorder: Recorder) -> Calla
 
 
 def _wrap_batch_start(original: Callable[..., Any], recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
-    """Between start and end, calls return works that nobody waits for; the work that the end returns stands for all of
-    them."""
+    """Wraps the start of a batch. Calls between start and end return works that nobody waits for; the work that the end
+    returns stands for all of them."""
 
     def _start_coalescing(self: Any, *args: Any, **named: Any) -> Any:
         result = original(self, *args, **named)  # raises where the backend has no batches

@@ -32,8 +32,8 @@ def as_method(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def leave_to_torch(torch_class: Any, methods: Mapping[str, HookedMethod]) -> None:
-    """From now on an object of a subclass of `torch_class` has torch's own functions for those of `methods` that the
-    subclass does not define. A call of super() in those that it defines comes to the hooks."""
+    """Gives objects of subclasses of `torch_class` torch's own functions for those of `methods` that the subclass does
+    not define. A call of super() in those that it defines comes to the hooks."""
     for subclass in _subclasses(torch_class):
         _leave(subclass, methods)
 
@@ -76,7 +76,7 @@ class _LeftToTorch:
         return next(vars(each)[self._name] for each in owner.__mro__ if self._name in vars(each)) is self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Where a class is pickled as a whole (by cloudpickle), the reader gets the method that its torch has."""
+        """The reader gets the method that its torch has, where a class is pickled as a whole (by cloudpickle)."""
         import torch.distributed
 
         return getattr, (torch.distributed.ProcessGroup, self._name)

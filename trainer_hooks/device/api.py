@@ -1,4 +1,5 @@
-"""What the hooks need of a device that runs behind the host: marks in its streams, and the time between two of them.
+"""The interface that the hooks need of a device that runs behind the host: marks in its streams, and the time between
+two of them.
 
 Nothing here may ever block: a mark is put into a stream and asked later whether the stream has come past it.
 device/cuda.py has the implementation for CUDA.
@@ -9,7 +10,8 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 MARK_LIMIT: Final = 16384
-"""Marks in use at once. ZeRO-3 of a large model takes some thousands a step, and a host runs a step or two ahead."""
+"""The most marks in use at once. ZeRO-3 of a large model takes some thousands a step, and a host runs a step or two
+ahead."""
 
 
 class Mark(Protocol):
@@ -49,8 +51,8 @@ class AsyncDevice(Protocol):
         an operation that moves no data."""
 
     def other_index(self, tensors: Any) -> int | None:
-        """Where a collective on `tensors`, which does not run on this device, does: the index of another device like
-        this; None: on the host."""
+        """The index of another device like this on which a collective on `tensors` runs that does not run on this one;
+        None: it runs on the host."""
 
     def runs_backward(self) -> bool:
         """Whether this thread runs a part of a backward pass: autograd's threads do, while the training thread

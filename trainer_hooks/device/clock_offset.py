@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 DRIFT_PER_MILLION: Final = 100
-"""How fast two clocks may part. Quartz oscillators of servers and boards are within 50 ppm of nominal each."""
+"""The speed at which two clocks may part. Quartz oscillators of servers and boards are within 50 ppm of nominal
+each."""
 
 UNKNOWN: Final = 1 << 62  # nanoseconds: more than a century
 
@@ -21,7 +22,7 @@ class OffsetBounds:
     """Bounds of host time minus mapped device time, in nanoseconds; they widen with time, for the clocks drift."""
 
     def __init__(self, now: int) -> None:
-        """At `now` on the host's clock the mapped clock is not ahead of it, and all else is unknown."""
+        """The mapped clock is not ahead of the host's at `now` on that, and all else is unknown."""
         self._now = now
         self._low = 0
         self._high = UNKNOWN
@@ -34,12 +35,12 @@ class OffsetBounds:
         return self._high - self._low
 
     def not_before(self, device: int, host: int) -> None:
-        """What happened at `device` on the mapped clock happened at `host` on the host's or later."""
+        """Notes that what happened at `device` on the mapped clock happened at `host` on the host's or later."""
         if host - device > self._new_low:
             self._new_low, self._new_low_at = host - device, host
 
     def not_after(self, device: int, host: int) -> None:
-        """What happened at `device` on the mapped clock happened by now, which is `host` on the host's."""
+        """Notes that what happened at `device` on the mapped clock happened by now, which is `host` on the host's."""
         slack = _drift(host - self._now)
         self._low -= slack
         if self._new_low > self._low:
@@ -58,5 +59,5 @@ class OffsetBounds:
 
 
 def _drift(elapsed: int) -> int:
-    """By how much two clocks may have parted, and the rounding."""
+    """The time by which two clocks may have parted, and the rounding."""
     return max(0, elapsed) * DRIFT_PER_MILLION // 1_000_000 + 1

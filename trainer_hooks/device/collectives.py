@@ -33,7 +33,8 @@ clock = time.perf_counter_ns
 _POLL_MASK: Final = 63  # of the number of collectives: polled every 64, because phases can be long
 _RECENT_COLLECTIVES: Final = 1024  # collectives
 _WAIT_IN_CALL_NS: Final = 2000
-"""Nanoseconds of the host's in which nothing is launched: a wait that comes so soon after the call is part of it."""
+"""The nanoseconds on the host's clock within which nothing else is launched: a wait that comes so soon after the call
+is part of it."""
 
 
 class _PendingCollective(NamedTuple):
@@ -153,8 +154,8 @@ class DeviceCollectives(DevicePhases):
         sized: Any,
         size_of: Callable[[Any], int],
     ) -> Any:
-        """As call(), on a thread that is not the training's: the collective has the host's times, and no part of the
-        step waits for it."""
+        """Does as call(), on a thread that is not the training's: the collective has the host's times, and no part of
+        the step waits for it."""
         word, lane_log, issued = launch
         try:
             work = original(group, *args, **named)
@@ -174,11 +175,11 @@ class DeviceCollectives(DevicePhases):
         self._restore_live_words()
 
     def begin_batch(self, now: int) -> None:
-        """As PendingWork.begin_batch."""
+        """Does as PendingWork.begin_batch."""
         self.pending.begin_batch(now)
 
     def end_batch(self, key: int | None) -> None:
-        """As PendingWork.end_batch; logs what is over."""
+        """Does as PendingWork.end_batch; logs what is over."""
         over = self.pending.end_batch(key)
         if over:
             self._waited(over, over[-1].issued, over[-1].arrival)
@@ -227,7 +228,7 @@ class DeviceCollectives(DevicePhases):
     def _wait_on_other_thread(
         self, batch: Sequence[_PendingCollective], work: object, original: Callable[..., Any], *args: Any
     ) -> Any:
-        """As wait(), on a thread that is not the training's."""
+        """Does as wait(), on a thread that is not the training's."""
         self.release(*_marks(batch, None))
         try:
             return original(work, *args)
@@ -258,7 +259,7 @@ class DeviceCollectives(DevicePhases):
             self.poll()
 
     def carries(self, tensors: Any, group: Any) -> bool:
-        """As AsyncDevice.carries."""
+        """Answers as AsyncDevice.carries."""
         return self._device.carries(tensors, group)
 
     def log_native(self, launches: Sequence[Launch], before: Any, after: Any, waits: bool = True) -> None:
@@ -279,7 +280,7 @@ class DeviceCollectives(DevicePhases):
         self.timeline.native_ended(tuple(launches), ended)
 
     def time_native_wait(self, original: Callable[..., Any], *args: Any) -> Any:
-        """As DeviceTimer.time_native_wait."""
+        """Does as DeviceTimer.time_native_wait."""
         before = self.mark()
         try:
             result = original(*args)
@@ -297,8 +298,8 @@ class DeviceCollectives(DevicePhases):
         self._recent.extend((word, issued, size) for word, _, issued, size, _ in launches)
 
     def take(self, since: int, logs: set[int], before: Any) -> tuple[list[Launch], Any]:
-        """As PendingWork.take, for a caller that waits for the collectives in C++. Also returns `before`, or the mark
-        of the last arrival that came after it in its stream. The other marks are needed no more."""
+        """Takes as PendingWork.take does, for a caller that waits for the collectives in C++. Also returns `before`, or
+        the mark of the last arrival that came after it in its stream. The other marks are needed no more."""
         entries = self.pending.take(since, logs)
         marks = _marks(entries, before)
         newest = max((it for it in marks if before and it.stream == before.stream), key=_serial, default=None)
@@ -362,7 +363,7 @@ class DeviceCollectives(DevicePhases):
         return self._recent
 
     def facts(self) -> dict[str, Any]:
-        """What there is to report of the device's clock: where it is used, how well it is known, what is not timed."""
+        """The facts to report of the device's clock: where it is used, how well it is known, what is not timed."""
         return {
             "clock": "device" if self._enabled else "host",
             "clock_off_by_at_most_ns": self.timeline.clock_width,
@@ -402,12 +403,12 @@ class DeviceCollectives(DevicePhases):
 
 
 _SYNCHRONOUS: Final = 1 << 62
-"""`returned` of a synchronous call, whose wait is part of it whenever it comes: newer torch runs it on the present
-stream, and marks around the wait alone would miss it."""
+"""The value of `returned` of a synchronous call, whose wait is part of it whenever it comes: newer torch runs it on the
+present stream, and marks around the wait alone would miss it."""
 
 
 def _is_async(args: Sequence[Any], named: dict[str, Any]) -> bool:
-    """By the options, which come last. Before torch 2.8 they do not say: then the call may be either."""
+    """Tells by the options, which come last. They do not say before torch 2.8: then the call may be either."""
     options = named.get("opts") if named else args[-1] if args else None
     return getattr(options, "asyncOp", True) is not False
 

@@ -21,8 +21,8 @@ log = logging.getLogger("laggard")
 clock = time.perf_counter_ns
 
 _SAME_BOUNDARY_NS: Final = 2000
-"""Nanoseconds of the host's in which nothing is launched and no stream is changed: such calls take longer. Where a
-phase begins so soon after the last one, one mark stands for both."""
+"""The nanoseconds on the host's clock in which nothing is launched and no stream is changed: such calls take longer.
+Where a phase begins so soon after the last one, one mark stands for both."""
 
 
 class DevicePhases:

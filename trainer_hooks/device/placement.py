@@ -1,4 +1,4 @@
-"""Which of its node's GPUs this process trains on.
+"""The GPU of its node that this process trains on.
 
 A script need not call torch.cuda.set_device(): with `.to(rank)` and `device_ids=[rank]` GPU 0 stays current in every
 rank. So the tensors decide: those of the trained module, of the optimizer and of the collectives.

@@ -1,4 +1,5 @@
-"""What happened on the device, in the order in which it was launched: logged once its time is known.
+"""The timeline of what happened on the device, in the order in which it was launched: it is logged once its time is
+known.
 
 The hooks add entries, each with the marks that they left in the device's streams. poll() takes from the front the
 entries whose last mark the device has passed, finds their times and logs them. Nothing ever waits for the device: an
@@ -72,7 +73,7 @@ class Timeline:
 
     @property
     def overlapped(self) -> int:
-        """How many collectives a stream wait may be for."""
+        """The number of collectives that a stream wait may be for."""
         return self._on_other_streams + len(self._overlapped)
 
     # What the hooks add. A mark is None where none could be had without harm (a graph is being captured).

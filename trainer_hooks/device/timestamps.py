@@ -1,4 +1,5 @@
-"""When marks were passed, on the host's clock: from one boundary of a phase to the next, by the device's own clock."""
+"""The times at which marks were passed, on the host's clock: from one boundary of a phase to the next, by the device's
+own clock."""
 
 from __future__ import annotations
 
@@ -29,14 +30,15 @@ class Timestamps:
         return self._bounds.width
 
     def of(self, mark: Any) -> int:
-        """When `mark` was passed."""
+        """The time at which `mark` was passed."""
         if self.reference is None:
             self.reference, self._reference_at = mark, mark.at
         return self._reference_at + self._device.nanoseconds_between(self.reference, mark)
 
     def of_boundary(self, mark: Any) -> int:
-        """When the mark of a boundary was passed. From it the times of later marks are measured, because distances over
-        a long time are rounded. None: no mark could be had, and the last boundary's time stands for it."""
+        """The time at which the mark of a boundary was passed. The times of later marks are measured from it,
+        because distances over a long time are rounded. None: no mark could be had, and the last boundary's time
+        stands for it."""
         if mark is None:
             return self.now or clock()
         former, device = self.reference, self._device

@@ -33,9 +33,10 @@ _PARAMETERS: Final = (
     "output_bucket",
 )
 _AGREEMENT_TIMEOUT: Final = datetime.timedelta(minutes=2)
-"""Ranks come to their first step at different times: a model is read from storage."""
+"""The time for which ranks wait for each other's agreement. Ranks come to their first step at different times: a model
+is read from storage."""
 _SEGMENT_BYTES: Final = 1 << 20
-"""gloo/allreduce.h: AllreduceOptions::kMaxSegmentSize, and two segments a rank at least."""
+"""The segment of gloo/allreduce.h: AllreduceOptions::kMaxSegmentSize, and two segments a rank at least."""
 
 
 def replace(engine: Any, number: int) -> None:
@@ -66,7 +67,7 @@ class Slices(NamedTuple):
 
 
 def slices_of(counts: Sequence[int], owners: Sequence[int], ranks: int) -> Slices:
-    """Where the tensors of a bucket lie in it, flattened one after the other, by the rank that owns each."""
+    """The slices of a bucket in which its tensors lie, flattened one after the other, by the rank that owns each."""
     of_rank: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     first = 0
     for count, owner in zip(counts, owners, strict=True):
@@ -101,7 +102,7 @@ def _up(value: int, unit: int) -> int:
 
 
 class _Averaging:
-    """In the place of a ZeRO optimizer's allreduce_and_copy_with_multiple_ranks()."""
+    """The stand-in for a ZeRO optimizer's allreduce_and_copy_with_multiple_ranks()."""
 
     def __init__(self, optimizer: Any, shipped: Any) -> None:
         self._optimizer, self._shipped = optimizer, shipped
@@ -217,7 +218,7 @@ def _owner(ranks: Any) -> int | None:
 
 
 def _problem_of(optimizer: Any) -> str:
-    """Why this optimizer's averaging cannot be replaced; empty where it can."""
+    """The reason why this optimizer's averaging cannot be replaced; empty where it can."""
     import deepspeed
 
     method = getattr(optimizer, _REPLACED, None)

@@ -102,7 +102,7 @@ class _Recorded:
 
 
 def _waited_for(session: Session, following: Callable[[], Any]) -> Any:
-    """following(), for which the training thread waits."""
+    """Does as following(), for which the training thread waits."""
     if get_ident() != session.steps.thread:
         return following()
     recorder = session.recorder

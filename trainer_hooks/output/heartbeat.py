@@ -24,7 +24,7 @@ Lanes = Callable[[], tuple[tuple[int, int], ...]]
 
 
 class BeatWriter(Protocol):
-    """Where beats go: a RankFileWriter. `words`: the live words."""
+    """The interface of where beats go: a RankFileWriter. `words`: the live words."""
 
     @property
     def words(self) -> memoryview: ...

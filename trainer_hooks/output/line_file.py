@@ -121,7 +121,7 @@ class LineFile:
         log.warning("laggard: the recording %s ends here, the training goes on: %s", self._path, reason)
 
     def newly_lost(self) -> int:
-        """How many lines were lost since the last call."""
+        """The number of lines that were lost since the last call."""
         before, self._reported_lost = self._reported_lost, self.lost
         return self.lost - before
 

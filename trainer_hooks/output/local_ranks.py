@@ -24,7 +24,7 @@ from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import rank_file_name
 
 MAX_LOCAL_RANKS: Final = 64
-"""Ranks of one machine that are looked at: machines have eight or sixteen accelerators."""
+"""The most ranks of one machine that are looked at: machines have eight or sixteen accelerators."""
 
 _MAX_RANK_FILES: Final = 1024  # of this user, that are looked through for those of the job
 _MAX_LOOKS: Final = 30  # beats, of about a second: by then all ranks of a machine have begun, or cannot be seen
@@ -121,7 +121,7 @@ class LocalRanks:
                 yield rank
 
     def _places(self, ranks: Container[int]) -> dict[int, dict[str, Any]]:
-        """By rank: the phase and the collective that it stands in, by the newest rank file of its number."""
+        """The phase and the collective that each rank stands in, by the newest rank file of its number."""
         found: dict[int, tuple[int, dict[str, Any]]] = {}
         for path in self._paths() if ranks else ():
             with contextlib.suppress(RankFileError, OSError), RankFileReader(path) as file:

@@ -112,7 +112,7 @@ def _open_recording(
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the number of the error and a path that stands before it."""
+    """The error's text, without the number of the error and a path that stands before it."""
     return getattr(error, "strerror", None) or str(error)
 
 

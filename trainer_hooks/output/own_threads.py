@@ -75,7 +75,7 @@ class OwnThreads:
 
 
 def _times(tid: int) -> tuple[int, int]:
-    """How long a thread of this process ran and how long it waited in the run queue, in nanoseconds; zeros where the
+    """The nanoseconds for which a thread of this process ran, and for which it waited in the run queue; zeros where the
     kernel does not tell."""
     try:
         with open(f"{_TASKS}/{tid}/schedstat", "rb") as file:

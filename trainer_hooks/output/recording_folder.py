@@ -18,7 +18,7 @@ from laggard.process_identity import GONE, own_start, state_of
 from laggard.trainer_hooks.output.identity import Identity
 
 MAX_RUNS: Final = 1000
-"""In one folder; a run beyond is not recorded."""
+"""The most runs in one folder; a run beyond is not recorded."""
 
 _RANK_FILE = re.compile(r"rank-(\d{1,7})(?:\.(\d{1,7}))?\.jsonl")
 _CLOCKS_SECONDS: Final = 5.0  # by which the clock of a file server may be behind

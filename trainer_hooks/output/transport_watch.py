@@ -69,4 +69,4 @@ class TransportWatch:
 
 
 WATCH: Final = TransportWatch()
-"""The one of this process."""
+"""The watch of this process."""

@@ -101,4 +101,4 @@ def _clipped(text: str) -> str:
 
 
 WITNESS: Final = Witness()
-"""The one of this process."""
+"""The witness of this process."""

@@ -71,7 +71,7 @@ class Reducer:
 
     @property
     def last_gradient_at(self) -> int:
-        """When the last gradient came."""
+        """The time at which the last gradient came."""
         return self._last[1]
 
     def after_backward(self, began: int, is_last: bool) -> None:
@@ -108,7 +108,7 @@ class Reducer:
         device.log_native([*launches, *handed], before, after, is_last)
 
     def _learn(self, index: int) -> None:
-        """In this backward pass the gradient of the parameter `index` came last."""
+        """Notes that the gradient of the parameter `index` came last in this backward pass."""
         self._agreeing = self._agreeing + 1 if index == self._expected_last else 1
         self._expected_last = index
         if self._agreeing == _AGREEING_PASSES:

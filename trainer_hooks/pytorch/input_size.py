@@ -1,4 +1,4 @@
-"""How much a model is given to do, by the shape of its first input: that costs no look at the device."""
+"""The amount of work that a model is given, by the shape of its first input: that costs no look at the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_LOOKED_AT: Final = 8  # of a call's arguments, and of what is in one of the
 
 
 def elements(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """How many elements the first tensor has among a forward pass's arguments, or in the first list or mapping of
+    """The number of elements of the first tensor among a forward pass's arguments, or in the first list or mapping of
     tensors among them: tokens, where a model takes tokens. 0 where there is none, and where the model is being traced:
     to ask would become a part of the trace."""
     try:

@@ -1,4 +1,4 @@
-"""What a rank's events come to: phases, steps and collectives, counted and given to the sinks.
+"""The aggregation of a rank's events: phases, steps and collectives, counted and given to the sinks.
 
 The training thread only appends events (events.py). Another thread (output/writer_thread.py) has the aggregator drain
 them several times a second; where there is no such thread the training thread itself does, at the end of each step.
@@ -67,11 +67,11 @@ class Aggregator:
         }
 
     def add_sink(self, sink: Sink) -> None:
-        """From here on records go to `sink`, too. It gets the lanes that are known."""
+        """Sends records to `sink`, too, from here on. It gets the lanes that are known."""
         self._sinks = [*self._sinks, _AttachedSink(sink)]
 
     def expect_engine_gaps(self) -> None:
-        """As StepTimer.engine_gaps, from here on."""
+        """Does as StepTimer.engine_gaps, from here on."""
         self._timer.engine_gaps = True
 
     def add_lane(self, lane: Lane, members: tuple[int, ...]) -> None:

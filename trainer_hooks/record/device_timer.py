@@ -1,4 +1,5 @@
-"""What the recorder and the hooks need of whatever times a rank's work on a device: see device/collectives.py."""
+"""The interface that the recorder and the hooks need of whatever times a rank's work on a device: see
+device/collectives.py."""
 
 from __future__ import annotations
 
@@ -41,10 +42,10 @@ class DeviceTimer(Protocol):
         """Returns original(work), Work.synchronize(), called once, between marks where it waits for a collective."""
 
     def begin_batch(self, now: int) -> None:
-        """As PendingWork.begin_batch."""
+        """Does as PendingWork.begin_batch."""
 
     def end_batch(self, key: int | None) -> None:
-        """As PendingWork.end_batch; logs what is over."""
+        """Does as PendingWork.end_batch; logs what is over."""
 
     def carries(self, tensors: Any, group: Any) -> bool:
         """Whether a collective on `tensors` (one, lists of them, or None: it moves no data) in `group` runs there."""
@@ -56,8 +57,8 @@ class DeviceTimer(Protocol):
         """These marks are needed no more."""
 
     def take(self, since: int, logs: set[int], before: Any) -> tuple[list[Launch], Any]:
-        """As PendingWork.take, for a caller that waits for the collectives in C++. Also returns `before`, or the mark
-        of the last arrival that came after it in its stream."""
+        """Takes as PendingWork.take does, for a caller that waits for the collectives in C++. Also returns `before`, or
+        the mark of the last arrival that came after it in its stream."""
 
     def log_native(self, launches: Sequence[Launch], before: Any, after: Any, waits: bool = True) -> None:
         """Logs collectives that C++ made and waited for: their stream was ready for them at `before`, and stood still
@@ -80,4 +81,4 @@ class DeviceTimer(Protocol):
         """The training is over: what the device has not come to by now was never seen to end."""
 
     def facts(self) -> dict[str, Any]:
-        """What there is to report of the device's clock, by name."""
+        """The facts to report of the device's clock, by name."""

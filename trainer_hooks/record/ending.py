@@ -1,4 +1,4 @@
-"""How the training process ends, as far as Python sees it: by which exception, or with which status it leaves.
+"""The end of the training process, as far as Python sees it: by which exception, or with which status it leaves.
 
 A process that is killed notes nothing here; its agent learns that from the kernel.
 """
@@ -65,7 +65,7 @@ def forget_calls() -> None:
 
 
 def watch_exceptions() -> None:
-    """From here on note_ending() gets the exception that nobody catches, before whoever gets it now."""
+    """Has note_ending() get the exception that nobody catches, before whoever gets it now."""
     before = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -48,12 +48,12 @@ class EventLog:
         return len(self._events) // EVENT_NUMBERS
 
     def set_background(self, thread: PeriodicThread | None) -> None:
-        """From here on `thread` drains the list; None: no thread does."""
+        """Has `thread` drain the list from here on; None: no thread does."""
         self.background = thread
         self.append = self._events.extend if thread is not None else self._append_and_drain
 
     def drain(self, timeout: float = -1) -> bool:
-        """As Aggregator.drain."""
+        """Drains as Aggregator.drain does."""
         return self.aggregator.drain(timeout)
 
     def drain_if_needed(self) -> None:

@@ -27,8 +27,8 @@ Append = Callable[[Iterable[int]], None]
 
 
 class LaneLog:
-    """Where the collectives of one lane are logged. `last`: the word of the collective launched last, which is the
-    lane's index above LANE_SHIFT and below it the count 1, 2, ...; a count of 0: none was launched yet."""
+    """The log of the collectives of one lane. `last`: the word of the collective launched last, which is the lane's
+    index above LANE_SHIFT and below it the count 1, 2, ...; a count of 0: none was launched yet."""
 
     __slots__ = ("append", "index", "last")
 
@@ -43,7 +43,7 @@ class LaneLog:
         return self.last
 
     def launched(self) -> int:
-        """How many collectives have been launched so far."""
+        """The number of collectives that have been launched so far."""
         return self.last & SEQUENCE_MASK
 
 
@@ -63,7 +63,7 @@ def lane_log_of(launch: tuple[Any, ...]) -> LaneLog:
 
 
 def issued_at(launch: tuple[Any, ...]) -> int:
-    """When the host issued the collective, in nanoseconds of CLOCK_MONOTONIC."""
+    """The time at which the host issued the collective, in nanoseconds of CLOCK_MONOTONIC."""
     issued: int = launch[2]
     return issued
 

@@ -1,4 +1,4 @@
-"""What a rank reports of itself beside its numbers: small values by name, for the rank file's facts."""
+"""The facts that a rank reports of itself beside its numbers: small values by name, for the rank file's facts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Facts:
 
 
 FACTS: Final = Facts()
-"""What this process reports of itself in its rank file: `FACTS.set(name, value)`."""
+"""The facts that this process reports of itself in its rank file: `FACTS.set(name, value)`."""
 
 
 def _placeholder(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What the hot path reads and writes of a recorder without a call."""
+"""The state of a recorder that the hot path reads and writes without a call."""
 
 from __future__ import annotations
 

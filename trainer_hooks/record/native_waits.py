@@ -1,4 +1,4 @@
-"""Which wait belongs to which of the collectives that C++ made. Pure."""
+"""The assignment of waits to the collectives that C++ made. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from laggard.trainer_hooks.record.events import Launch
 
 Wait = tuple[int, int]
-"""When it began and ended, in nanoseconds of one clock."""
+"""The times at which a wait began and ended, in nanoseconds of one clock."""
 
 
 def longest_waits(waits: Sequence[Wait], count: int) -> list[Wait]:

@@ -89,7 +89,7 @@ class PendingWork(Generic[Entry]):
         return sorted(taken, key=issued_at)
 
     def begin_batch(self, now: int) -> None:
-        """What is launched from here on belongs to one batch, which is waited for together."""
+        """Begins a batch: what is launched from here on is waited for together."""
         self._batch_began = now
 
     def add_to_batch(self, entry: Entry) -> bool:

@@ -40,8 +40,8 @@ class PeriodicThread:
         return not thread.is_alive()
 
     def pause_around_forks(self) -> None:
-        """From now on the thread is stopped before each fork and started again in the parent: a child then has no
-        thread that vanished in the middle of something, and Python does not warn of it."""
+        """Has the thread stopped before each fork and started again in the parent: a child then has no thread that
+        vanished in the middle of something, and Python does not warn of it."""
         paused: list[bool] = []
 
         def before() -> None:

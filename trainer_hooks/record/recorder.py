@@ -93,7 +93,7 @@ class Recorder:
 
     @property
     def depth(self) -> int:
-        """How many phases the training thread is in, one inside the other; 0: it is between two."""
+        """The number of phases that the training thread is in, one inside the other; 0: it is between two."""
         return self._depth
 
     @property
@@ -102,7 +102,8 @@ class Recorder:
         return self.live.step
 
     def add_sinks(self, sinks: Sequence[Sink], words: memoryview | None = None) -> None:
-        """From here on records go to `sinks`, too, and what is in flight to `words`. The sinks get the known lanes."""
+        """Sends records to `sinks`, too, from here on, and what is in flight to `words`. The sinks get the known
+        lanes."""
         for sink in sinks:
             self.events.aggregator.add_sink(sink)
         if words is not None:
@@ -111,13 +112,13 @@ class Recorder:
             self.live.words = words
 
     def set_background(self, thread: PeriodicThread | None) -> None:
-        """From here on `thread` drains the events; None: no thread does."""
+        """Has `thread` drain the events from here on; None: no thread does."""
         self.events.set_background(thread)
         for log in list(self._logs.values()):
             log.append = self.events.append
 
     def lane(self, lane: Lane, members: Sequence[int]) -> LaneLog:
-        """Where collectives of this lane are logged."""
+        """The log of the collectives of this lane."""
         known = self._logs.get(lane)
         if known is None:
             known = self._logs[lane] = LaneLog(len(self._logs), self.events.append)
@@ -127,17 +128,18 @@ class Recorder:
         return known
 
     def lanes(self) -> tuple[Lane, ...]:
-        """In the order of their indices. For any thread."""
+        """The lanes in the order of their indices. For any thread."""
         return tuple(self._logs)
 
     def progress(self) -> tuple[tuple[int, int], ...]:
-        """How many collectives of each lane were entered, and are done. For another thread than the training's."""
+        """The number of collectives of each lane that were entered, and of those that are done. For another thread than
+        the training's."""
         entered = [log.launched() for log in list(self._logs.values())]
         self.drain()
         return tuple((first, min(first, done)) for first, done in zip(entered, self.totals.lanes[::3], strict=False))
 
     def drain(self, timeout: float = -1) -> bool:
-        """As Aggregator.drain."""
+        """Drains as Aggregator.drain does."""
         return self.events.drain(timeout)
 
     def set_native_check(self, check: Callable[[], bool]) -> None:
@@ -189,7 +191,7 @@ class Recorder:
             self.totals.errors += 1
 
     def _search_device(self) -> None:
-        """For the first phase of a step: by now the script may have started its device."""
+        """Searches the device in the first phase of a step: by now the script may have started its device."""
         self._searched = True
         if self.live.device is None:
             self.live.device = self._find_device(self)
@@ -239,12 +241,12 @@ class Recorder:
         self.events.step_abandoned(self.step)
 
     def give_up_on_device(self) -> None:
-        """From here on no device is searched for, and none is asked."""
+        """Searches for no device from here on, and asks none."""
         self.live.device = None
         self._find_device = _no_device
 
     def begin_batch(self) -> None:
-        """What is launched from here on is waited for together."""
+        """Begins a batch: what is launched from here on is waited for together."""
         batches = self.live.pending if self.live.device is None else self.live.device
         batches.begin_batch(clock())
 
@@ -261,7 +263,7 @@ class Recorder:
             self.events.ended_on_host(launch, end, waited if launch is launches[-1] else 0)
 
     def recent_launches(self) -> dict[int, tuple[int, int]]:
-        """When the host launched the last collectives, and their bytes, by word."""
+        """The times at which the host launched the last collectives, and their bytes, by word."""
         live = self.live
         found = {word: (issued, size) for word, issued, _, _, size in self.events.aggregator.recent_collectives()}
         found |= {word: (issued, size) for word, _, issued, size, _ in live.pending}
@@ -289,8 +291,8 @@ class Recorder:
             self.totals.errors += 1
 
     def disable_after_fork(self) -> None:
-        """From here on nothing is written, and no device asked. For forked children: they share the parent's memory
-        map, and must not touch its device."""
+        """Writes nothing from here on, and asks no device. For forked children: they share the parent's memory map, and
+        must not touch its device."""
         self.live.words = unread_words()
         self.set_background(None)
         self.events.aggregator.detach_sinks()

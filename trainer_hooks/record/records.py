@@ -1,4 +1,4 @@
-"""What a rank records, and where it goes. Times in nanoseconds of CLOCK_MONOTONIC."""
+"""The records of a rank, and where they go. Times in nanoseconds of CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from laggard.constants import PHASES
 from laggard.rankfile import Lane
 
 RECORD_NUMBERS: Final = 5
-"""A collective is five numbers: its word, its arrival, its end (0: never seen to end), how long the rank waited in it,
-and its bytes. The word is the lane's index << LANE_SHIFT | the collective's sequence number in the lane. The arrival is
-when the rank was ready: on a device when its stream came there, else the call. Records travel as flat lists of numbers,
-five after five."""
+"""The number of numbers that a collective is: its word, its arrival, its end (0: never seen to end), how long the rank
+waited in it, and its bytes. The word is the lane's index << LANE_SHIFT | the collective's sequence number in the lane.
+The arrival is when the rank was ready: on a device when its stream came there, else the call. Records travel as flat
+lists of numbers, five after five."""
 
 
 class Span(NamedTuple):
@@ -60,7 +60,7 @@ class Totals:
 
 
 class Sink(Protocol):
-    """Where records go."""
+    """The interface of where records go."""
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         """Called once a lane, in the order of their indices, before the first collective of the lane."""

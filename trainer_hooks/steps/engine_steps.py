@@ -1,5 +1,5 @@
-"""Where the steps end in a process whose updates are made by DeepSpeed engines: one as a rule, two or more where an
-actor and a critic, or a generator and its opponent, are trained together."""
+"""The ends of steps in a process whose updates are made by DeepSpeed engines: one as a rule, two or more where an actor
+and a critic, or a generator and its opponent, are trained together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the steps end in a loop that says so itself, and what it names in them."""
+"""The ends of steps in a loop that says them itself, and what it names in them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LoopSteps:
         self._recorder.enter(phase)
 
     def leave(self) -> None:
-        """What was named last is over."""
+        """Ends what was named last."""
         if self._named > 0:  # else the step ended meanwhile, and all in it
             self._named -= 1
             self._recorder.leave()

@@ -23,7 +23,8 @@ def smallest_period(tokens: Sequence[Hashable], repeats: int = REPEATS, least: i
 
 
 def _z(tokens: Sequence[Hashable]) -> list[int]:
-    """For each place, how many tokens from there on are the same as from the beginning on (Gusfield's Z algorithm)."""
+    """The number of tokens, for each place, that are the same from there on as from the beginning on (Gusfield's Z
+    algorithm)."""
     count = len(tokens)
     found = [0] * (count + 1)
     left = right = 0

@@ -12,14 +12,15 @@ from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Tot
 from laggard.trainer_hooks.steps.period import smallest_period
 
 _MIN_COLLECTIVES: Final = 192
-"""Collectives without a step, before a period is searched. Half of them must repeat with it, because three equal ones
-in a row occur within many a step."""
+"""The number of collectives without a step, before a period is searched. Half of them must repeat with it, because
+three equal ones in a row occur within many a step."""
 _MAX_KEPT: Final = 4096  # collectives; a step of more than a third of them is not found
 _PATIENCE_NS: Final = 1_800_000_000_000
-"""How long an engine or an optimizer that was made may take for its first step. Layers of one size repeat their
+"""The time that an engine or an optimizer which was made may take for its first step. Layers of one size repeat their
 collectives within it, as those of ZeRO stage 3 and FSDP do: these are no steps."""
 _COPYING: Final = frozenset({"broadcast", "all_gather", "scatter", "gather", "barrier"})
-"""What alone is no step of training: parameters are sent to all ranks when a model is built, loaded or saved."""
+"""The operations that alone are no step of training: parameters are sent to all ranks when a model is built, loaded or
+saved."""
 
 
 class PeriodicSteps:

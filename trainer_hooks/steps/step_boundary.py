@@ -1,4 +1,4 @@
-"""Where plain torch's steps end: which of a script's optimizers is counted. Pure."""
+"""The ends of plain torch's steps: which of a script's optimizers is counted. Pure."""
 
 from __future__ import annotations
 

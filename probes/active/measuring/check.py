@@ -1,4 +1,4 @@
-"""What every active probe does: it measures each device, reports the rates, and judges them."""
+"""The work of every active probe: it measures each device, reports the rates, and judges them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 
 CPU_STAND_INS = 3
-"""How many devices the CPU emulates."""
+"""The number of devices that the CPU emulates."""
 
 _MAX_ROUNDS = 1000
 _MIN_ROUNDS = 3
@@ -38,12 +38,12 @@ class ComputeDevice(NamedTuple):
     """A GPU, or the CPU in the place of one."""
 
     name: str
-    """For findings."""
+    """The name for findings."""
     model: str
     torch_name: str
     """`cuda:0` or `cpu`."""
     bus_id: str = ""
-    """As sysfs writes it."""
+    """The bus id as sysfs writes it."""
 
     @property
     def on_gpu(self) -> bool:
@@ -61,7 +61,7 @@ class RoundsResult(NamedTuple):
     per_second: float
     wrong: int
     rounds: int
-    """How many rounds were checked, the warm-up included."""
+    """The number of rounds that were checked, the warm-up included."""
 
 
 def load_torch() -> Any:
@@ -89,8 +89,9 @@ def measure_all(
 
 
 def _measure(device: ComputeDevice, measure: Callable[[Any, ComputeDevice], Measurement]) -> Measurement | NotMeasured:
-    """After an error of the hardware CUDA serves this process no more: it repeats the error for every GPU, until the
-    process ends. So no later GPU is measured, by no later probe, and none is taken for the faulty one."""
+    """Measures a device. CUDA serves this process no more after an error of the hardware: it repeats the error for
+    every GPU, until the process ends. So no later GPU is measured, by no later probe, and none is taken for the faulty
+    one."""
     if _broken:
         return NotMeasured(f"{device.name}: not measured after {_broken[0]}")
     torch = load_torch()

@@ -24,7 +24,7 @@ class ActiveThresholds(Thresholds, frozen=True):
     """`cpu` tests the probe itself on a machine without GPUs: each of several runs on the CPU stands for a device."""
 
     seconds: float = 0.5
-    """How long each device is measured after a warm-up."""
+    """The time for which each device is measured after a warm-up."""
 
     slow_ratio: float = 0.85
     """A smaller share of the expected rate is a finding. Healthy GPUs of one model differ by 8 % on average in matrix
@@ -60,7 +60,7 @@ class NotMeasured(NamedTuple):
 
 
 class RateTest(NamedTuple):
-    """What an active probe measures. `activity` completes "the device ... 7.1e14 flop/s"."""
+    """The test of an active probe. `activity` completes "the device ... 7.1e14 flop/s"."""
 
     code: str
     activity: str

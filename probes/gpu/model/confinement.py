@@ -1,4 +1,4 @@
-"""Whether this process may be shown only some of the node's GPUs: NVML leaves out, or fails for, those that a cgroup
+"""The confinement of this process to some of the node's GPUs: NVML leaves out, or fails for, those that a cgroup
 forbids, and nothing tells them from faulty ones."""
 
 from __future__ import annotations

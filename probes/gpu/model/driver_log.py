@@ -1,5 +1,5 @@
-"""What NVIDIA's driver wrote to the kernel's log about its devices: Xids of GPUs, SXids of NVSwitches, GPUs that are
-gone, and what closed them since: a reset, or the driver loaded anew.
+"""The messages of NVIDIA's driver in the kernel's log about its devices: Xids of GPUs, SXids of NVSwitches, GPUs that
+are gone, and what closed them since: a reset, or the driver loaded anew.
 
 Sources: open-gpu-kernel-modules 595.45.04, osinit.c and osapi.c (GPUs off the bus, with and without an Xid), gpu.c
 (Xid 154), common_nvswitch.h (SXids), nv.c (the line of a driver that is loaded).

@@ -1,4 +1,4 @@
-"""Which GPUs a SLURM job was given."""
+"""The GPUs that a SLURM job was given."""
 
 from __future__ import annotations
 

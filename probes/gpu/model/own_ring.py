@@ -11,7 +11,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 
 RUNNING_PATH: Final = "/run/laggard/rings/running.json"
-"""Nobody but root and the user laggard can write there."""
+"""The path of the file on a ring that runs here. Nobody but root and the user laggard can write there."""
 
 
 class RunningRing(msgspec.Struct, frozen=True):

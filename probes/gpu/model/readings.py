@@ -1,4 +1,4 @@
-"""What the GPU probes share: the GPUs to judge, and one NVML field of all of them."""
+"""The readings that the GPU probes share: the GPUs to judge, and one NVML field of all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import NOT_IN_NVIDIA_ML_PY, UNSUPPORTED_ERRORS, Gpu, Nvml
 
 START_SECONDS: Final = 3.0
-"""What nvmlInit may take for each GPU that no process holds open: 1 to 3 s in NVIDIA's driver-persistence guide."""
+"""The time that nvmlInit may take for each GPU that no process holds open: 1 to 3 s in NVIDIA's driver-persistence
+guide."""
 
 _RUNNING_START_SECONDS: Final = 3.0  # a driver that is up answers within milliseconds
 

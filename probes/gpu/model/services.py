@@ -8,7 +8,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 
 GPU_SERVICES: Final = ("nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste")
-"""Their names in /proc/PID/comm, which is cut at 15 characters."""
+"""The services that hold GPUs, by their names in /proc/PID/comm, which is cut at 15 characters."""
 
 
 def process_name(host: Host, pid: int) -> str:

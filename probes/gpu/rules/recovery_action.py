@@ -1,5 +1,5 @@
-"""What the driver asks for after a fault: NVML's recovery action, and the Xid 154 that reports its change, have one
-table.
+"""The action that the driver asks for after a fault: NVML's recovery action, and the Xid 154 that reports its change,
+have one table.
 
 Sources: nvml.h 13.1 (NVML_GPU_RECOVERY_ACTION_*; NVML's field and Xid 154 have the same numbers) and "GPU memory error
 management", recovery action flag. NVIDIA's own checks take a GPU out of service for each action but `recover IMEX

@@ -1,4 +1,5 @@
-"""What the driver's Xid numbers mean and what to do about each: one table for the probe and for `laggard diagnose`.
+"""The meaning of the driver's Xid numbers, and what to do about each: one table for the probe and for `laggard
+diagnose`.
 
 Source: NVIDIA's Xid catalog for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Its
 "immediate action" decides the severity: an Xid that asks to reset or reboot is critical, one that asks to restart the
@@ -19,7 +20,7 @@ TABLE_VERSION: Final = "NVIDIA Xid catalog of 2025-10, nverror.h of driver 595.4
 
 
 class Action(enum.Enum):
-    """What an Xid asks for. APPLICATION never fails a node; WATCH is a warning."""
+    """The action that an Xid asks for. APPLICATION never fails a node; WATCH is a warning."""
 
     RESET = "reset the GPU"
     REBOOT = "reboot the node"

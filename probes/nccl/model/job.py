@@ -14,7 +14,7 @@ _TCP_PROVIDERS: Final = ("tcp", "sockets", "net")
 
 
 class HardwareFacts(NamedTuple):
-    """What is known of the job's machines from elsewhere. None: not known, and then nothing is assumed."""
+    """The known facts of the job's machines from elsewhere. None: not known, and then nothing is assumed."""
 
     rdma: bool | None = None
     """The machines have an RDMA device that is not a software device."""
@@ -23,7 +23,7 @@ class HardwareFacts(NamedTuple):
     peer_to_peer: bool | None = None
     """The GPUs of a machine can reach each other's memory."""
     gpus: int | None = None
-    """How many GPUs one machine has."""
+    """The number of GPUs of one machine."""
     links: Mapping[frozenset[str], str] = {}
     """Distances by two GPUs' bus ids as NCCL writes them (see bus_id()): NVL or NV18, PIX, PXB, PHB, NODE, SYS."""
 

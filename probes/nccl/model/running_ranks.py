@@ -34,7 +34,7 @@ ReadNamed = Callable[[str, str], str]
 """Reads the file at a path that the user of a process (its id) chose. Raises NotFound and Unknown."""
 
 SECONDS: Final = 1.2
-"""For all processes together: who asks the reader waits a little longer."""
+"""The time for all processes together: who asks the reader waits a little longer."""
 
 _MAX_VALUE_CHARACTERS: Final = 4096
 _MAX_PATH_CHARACTERS: Final = 200
@@ -56,25 +56,25 @@ class RankProcess(NamedTuple):
     version: Version
     """Version of the NCCL that it has loaded; () where that is not known."""
     etc_read: bool = False
-    """Whether /etc/nccl.conf was read as the process sees it: a container has one of its own, or none."""
+    """True where /etc/nccl.conf was read as the process sees it: a container has one of its own, or none."""
 
 
 class RankProcesses(NamedTuple):
     processes: tuple[RankProcess, ...]
     not_permitted: int
-    """How many processes have an environment that this user may not read."""
+    """The number of processes with an environment that this user may not read."""
     no_reader: str = ""
-    """Why laggard's reader did not read them; empty where it was not asked."""
+    """The reason why laggard's reader did not read them; empty where it was not asked."""
     unread: tuple[int, ...] = ()
     """The ids of those that are `not_permitted`."""
     left_out: int = 0
-    """How many processes there was no time or room for; none of a recorded machine, which takes the time that it
-    takes."""
+    """The number of processes that there was no time or room for; none of a recorded machine, which takes the time that
+    it takes."""
 
 
 def read_rank_processes(host: Host) -> RankProcesses:
-    """Of all users, where this process may read their environments or laggard's reader does. Raises Unknown where /proc
-    cannot be listed."""
+    """The rank processes of all users, where this process may read their environments or laggard's reader does. Raises
+    Unknown where /proc cannot be listed."""
     own = read_own_rank_processes(host)
     if own.not_permitted and not host.recorded:
         from laggard.probes.host.reader import NoReader, ask  # sockets are slow to import, and root needs none
@@ -90,8 +90,8 @@ def read_rank_processes(host: Host) -> RankProcesses:
 
 
 def read_own_rank_processes(host: Host, read_named: ReadNamed | None = None, seconds: float = SECONDS) -> RankProcesses:
-    """Of the processes whose environment this process may read. `read_named` reads the settings files, whose paths the
-    processes' users chose; else host.read_users_file() does. Raises Unknown where /proc cannot be listed."""
+    """The rank processes whose environment this process may read. `read_named` reads the settings files, whose paths
+    the processes' users chose; else host.read_users_file() does. Raises Unknown where /proc cannot be listed."""
     read_named = read_named or host.read_users_file
     deadline = math.inf if host.recorded else time.monotonic() + seconds
     pids = [name for name in host.entries("/proc") if name.isdecimal()]
@@ -159,8 +159,8 @@ def _rank_process(host: Host, pid: str, read: ReadNamed) -> RankProcess | None:
 
 
 def _read_conf(host: Host, pid: str, path: str, read: ReadNamed) -> NcclConf | None:
-    """What may be told of a settings file as the process sees it, which may run in a container; empty where it has
-    none. None where its user may not read it, or this one."""
+    """The part that may be told of a settings file as the process sees it, which may run in a container; empty where it
+    has none. None where its user may not read it, or this one."""
     if not path.startswith("/"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which processes train, of those whose environment cannot be read: by what every user may see of them."""
+"""The processes that train, of those whose environment cannot be read: by what every user may see of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _identity(host: Host, pid: int) -> _RankFile | None:
 
 
 def _on_a_gpu(host: Host, pids: Collection[int]) -> tuple[int, ...]:
-    """By NVML, without the services that hold a GPU of their own."""
+    """The processes on a GPU by NVML, without the services that hold a GPU of their own."""
     try:
         if query_nvml(host).error == _NO_DRIVER:
             return ()

@@ -11,7 +11,7 @@ from laggard.probes.nccl.model.job import evidence_of, hosts_of
 from laggard.probes.probe import finding
 
 _INVALID = re.compile(r"Invalid value (.{1,80}) for (NCCL_[A-Z0-9_]{1,80}), using default (-?\d{1,19})\.")
-"""src/misc/param.cc of 2.32."""
+"""The line of src/misc/param.cc of 2.32 on a value that is not valid."""
 
 _DEGRADED = re.compile(r"MNNVL busId (\S{1,40}) NVLink fabric health reports (DEGRADED_BANDWIDTH)\b")
 

@@ -27,7 +27,8 @@ _MAX_HOSTS = 1000
 class LogJudgement(NamedTuple):
     findings: tuple[Finding, ...]
     gaps: str
-    """What could not be judged, and why; empty: everything was. A log with findings may have gaps as well."""
+    """The parts that could not be judged, and why; empty: everything was judged. A log with findings may have gaps as
+    well."""
     facts: dict[str, Any]
 
 

@@ -1,4 +1,5 @@
-"""What a log of NCCL lacks for a verdict: a log that is cut off, or that has too little, is never ok. Pure."""
+"""The gaps of a log of NCCL, which it has for a verdict: a log that is cut off, or that has too little, is never ok.
+Pure."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from laggard.probes.probe import finding
 from laggard.text.words import counted, seconds_text
 
 _TELLS_PLATFORM = (1, 13)
-"""From here on aws-ofi-nccl logs `platform set` (src/nccl_ofi_net.c at v1.13.2-aws, and not at v1.9.2-aws)."""
+"""The version from which on aws-ofi-nccl logs `platform set` (src/nccl_ofi_net.c at v1.13.2-aws, and not at
+v1.9.2-aws)."""
 
 
 def judge_slow_transfers(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:

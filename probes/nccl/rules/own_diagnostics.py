@@ -25,7 +25,7 @@ _MAX_FINDINGS = 32
 
 
 class _Rule(NamedTuple):
-    """What a line of this form means."""
+    """The meaning of a line of one form."""
 
     form: re.Pattern[str]
     code: str
@@ -93,7 +93,7 @@ def _xid_finding(xid: re.Match[str], text: str) -> Finding:
 
 
 def _edges_finding(edges: re.Match[str], text: str) -> Iterator[Finding]:
-    """How many of the copies that were tried between GPUs were right."""
+    """The finding on how many of the copies that were tried between GPUs were right."""
     if int(edges[1]) < int(edges[2]):
         fix = "Lines with `write mismatch` or `read mismatch` name the GPUs: look for ACS, the IOMMU and Xids there."
         yield _finding("NCCL_DIAGNOSTICS", "the job", text, Severity.CRITICAL, fix)

@@ -1,4 +1,4 @@
-"""Why a process uses a slow transport, by its log. Pure.
+"""The reasons why a process uses a slow transport, by its log. Pure.
 
 Variables are checked before NCCL's hints, because a variable explains what NCCL then did not find. Sources: NCCL's
 source (src/transport/net_ib, src/graph/paths.cc) and its troubleshooting guide.

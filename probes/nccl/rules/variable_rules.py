@@ -22,8 +22,8 @@ _DEVICE_PLUGINS: Final = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
 
 
 class VariableContext(NamedTuple):
-    """What the rules depend on besides the variables: NCCL's version and this machine's hardware. None and (): not
-    known, and then nothing is assumed."""
+    """The facts that the rules depend on besides the variables: NCCL's version and this machine's hardware. None and
+    (): not known, and then nothing is assumed."""
 
     version: Version = ()
     rdma: bool | None = None

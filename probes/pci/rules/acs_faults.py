@@ -1,4 +1,5 @@
-"""Which PCIe bridges keep GPUs and NICs from reaching each other directly by their ACS bits. Pure rules over a PciTree.
+"""The PCIe bridges that keep GPUs and NICs from reaching each other directly by their ACS bits. Pure rules over a
+PciTree.
 
 A request from one device to another turns at the switch that both are behind: only the two ports there can redirect or
 block it. ACS bits on other bridges are harmless, and so is source validation anywhere. Without a common switch the
@@ -36,7 +37,8 @@ _ABOVE_DATA_DIRECT: Final = _COMPARED & ~SOURCE_VALID
 
 
 class PathType(enum.Enum):
-    """Where the traffic turns: at a common switch, at the root complex, or at the switch of a Data Direct function."""
+    """The place where the traffic turns: at a common switch, at the root complex, or at the switch of a Data Direct
+    function."""
 
     SWITCH = "switch"
     ROOT = "root"

@@ -13,7 +13,8 @@ from laggard.probes.probe import finding
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _MANY_CORRECTED: Final = 100
-"""The link repeats what a corrected error damaged, at little cost; a hundred in one log are a bad contact."""
+"""The number of corrected errors from which on they are a finding. The link repeats what a corrected error damaged, at
+little cost; a hundred in one log are a bad contact."""
 
 
 class MessageRule(NamedTuple):

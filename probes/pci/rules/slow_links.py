@@ -1,4 +1,4 @@
-"""Which PCIe links run slower or narrower than they should. Pure rules over a PciTree.
+"""The PCIe links that run slower or narrower than they should. Pure rules over a PciTree.
 
 The measure of a link is the profile; else what both of its ends can do; else what most of its peers do (the same model
 in the same role on this node). A NIC's link below that is a fault, in speed and in width. A GPU lowers the speed of its

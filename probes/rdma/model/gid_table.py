@@ -13,7 +13,7 @@ from laggard.probes.rdma.model.port import Port
 V2: Final = "RoCE v2"  # gid_attrs/types/N; the other is "IB/RoCE v1" (sysfs-class-infiniband)
 _MAX_ENTRIES: Final = 64
 _GAP: Final = 8
-"""Tables have 256 entries and are filled from the start: after so many empty entries the search ends."""
+"""The number of empty entries after which the search ends: tables have 256 entries and are filled from the start."""
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 
 

@@ -1,4 +1,4 @@
-"""What the job's NCCL settings choose among RDMA devices: NCCL_IB_HCA and NCCL_IB_GID_INDEX.
+"""The choice of the job's NCCL settings among RDMA devices: NCCL_IB_HCA and NCCL_IB_GID_INDEX.
 
 Both are read from the environment, where laggard runs in a job, else from /etc/nccl.conf. The forms of NCCL_IB_HCA are
 in NCCL's user guide: `mlx5_0,mlx5_1:1`, names as prefixes; `=` in front: exact names; `^`: all but these.

@@ -12,7 +12,7 @@ from laggard.probes.rdma.model.sysfs import read_if_present
 NET: Final = "/sys/class/net"
 _IFF_UP: Final = 1
 _HEADER_BYTES: Final = 96
-"""How much the kernel subtracts from an Ethernet MTU for RoCE: GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28, ICRC 4
+"""The bytes that the kernel subtracts from an Ethernet MTU for RoCE: GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28, ICRC 4
 (iboe_get_mtu in include/rdma/ib_addr.h)."""
 _IB_MTUS: Final = (4096, 2048, 1024, 512, 256)
 

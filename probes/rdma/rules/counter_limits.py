@@ -1,4 +1,4 @@
-"""How much the error counters of an RDMA port may increase in a period.
+"""The increase that the error counters of an RDMA port may have in a period.
 
 The limits are those of NVSentinel's monitor of NIC counters where it has one. Its fatal counters are critical here if
 they count faults of the link itself, and warnings if a peer that died can raise them. 120 symbol errors an hour are the

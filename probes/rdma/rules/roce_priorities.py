@@ -26,14 +26,14 @@ class RoceThresholds(RdmaThresholds, frozen=True):
 
 
 class RoceSetting(NamedTuple):
-    """What one of the two probes judges."""
+    """The setting that one of the two probes judges."""
 
     code: str
     missing_support: str
     """Completes "the driver of eth0 has no ...", for a driver that does not report the setting."""
     fix: str
     commands: Sequence[str]
-    """With `{netdev}` where the network device belongs."""
+    """The commands, with `{netdev}` where the network device belongs."""
 
 
 class RocePorts(NamedTuple):

@@ -1,4 +1,5 @@
-"""How much RDMA ports sent and received since the last snapshot: facts that help to explain findings, not judged."""
+"""The traffic that RDMA ports sent and received since the last snapshot: facts that help to explain findings, not
+judged."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
     summary: str
     doc: str
     later: str = ""
-    """What will raise the code, while nothing raises it yet."""
+    """The part that will raise the code, while nothing raises it yet."""
     page: str = ""
     """The whole page, with `explain`."""
 

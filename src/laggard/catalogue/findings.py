@@ -15,7 +15,7 @@ class FindingType:
     severity: Severity
     summary: str
     later: str = ""
-    """What will raise the code, while nothing raises it yet."""
+    """The part that will raise the code, while nothing raises it yet."""
 
     @property
     def doc(self) -> str:

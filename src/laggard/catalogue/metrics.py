@@ -9,8 +9,8 @@ PROCESS_METRICS = (
     Metric("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds."),
     Metric("process_open_fds", "gauge", "Number of open file descriptors."),
 )
-"""Of a daemon itself, under the names that every Prometheus client gives them. The agent's prober is a process of its
-own, and not in them."""
+"""The metrics of a daemon itself, under the names that every Prometheus client gives them. The agent's prober is a
+process of its own, and not in them."""
 
 METRICS: tuple[Metric, ...] = (
     BUILD_INFO,

@@ -14,7 +14,7 @@ _TAG: Final = "laggard"
 _NOTHING_CHOSEN: Final = {"text": "", "value": ""}
 _ALL_CHOSEN: Final = {"text": ["All"], "value": ["$__all"]}
 _ANYTHING: Final = ".*"
-"""What stands for all values of a variable: also for none, where no series has the label."""
+"""The pattern for all values of a variable: also for none, where no series has the label."""
 
 
 class Variable(NamedTuple):
@@ -32,7 +32,7 @@ has no value, and all is shown."""
 IN_CLUSTER: Final = 'cluster=~"$cluster"'
 
 ELSEWHERE: Final = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
-"""What each link to another board takes with it."""
+"""The variables that each link to another board takes with it."""
 
 
 class Row(NamedTuple):

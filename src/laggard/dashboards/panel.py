@@ -40,13 +40,13 @@ class Panel(NamedTuple):
     width: int = 12
     height: int = 8
     thresholds: tuple[tuple[float | None, str], ...] = ((None, _GREEN),)
-    """From which value on which colour holds; the first has None."""
+    """The value from which each colour holds, and the colour; the first value is None."""
     columns: tuple[tuple[str, str], ...] = ()
-    """Of a table: the labels that it shows, and what each column is called. `Value` is the number."""
+    """The labels that a table shows, and the title of each column. `Value` is the number."""
     links: tuple[tuple[str, str, str], ...] = ()
-    """Of a table: column, title and URL."""
+    """The links of a table: column, title and URL."""
     states: tuple[tuple[str, str, str], ...] = ()
-    """Of a state timeline: value, text and colour."""
+    """The states of a state timeline: value, text and colour."""
     stacked: bool = False
 
 

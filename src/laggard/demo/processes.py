@@ -59,7 +59,7 @@ class Processes:
             )
 
     def output(self, name: str) -> str:
-        """What the process has written so far, to standard output and standard error."""
+        """Everything that the process has written so far, to standard output and standard error."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
     def wait_for_url(self, name: str, seconds: float = 120.0) -> str:

@@ -77,7 +77,8 @@ class _RecognisedFile(NamedTuple):
     format: FileFormat | None
     hardware: KnownHardware
     problem: str
-    """Why what the format judges is not all of the file; or, without a format, what is known of the file."""
+    """The reason why the format judges only a part of the file; or, without a format, everything that is known of the
+    file."""
 
 
 def _recognise(file: InputFile) -> _RecognisedFile:

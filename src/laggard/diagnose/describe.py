@@ -15,7 +15,7 @@ from laggard.text.report import by_severity
 from laggard.text.words import ascii_line, capital, counted
 
 MAX_COLUMNS: Final = 100
-"""Longer lines are hard to read, however wide the terminal is."""
+"""The most columns of a line: longer lines are hard to read, however wide the terminal is."""
 _MIN_COLUMNS: Final = 40
 _LONGEST_VALUE: Final = 400
 

@@ -18,7 +18,7 @@ class FileResult(msgspec.Struct, frozen=True):
     kind: str | None
     """The name of its format; None where no format recognised it."""
     unknown: str = ""
-    """What could not be judged, and why; empty: everything was."""
+    """The parts that could not be judged, and why; empty: everything was judged."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

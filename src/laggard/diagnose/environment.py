@@ -17,7 +17,8 @@ _MIN_SHARE = 0.6  # of the lines; the others continue values, or are functions o
 _SAMPLE_LINES = 400
 _SAMPLE_CHARACTERS = 1 << 18
 _MAX_JSON_CHARACTERS = 1 << 20
-"""More than the kernel lets an environment have; parsed JSON takes up to seventy times its length."""
+"""The most characters of an environment as JSON, more than the kernel lets it have; parsed JSON takes up to seventy
+times its length."""
 
 
 def recognise(content: FileContent) -> bool:

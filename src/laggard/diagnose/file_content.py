@@ -1,4 +1,4 @@
-"""What was read of a file: its beginning and its end, as bytes, and as text where a format asks for it."""
+"""The content that was read of a file: its beginning and its end, as bytes, and as text where a format asks for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileContent:
         self._beginning = beginning
         self._end = end
         self.skipped_bytes = skipped_bytes
-        """How many bytes between the beginning and the end were not kept."""
+        """The number of bytes between the beginning and the end that were not kept."""
         self._problem = problem
         self.count: Callable[[int], None] | None = None
         """Is told how many bytes each piece was made of, when the next one is asked for."""
@@ -37,7 +37,7 @@ class FileContent:
 
     @property
     def problem(self) -> str:
-        """Why the pieces are not all of the file, or none of it; empty: they are all."""
+        """The reason why the pieces are only a part of the file, or nothing of it; empty: they are all of it."""
         reasons = [self._problem]
         if self.skipped_bytes:
             end = sum(map(len, self._end))
@@ -46,7 +46,7 @@ class FileContent:
 
     @property
     def problem_of_the_beginning(self) -> str:
-        """Why `text` is not all of the file; empty: it is."""
+        """The reason why `text` is only a part of the file; empty: it is all of it."""
         cut = f"only its first {_mebibytes(len(self._beginning))} were read" if self._end else ""
         return cut or self._problem
 

@@ -1,4 +1,4 @@
-"""What a file format is to `laggard diagnose`: how its files are recognised and judged."""
+"""The interface of a file format in `laggard diagnose`: it says how files are recognised and judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from laggard.model import Finding
 
 
 class KnownHardware(NamedTuple):
-    """What the files together show of the machine. None: no file shows it."""
+    """The facts that all files together show of the machine. None: no file shows it."""
 
     gpus: int | None = None
     rdma: bool | None = None
@@ -20,7 +20,7 @@ class FileJudgement(NamedTuple):
     findings: tuple[Finding, ...] = ()
     facts: dict[str, Any] = {}
     unknown: str = ""
-    """What could not be judged, and why; empty: everything was."""
+    """The parts that could not be judged, and why; empty: everything was judged."""
 
 
 class FileFormat(NamedTuple):
@@ -32,4 +32,4 @@ class FileFormat(NamedTuple):
     judge_together: Callable[[Iterable[FileContent], KnownHardware], FileJudgement] | None = None
     """Judges all files of this format at once, where they are parts of one whole."""
     end_matters: bool = False
-    """Whether it is judged by the end of a file too, as logs are; else by the beginning alone."""
+    """True: a file is judged by its end too, as logs are; False: by its beginning alone."""

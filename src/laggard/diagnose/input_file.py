@@ -19,13 +19,15 @@ from laggard.diagnose.file_content import FileContent
 from laggard.errors import UsageError
 
 BEGINNING_BYTES: Final = 8 << 20
-"""Recorded hardware and a job's first lines fit in many times."""
+"""The bytes of a file's beginning that are read. Recorded hardware and a job's first lines fit in many times."""
 END_BYTES: Final = 24 << 20
-"""The last words of a job with thousands of ranks fit."""
+"""The bytes of a file's end that are read. The last words of a job with thousands of ranks fit."""
 MAX_UNPACKED_BYTES: Final = 8 << 30
-"""The end of a packed file is found only by unpacking all of it: 20 s for so much text. 8 MiB of gzip can hold it."""
+"""The most bytes that are unpacked of one file. Its end is found only by unpacking all of it: 20 s for so much text. 8
+MiB of gzip can hold it."""
 MAX_READ_SECONDS: Final = 60.0
-"""For files that hold nothing but beginnings of packed data, a byte of which costs more than a megabyte of text."""
+"""The longest time for which a file is read. It is meant for files that hold nothing but beginnings of packed data, a
+byte of which costs more than a megabyte of text."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -46,7 +48,7 @@ class InputFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.held_bytes = 0
-        """How many bytes of it were held when it was read last."""
+        """The number of bytes of it that were held when it was read last."""
         self.count: Callable[[int], None] | None = None
         """Is told of each piece of the content, in bytes, when it was looked at."""
         self._kept: FileContent | None = None

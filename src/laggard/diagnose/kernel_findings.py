@@ -23,7 +23,8 @@ RELEVANT: Final = (
 """Words of the lines that are judged here."""
 
 _MANY_CORRECTED: Final = 10
-"""Corrected memory errors come singly; ten in one log are a module that fails."""
+"""The number of corrected memory errors from which on they are a finding. Corrected memory errors come singly; ten in
+one log are a module that fails."""
 _MIN_FLAPS: Final = 2
 _MAX_DEVICES: Final = 64
 

@@ -1,4 +1,4 @@
-"""What can be said of a file of no known format."""
+"""The words for a file of no known format."""
 
 from __future__ import annotations
 

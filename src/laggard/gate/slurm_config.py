@@ -18,7 +18,7 @@ _HEALTH_CHECK_SECONDS: Final = 60
 """After which slurmd kills HealthCheckProgram (slurm.conf(5))."""
 
 _MARGIN_SECONDS: Final = 5
-_LEAST_SECONDS: Final = 5
+_MIN_SECONDS: Final = 5
 """Of the gate: laggard's start, the probes, the collector and scontrol have to fit in."""
 
 _PRIVATE: Final = ("JobContainerType", "NamespaceType")
@@ -27,7 +27,7 @@ _PRIVATE: Final = ("JobContainerType", "NamespaceType")
 _GANG_SCRIPT: Final = "prolog-gang.sh"
 _PROLOGS: Final = ("prolog.sh", _GANG_SCRIPT)
 _HEALTH_CHECKS: Final = ("healthcheck.sh",)
-_MOST_SCRIPT_BYTES: Final = 1 << 16
+_MAX_SCRIPT_BYTES: Final = 1 << 16
 _SNIPPET: Final = "add the lines of deploy/slurm/slurm.conf.snippet"
 
 
@@ -114,7 +114,7 @@ def _runs(value: str, scripts: tuple[str, ...]) -> bool:
             return True
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
-                text = file.read(_MOST_SCRIPT_BYTES)
+                text = file.read(_MAX_SCRIPT_BYTES)
         except PermissionError:
             return True
         except OSError:
@@ -160,10 +160,10 @@ def _limit_problems(config: Mapping[str, str], gate_seconds: int, gang_seconds: 
         )
         if (limit := _timeout(config.get(name, ""))) is not None and limit < _above(most)
     ]
-    if gate_seconds < _LEAST_SECONDS:
+    if gate_seconds < _MIN_SECONDS:
         problems.append(
             f"GATE_SECONDS of gate.conf is {gate_seconds} s, in which the gate does not get to a decision, so that "
-            f"every job passes: set it to {_LEAST_SECONDS} or more (default: 15)"
+            f"every job passes: set it to {_MIN_SECONDS} or more (default: 15)"
         )
     if _above(gate_seconds) > _HEALTH_CHECK_SECONDS:
         problems.append(

@@ -12,7 +12,7 @@ MIN_SECONDS: Final = 0.1
 _DECISION_SECONDS: Final = 7.0
 """The collector is asked for a second, scontrol twice for three."""
 
-_MOST_OF_LIMIT: Final = 0.3
+_DECISION_SHARE: Final = 0.3
 
 
 class TimeLimit(NamedTuple):
@@ -34,7 +34,7 @@ class TimeLimit(NamedTuple):
 def limit_from_now(seconds: float | None, decides: bool) -> TimeLimit:
     """`seconds` from now on; None: no limit. `decides`: whether the gate decides something after it has measured."""
     end = math.inf if seconds is None else time.monotonic() + seconds
-    kept = min(_DECISION_SECONDS, seconds * _MOST_OF_LIMIT) if seconds and decides else 0.0
+    kept = min(_DECISION_SECONDS, seconds * _DECISION_SHARE) if seconds and decides else 0.0
     return TimeLimit(end, end - kept)
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # ssl is slow to import, and most addresses are plain
 MAX_BYTES: Final = 4 << 20
 _MAX_REASON_BYTES: Final = 300
 _MISDIRECTED: Final = "421"
-"""A daemon that is asked under a name that it does not have says so, and what to do about it."""
+"""The HTTP status Misdirected Request. A daemon that is asked under a name that it does not have says so, and what to
+do about it."""
 SPEAKS_TLS: Final = "it speaks TLS: write https:// before its name"
 
 
@@ -165,7 +166,7 @@ def _parse(data: bytes, request: _Request) -> ClientResponse:
 
 
 def _one_line(body: bytes) -> str:
-    """What another side says, which may pretend to be more lines than one."""
+    """The words of another side, which may pretend to be more lines than one."""
     text = " ".join(body.decode("ascii", "replace").split())
     return "".join(character if " " <= character <= "~" else "?" for character in text)
 

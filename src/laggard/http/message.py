@@ -17,7 +17,7 @@ HEAD_SECONDS: Final = 5.0
 RESPONSE_SECONDS: Final = 10.0
 
 _COPIED_BYTES: Final = 1 << 16
-"""A larger body is not copied to be sent in one piece with its head."""
+"""The largest body that is copied to be sent in one piece with its head."""
 
 _MAX_DISCARDED_READS: Final = 16
 _LINGER_SECONDS: Final = 1.0
@@ -47,7 +47,7 @@ class HttpError(Exception):
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """What the error's response has to have: RFC 9110, 15.5.6."""
+        """The headers that the error's response has to have: RFC 9110, 15.5.6."""
         return (("Allow", "GET, HEAD"),) if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ()
 
 

@@ -16,10 +16,11 @@ BASE: Final[Headers] = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
-"""What does not depend on the answer. A server sends NO_PAGE or page(), which add the policy of the content."""
+"""The headers that do not depend on the answer. A server sends NO_PAGE or page(), which add the policy of the
+content."""
 
 NO_PAGE: Final[Headers] = (*BASE, ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"))
-"""For JSON, metrics and errors, which load nothing."""
+"""The headers of JSON, metrics and errors, which load nothing."""
 
 
 def page(policy: str) -> Headers:

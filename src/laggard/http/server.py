@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a daemon without TLS does not load it
 
 MAX_CONNECTIONS: Final = 32
 MAX_UNSENT_BYTES: Final = 64 << 20
-"""Of the responses that clients have yet to take, all together."""
+"""The most bytes of all responses together that clients have yet to take."""
 
 HANDSHAKE_SECONDS: Final = 5.0
 PROBE_PATHS: Final = ("/-/healthy", "/-/ready")

@@ -33,8 +33,8 @@ VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {"TLS12": ssl.TLSVersion.TLSv1_2
 
 
 class ServerTlsSettings(NamedTuple):
-    """What a daemon shows its clients, and what it asks of them. `client_auth` is one of ssl's verify modes;
-    `allowed_sans`, where it is not empty: a client's certificate must have one of these names."""
+    """The certificate that a daemon shows its clients, and the one that it asks of them. `client_auth` is one of ssl's
+    verify modes; `allowed_sans`, where it is not empty: a client's certificate must have one of these names."""
 
     cert_file: str
     key_file: str
@@ -68,7 +68,7 @@ class ServerTls:
         return self.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
 
     def shake_hands(self, connection: ssl.SSLSocket) -> None:
-        """Within the socket's timeout. Raises OSError."""
+        """Shakes hands within the socket's timeout. Raises OSError."""
         try:
             connection.do_handshake()
         except ssl.SSLError as error:
@@ -119,16 +119,16 @@ class ServerTls:
 
 
 def client_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
-    """For a client of agents and collectors: trusts LAGGARD_TLS_CA_FILE, else the system's authorities; shows
-    LAGGARD_TLS_CERT_FILE where a server asks. Made anew when a file changes. Raises UsageError that names the
+    """The context of a client of agents and collectors. It trusts LAGGARD_TLS_CA_FILE, else the system's authorities;
+    shows LAGGARD_TLS_CERT_FILE where a server asks. Made anew when a file changes. Raises UsageError that names the
     variable."""
     files = tuple(environ.get(name, "") for name in (ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE))
     return _client_context(files, _stamp(tuple(filter(None, files))))
 
 
 def own_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
-    """For asking a daemon of this machine that is known by other means: its certificate, which may hold no name of the
-    loopback interface, is not checked."""
+    """The context for asking a daemon of this machine that is known by other means: its certificate, which may hold no
+    name of the loopback interface, is not checked."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -142,7 +142,7 @@ def log_failure(error: ssl.SSLError) -> None:
 
 
 def failure_text(error: ssl.SSLError) -> str:
-    """Why a client has no TLS connection, for those who run it."""
+    """The reason why a client has no TLS connection, for those who run it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message.rstrip('.')}"
     reason = (error.reason or "").upper()
@@ -159,7 +159,7 @@ def failure_text(error: ssl.SSLError) -> str:
 
 
 def tls_failure(error: BaseException | None) -> str:
-    """What went wrong with TLS, of which httpx's own errors say little; empty where nothing did."""
+    """The failure of TLS, of which httpx's own errors say little; empty where nothing did."""
     while error is not None:
         if isinstance(error, ssl.SSLError):
             return failure_text(error)
@@ -219,7 +219,8 @@ def _why(path: str, error: OSError) -> str:
 
 
 def _stamp(paths: tuple[str, ...]) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when a file is written or replaced; also by a symbolic link, as Kubernetes replaces secrets."""
+    """The stamp of a file that changes when it is written or replaced; also by a symbolic link, as Kubernetes replaces
+    secrets."""
     stamps: list[tuple[int, int, int] | None] = []
     for path in paths:
         found = None

@@ -109,8 +109,8 @@ class ApiServer:
 
 
 class Written(NamedTuple):
-    """Whether a write was done; `failures` has one line where the API server refused it or cannot be asked, and none
-    where somebody else changed the node meanwhile."""
+    """The outcome of a write: `done` says whether it was done; `failures` has one line where the API server refused it
+    or cannot be asked, and none where somebody else changed the node meanwhile."""
 
     done: bool
     failures: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Which nodes may be tainted now. Pure: the circuit breaker between a verdict and the scheduler.
+"""The nodes that may be tainted now. Pure: the circuit breaker between a verdict and the scheduler.
 
 A defect of the checks, or of something that all nodes share (a file server, the fabric manager), makes every node fail
 at once, and to taint them all would be the outage. So a fleet of which too much fails, or too little answers, gets no

@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _exchanges(settings: ControllerSettings) -> tuple[Exchange, Exchange]:
-    """With the API server, whose certificate is the cluster's, and with the collector."""
+    """The exchanges with the API server, whose certificate is the cluster's, and with the collector."""
     try:
         to_api = Exchange(settings.timeout_seconds, ssl.create_default_context(cafile=settings.ca_file or None))
     except (OSError, ssl.SSLError) as error:

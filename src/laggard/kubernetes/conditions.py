@@ -13,10 +13,12 @@ from laggard.kubernetes.node import CONDITION, OPT_OUT, Health, Node, condition_
 from laggard.kubernetes.streaks import Streaks
 
 HEARTBEAT_SECONDS: Final = 300.0
-"""How often a condition that stays is written again: the kubelet's own period (nodeStatusReportFrequency)."""
+"""The time after which a condition that stays is written again: the kubelet's own period
+(nodeStatusReportFrequency)."""
 
 MAX_WRITES: Final = 200
-"""So many nodes are written in one round, those with news first: thousands at once would be a burden on the server."""
+"""The most nodes that are written in one round, those with news first: thousands at once would be a burden on the
+server."""
 
 
 class Conditions:

@@ -20,7 +20,7 @@ log = logging.getLogger("laggard.kubernetes")
 
 
 class Round(NamedTuple):
-    """What came of a round. `completed_at`: when one was last completed, Unix time; 0: none was. `misnamed`: agents
+    """The outcome of a round. `completed_at`: when one was last completed, Unix time; 0: none was. `misnamed`: agents
     whose node's name no node has. `failure`: why this one was not completed; empty: it was. `seconds`: how long the
     last completed one took; None: none was."""
 

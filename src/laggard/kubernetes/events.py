@@ -20,12 +20,12 @@ COMPONENT: Final = "laggard-controller"
 
 NODE_BURST: Final = 10
 NODE_SECONDS: Final = 300.0
-"""For one node: so many events at once, and then one in so many seconds. client-go's recorder has 25 and 300."""
+"""The time for one more event of one node, after NODE_BURST at once. client-go's recorder has 25 and 300."""
 FLEET_BURST: Final = 200
 FLEET_SECONDS: Final = 10.0
-"""For all nodes together."""
+"""The time for one more event of all nodes together."""
 PAUSE_SECONDS: Final = 60.0
-"""None is written for so long after one could not be."""
+"""The time for which no event is written after one could not be."""
 
 _MESSAGE_CHARACTERS: Final = 1000  # the API server takes 1024 bytes
 

@@ -18,7 +18,7 @@ from laggard.text.words import printable_line
 log = logging.getLogger("laggard.kubernetes")
 
 MAX_BYTES: Final = 64 << 20
-"""Five hundred nodes with their images take some megabytes."""
+"""The most bytes of an answer. Five hundred nodes with their images take some megabytes."""
 
 _WHY_CHARACTERS: Final = 300
 

@@ -1,4 +1,4 @@
-"""What each node's condition should be, by what the collector knows of its agent. Pure."""
+"""The condition that each node should have, by what the collector knows of its agent. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def misnamed(nodes: Collection[Node], view: FleetView) -> tuple[Misnamed, ...]:
 
 
 def misnamed_line(found: Sequence[Misnamed]) -> str:
-    """What to do about them, as one line."""
+    """The advice about misnamed agents, as one line."""
     told = [f"{each.url} calls itself {each.reported} and is at the address of {each.node}" for each in found[:_NAMED]]
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     text = f"agents report nodes that Kubernetes does not have: {', '.join(told)}{more}"
@@ -63,7 +63,7 @@ def misnamed_line(found: Sequence[Misnamed]) -> str:
 
 
 def summary(health: Mapping[str, Health]) -> str:
-    """How the nodes are, as one line: `3 nodes: 2 healthy, 1 unhealthy (GPU_LOST 1)`."""
+    """The states of the nodes, as one line: `3 nodes: 2 healthy, 1 unhealthy (GPU_LOST 1)`."""
     if not health:
         return "no node of Kubernetes has an agent that the collector knows"
     parts = []

@@ -23,7 +23,7 @@ Patch = dict[str, Any]
 
 
 class Health(NamedTuple):
-    """What laggard says of a node: `status` is True, False or Unknown, as of a condition; `reason` one word."""
+    """The health of a node by laggard: `status` is True, False or Unknown, as of a condition; `reason` one word."""
 
     status: str
     reason: str
@@ -85,7 +85,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class ApiNode(msgspec.Struct, frozen=True):
-    """What is needed of a v1 Node."""
+    """The fields of a v1 Node that are needed here."""
 
     metadata: _Metadata
     spec: _Spec = _Spec()

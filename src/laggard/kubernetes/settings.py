@@ -20,33 +20,35 @@ class ControllerSettings(Settings, frozen=True):
     collector: str = "http://laggard-collector:19401"
     """The collector whose view of the nodes is written to them, as URL."""
     listen_address: str = LISTEN_ADDRESS
-    """Where to serve /metrics and /-/healthy, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
+    """The address at which /metrics and /-/healthy are served, as HOST:PORT; `:PORT` is every interface, port 0 any
+    free one."""
     web_config_file: str = ""
     """A file that asks for TLS, and for clients' certificates, in the format of Prometheus' exporters (docs/tls.md);
     empty: plain HTTP."""
     interval_seconds: float = 15.0
-    """From the end of one round to the start of the next."""
+    """The time from the end of one round to the start of the next."""
     timeout_seconds: float = 10.0
-    """For one answer of the collector or the API server."""
+    """The time limit for one answer of the collector or the API server."""
     unknown_seconds: float = 60.0
-    """How long an agent is silent before the node's condition becomes Unknown."""
+    """The time for which an agent is silent before the node's condition becomes Unknown."""
     events: bool = True
-    """Whether events on the nodes say what becomes of condition and taint; `kubectl describe node` shows them."""
+    """True: events on the nodes say what becomes of condition and taint; `kubectl describe node` shows them."""
     taint: Literal["off", "dry-run", "on"] = "off"
-    """Whether nodes with a critical finding get the taint laggard/unhealthy. `dry-run`: the log says which would."""
+    """The switch that gives nodes with a critical finding the taint laggard/unhealthy. `dry-run`: the log says which
+    would."""
     taint_effect: Literal["NoSchedule", "PreferNoSchedule"] = "NoSchedule"
-    """What the taint does. NoExecute, which would kill the jobs that run, is not offered."""
+    """The effect of the taint. NoExecute, which would kill the jobs that run, is not offered."""
     failing_seconds: float = 120.0
-    """How long a node fails without a break before it is tainted."""
+    """The time for which a node fails without a break before it is tainted."""
     healthy_seconds: float = 600.0
-    """How long it is healthy without a break before the taint is removed. What is unknown removes none."""
+    """The time for which it is healthy without a break before the taint is removed. What is unknown removes none."""
     max_tainted_ratio: float = 0.05
-    """Where more than this share of the answering nodes fails (but always one may), none is tainted: a fault of the
-    checks, or of something that all share, is then likelier than so many broken machines. 0: none ever."""
+    """The largest share of the answering nodes that may fail (one always may); where more fail, none is tainted: a
+    fault of the checks, or of something that all share, is then likelier than so many broken machines. 0: none ever."""
     max_taints_per_hour: int = 4
-    """How many nodes are tainted within an hour at most."""
+    """The number of nodes that are tainted within an hour at most."""
     min_answering_ratio: float = 0.5
-    """Where fewer of the agents answer than this share, none is tainted."""
+    """The least share of the agents that has to answer; where fewer answer, none is tainted."""
     api_server: str = ""
     """The API server, as URL. Where empty: the cluster's own, from KUBERNETES_SERVICE_HOST and _PORT."""
     token_file: str = f"{_SERVICE_ACCOUNT}/token"

@@ -1,4 +1,4 @@
-"""How long each node has been in its state without a break."""
+"""The time for which each node has been in its state without a break."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class Streaks:
         }
 
     def lasts(self, name: str, status: str, now: float) -> float:
-        """For how many seconds the node has been in `status`; negative where it is not."""
+        """The seconds for which the node has been in `status`; negative where it is not."""
         held = self._held.get(name)
         return now - held.since if held and held.status == status else -1.0

@@ -27,7 +27,7 @@ class _NodeFinding(msgspec.Struct, frozen=True):
 
 
 class _Findings(msgspec.Struct, frozen=True):
-    """What is needed of laggard.node_findings/1."""
+    """The fields of laggard.node_findings/1 that are needed here."""
 
     findings: tuple[_NodeFinding, ...]
 
@@ -50,7 +50,7 @@ _PATHS: Final = ("/api/v1/nodes", "/api/v1/findings")
 
 
 def _failure(url: str, answer: Answer) -> str:
-    """What is wrong, and what to do, as far as the answer tells."""
+    """The failure and what to do about it, as far as the answer tells."""
     name, ports = without_login(url), f"a collector's port is {COLLECTOR_PORT}, an agent's {AGENT_PORT}"
     if answer.status == HTTPStatus.NOT_FOUND:
         return f"{name} is no collector: write a collector's address ({ports})"

@@ -36,6 +36,6 @@ class Collectives:
     waited: Times  # [C]: how long the caller was blocked until the end; nan: from the start on
     groups: tuple[ProcessGroup, ...]
     numbered_by_group: bool = False
-    """Whether `seq` counts all collectives of a group, as torch does; else those of a group and operation."""
+    """True: `seq` counts all collectives of a group, as torch does; False: those of a group and operation."""
     begun: NDArray[np.bool_] | None = None
     """[C]: whether the device is known to have begun it; where it did on no rank, nothing is known of that."""

@@ -58,17 +58,17 @@ def details(location: Location) -> list[str]:
 
 
 def evidence_lines(location: Location) -> list[str]:
-    """Of each culprit: what to do, then what shows it."""
+    """The lines of each culprit: the advice, then the evidence."""
     return _of_each(location, lambda it: ((f"what to do: {it.advice}",) if it.advice else ()) + _shown_by(it, location))
 
 
 def advice_lines(location: Location) -> list[str]:
-    """What to do, a line for each culprit that has advice."""
+    """The advice, a line for each culprit that has some."""
     return _of_each(location, lambda culprit: (culprit.advice,) if culprit.advice else ())
 
 
 def support_lines(location: Location) -> list[str]:
-    """What shows the culprits, without what to do."""
+    """The evidence of the culprits, without advice."""
     return _of_each(location, lambda culprit: _shown_by(culprit, location))
 
 
@@ -106,7 +106,7 @@ def culprit_name(culprit: Culprit) -> str:
 
 
 def culprit_text(culprit: Culprit) -> str:
-    """What is wrong with whom, for the middle of a sentence: `rank 2 on n1 is slow in forward`."""
+    """The culprit and its fault, for the middle of a sentence: `rank 2 on n1 is slow in forward`."""
     return printable_line(f"{culprit_name(culprit)} {_condition(culprit)}")
 
 
@@ -184,7 +184,7 @@ def _place(culprit: Culprit) -> str:
 
 
 def _cost(culprit: Culprit, location: Location) -> str:
-    """What the culprit costs the job; in seconds of each step where the window has a length."""
+    """The cost of the culprit for the job; in seconds of each step where the window has a length."""
     if culprit.kind == "dead":
         return ""
     if culprit.kind == "hung":

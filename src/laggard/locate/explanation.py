@@ -1,4 +1,5 @@
-"""What explains a culprit, and what to do about it: findings of its machine that cause this kind of slowness. Pure.
+"""The explanation of a culprit, and the advice about it: findings of its machine that cause this kind of slowness.
+Pure.
 
 A finding is shown beside a culprit only where it can be the cause: clocks that disagree slow no forward pass. What all
 machines of the job have makes none of them slower than the others, and what another GPU has does not slow this one.
@@ -90,10 +91,10 @@ def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
 
 
 def advice(culprit: Culprit, findings: tuple[str, ...] = (), sure: int = 0) -> str:
-    """What to look at first: where findings explain the culprit, those. A slow rank that its machine's findings explain
-    needs no other search; what hangs or is a link may have more than one reason. What is known of the rank itself (its
-    process is stopped, it died, its threads got no CPU) comes before what its machine may have to do with it.
-    The first `sure` of the findings are its own or the whole machine's: they come before those of a GPU that may be
+    """The things to look at first: where findings explain the culprit, these. A slow rank that its machine's findings
+    explain needs no other search; what hangs or is a link may have more than one reason. What is known of the rank
+    itself (its process is stopped, it died, its threads got no CPU) comes before what its machine may have to do with
+    it. The first `sure` of the findings are its own or the whole machine's: they come before those of a GPU that may be
     another."""
     if not findings:
         return _first_look(culprit)
@@ -171,7 +172,7 @@ def _is_shared(code: str, place: Place, others: Sequence[NodeFindings]) -> bool:
 
 
 def _causes(culprit: Culprit) -> tuple[str, ...]:
-    """What the codes begin with of findings that can be the cause."""
+    """The beginnings of the codes of findings that can be the cause."""
     if culprit.kind in ("hung", "dead"):
         return _STOPPING
     if culprit.kind == "slow_link":

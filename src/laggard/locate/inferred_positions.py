@@ -18,11 +18,11 @@ SEND, RECV, ALL_TO_ALL = OPS.index("send"), OPS.index("recv"), OPS.index("all_to
 PIPELINE, EXPERTS = "pp", "ep"
 
 REGULAR_SHARE = 0.5
-"""What belongs to the work of each step stands in so many of the steps."""
+"""The share of the steps that a group must occur in to belong to the work of each step."""
 
 
 def inferred_indices(collectives: Collectives, ranks: NDArray[np.int64]) -> list[dict[str, int]]:
-    """For each of `ranks` [R], ascending, its index in its pipeline and in its group of experts; empty where it is in
+    """The index of each of `ranks` [R], ascending, in its pipeline and in its group of experts; empty where it is in
     none."""
     found: list[dict[str, int]] = [{} for _ in ranks]
     by_rank = dict(zip(ranks.tolist(), found, strict=True))

@@ -1,4 +1,4 @@
-"""What one rank did when, on its own clock, as intervals that do not overlap; when it waited. Arrays. Pure."""
+"""The times of one rank, on its own clock, as intervals that do not overlap: its work, and its waits. Arrays. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Intervals:
         return cls(starts, ends, np.concatenate(([0.0], np.cumsum(ends - starts)[:-1])) if len(starts) else starts)
 
     def until(self, times: Times) -> Times:
-        """How much of the intervals had passed by each of `times`."""
+        """The length of the intervals that had passed by each of `times`."""
         if not len(self.starts):
             return np.zeros(len(times))
         place = np.searchsorted(self.starts, times, "right") - 1
@@ -38,12 +38,12 @@ class Intervals:
         return np.where(place < 0, 0.0, self.before[place] + within)
 
     def within(self, starts: Times, ends: Times) -> Times:
-        """How much of the intervals lies between each of `starts` and of `ends`."""
+        """The length of the intervals that lies between each of `starts` and of `ends`."""
         return self.until(ends) - self.until(starts)
 
 
 def waits(starts: Times, ends: Times, waited: Times) -> Intervals:
-    """When a rank waited: sends and receives that it waits for together are one wait.
+    """The intervals in which a rank waited: sends and receives that it waits for together are one wait.
 
     `starts`, `ends` and `waited` [C] are of its collectives; nan where one never ended, or nothing is known of how long
     it waited. A wait is over when its collective ends, and began `waited` before; where that is not known, when the

@@ -22,18 +22,18 @@ Floats = NDArray[np.floating[Any]]
 """Numbers of any precision: the arrays of the largest jobs are in single precision."""
 
 WINDOW_STEPS = 128
-"""How many of a job's newest steps are kept, whatever their length."""
+"""The number of a job's newest steps that are kept, whatever their length."""
 
 WINDOW_SECONDS = 20.0
-"""Of shorter steps, those of so many seconds are kept: what slows a rank for a moment lasts seconds, and many short
+"""The time whose steps are kept, where they are shorter: what slows a rank for a moment lasts seconds, and many short
 steps within one moment are no better evidence than one."""
 
 MAX_WINDOW_STEPS = 1365
-"""And never more: as many as a rank file holds."""
+"""The most steps that are kept: as many as a rank file holds."""
 
 
 def window_length(durations: Floats) -> int:
-    """How many of the last steps are kept, of which `durations` (seconds, nan where unknown) are the lengths, ascending
+    """The number of the last steps that are kept. `durations` (seconds, nan where unknown) are their lengths, ascending
     by step: WINDOW_SECONDS of them, at least WINDOW_STEPS, at most MAX_WINDOW_STEPS."""
     backwards = np.cumsum(np.nan_to_num(durations[: -MAX_WINDOW_STEPS - 1 : -1]))
     return max(WINDOW_STEPS, int(np.searchsorted(backwards, WINDOW_SECONDS)) + 1)
@@ -61,8 +61,8 @@ class RankState(NamedTuple):
 
 
 class LastBeat(NamedTuple):
-    """Where a rank without an end stood when its recording says so for the last time: it had finished no step for
-    `quiet_seconds`, on its own clock. `beat` is as of then."""
+    """The last place that a recording tells of a rank without an end: it had finished no step for `quiet_seconds`, on
+    its own clock. `beat` is as of then."""
 
     quiet_seconds: float
     phase: str | None
@@ -100,31 +100,31 @@ class JobTimings:
     """[FIRST_STEPS, R, len(PHASES)]: own time in the first steps after the warm-up, of the ranks that are `alone`; nan
     of others, None where no rank is, or where they are not known."""
     waits_recorded: bool = True
-    """Whether anything says when a rank waited. Where nothing does, work cannot be told from waiting."""
+    """True where anything says when a rank waited. Where nothing does, work cannot be told from waiting."""
     collectives: Collectives | None = None
     """Each collective of each rank; None where the source has none, as a live job's rows."""
     step_starts: Floats | None = None
     """[S, R]: when each rank began each step, on the clock of its collectives; None of a live job."""
     live: bool = False
-    """Whether a collector watches, or watched, the job: then a verdict is drawn again and again."""
+    """True where a collector watches, or watched, the job: then a verdict is drawn again and again."""
     unseen_waits: tuple[int, ...] = ()
     """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
     last_beats: tuple[LastBeat | None, ...] = ()
     """R, None of ranks that ended; empty where nothing recorded says where those stood that have no end."""
     steps_recorded: bool = True
-    """Whether the source tells steps at all: a Flight Recorder's dump does not."""
+    """True where the source tells steps at all: a Flight Recorder's dump does not."""
     script: str | None = None
     """The name of the script that trained, by a recording; of a live job the rows have it."""
     started_at: float | None = None
-    """When its first rank began, in Unix seconds, by a recording."""
+    """The Unix time, in seconds, at which its first rank began, by a recording."""
     own_threads: tuple[OwnThreads | None, ...] = ()
     """R: how the threads beside each rank's training ran; empty where nothing tells."""
     profiled: bool = False
-    """Whether a profiler recorded the job: a few steps, and often a few ranks by choice."""
+    """True where a profiler recorded the job: a few steps, and often a few ranks by choice."""
 
 
 class RankInfo(NamedTuple):
-    """Where a rank runs, and its state."""
+    """The place where a rank runs, and its state."""
 
     node: str | None
     gpu: str | None
@@ -133,10 +133,11 @@ class RankInfo(NamedTuple):
 
 
 WARM_UP_STEPS = 2
-"""Allocation, compilation and the first input are not the machine's speed."""
+"""The number of steps at a job's beginning that are left out: allocation, compilation and the first input are not the
+machine's speed."""
 
 FIRST_STEPS = 16
-"""So many of a job's first steps are kept of the ranks whose work nobody else does."""
+"""The number of a job's first steps that are kept of the ranks whose work nobody else does."""
 
 STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
 """The columns of a step_table()."""

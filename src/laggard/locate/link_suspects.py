@@ -1,4 +1,5 @@
-"""Whose collectives a live job is asked for: the ranks that may sit at a slow link, and equal ones. Pure.
+"""The ranks of a live job that are asked for their collectives: those that may sit at a slow link, and equal ones.
+Pure.
 
 The rank that waits least in a step waits for nobody: what it waits is transfer. Where that is little, no link holds the
 job up.
@@ -20,7 +21,8 @@ MIN_TRANSFER_SHARE = 0.02
 """The least share of a step that transfers take where a slow link is worth a question."""
 
 MAX_RANKS = 64
-"""Of so many ranks the collectives are asked for; of a larger job, those of the suspect group and of equal ones."""
+"""The most ranks that are asked for their collectives; in a larger job, those of the suspect group and of equal
+ones."""
 
 
 def link_suspects(timings: JobTimings, rows: Mapping[int, RankRow]) -> tuple[int, ...]:

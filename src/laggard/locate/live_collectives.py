@@ -43,7 +43,7 @@ def with_collectives(
 
 
 def _places(it: RankCollectives, row: RankRow, groups: dict[ProcessGroup, int]) -> list[tuple[int, int]]:
-    """Of each lane the number of its group, which is added to `groups` where it is new, and its operation's."""
+    """The number of each lane's group, which is added to `groups` where it is new, and that of its operation."""
     members = {group.name: members_of(group.runs) for group in declared_groups(row)}
     found = []
     for lane in it.lanes:

@@ -1,4 +1,4 @@
-"""Which ranks of a live job do the same work, from the process groups in their facts. Pure."""
+"""The ranks of a live job that do the same work, from the process groups in their facts. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from laggard.rankfile.members import Run, index_in, members_of, parse_runs, size
 from laggard.wire.ranks import RankRow
 
 MAX_GROUPS = 64
-"""As many lanes as a rank file has."""
+"""The most groups of a rank: as many as a rank file has lanes."""
 
 PIPELINE = "pp"
 
@@ -58,7 +58,7 @@ def live_positions(rows: Mapping[int, RankRow]) -> LivePositions:
 
 
 def indices_by_role(rows: Mapping[int, RankRow]) -> dict[int, dict[str, int]]:
-    """For each rank, ascending, its place by role in which members do different work; empty where it says of none."""
+    """The place of each rank, ascending, by role in which members do different work; empty where it says of none."""
     found: dict[int, dict[str, int]] = {}
     pairs: set[tuple[int, int]] = set()
     for rank in sorted(rows):

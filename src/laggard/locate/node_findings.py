@@ -8,17 +8,17 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 UNLISTED: Final = ""
-"""In place of the UUID of a GPU that the machine's driver does not list, as one that fell off the bus."""
+"""The stand-in for the UUID of a GPU that the machine's driver does not list, as one that fell off the bus."""
 
 UNNAMED: Final = "?"
-"""In place of that of a GPU whose name does not say which it is."""
+"""The stand-in for the UUID of a GPU whose name does not say which it is."""
 
 
 _WHOLE_GPU = "GPU-"
 
 
 class Place(enum.Enum):
-    """Where a finding is, seen from a rank."""
+    """The place of a finding, seen from a rank."""
 
     OWN = "of its GPU, or of something near it"
     MACHINE = "of the whole machine"
@@ -36,8 +36,8 @@ class NodeFindings(NamedTuple):
     gpus: tuple[str, ...] = ()
 
     def place(self, code: str, gpu: str | None) -> Place:
-        """Where the finding is for a rank that trains on the GPU with the UUID `gpu`. Where the machine does not list
-        that, nobody can say: it may be a part of any (MIG). A whole one that fell off the bus is the finding's."""
+        """The place of the finding for a rank that trains on the GPU with the UUID `gpu`. Where the machine does not
+        list that, nobody can say: it may be a part of any (MIG). A whole one that fell off the bus is the finding's."""
         if code not in self.of_gpus:
             return Place.MACHINE
         about = self.of_gpus[code]

@@ -1,4 +1,4 @@
-"""How the Python threads beside a rank's training ran, as its facts tell. Pure."""
+"""The Python threads beside a rank's training, as its facts tell of them. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MAX_NAMES: Final = 4
 
 
 class OwnThreads(NamedTuple):
-    """Of the Python threads beside the training: the share of the time for which they ran, all together, how much too
-    late a sleeping one woke, on average (seconds), and the names of the busiest."""
+    """The Python threads beside the training: the share of the time for which they ran, all together, how much too late
+    a sleeping one woke, on average (seconds), and the names of the busiest."""
 
     busy: float
     late_seconds: float
@@ -23,7 +23,7 @@ class OwnThreads(NamedTuple):
 
 
 def own_threads(facts: Mapping[str, Any]) -> OwnThreads | None:
-    """What a rank's facts tell of its threads; None where they tell nothing, or what cannot be."""
+    """The threads that a rank's facts tell of; None where they tell nothing, or what cannot be."""
     told = facts.get(OWN_THREADS)
     if not isinstance(told, dict):
         return None

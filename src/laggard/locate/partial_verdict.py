@@ -1,4 +1,4 @@
-"""What one part of the analysis (crashes, hangs, slow ranks) contributes to the verdict on a job."""
+"""The part that one analysis (crashes, hangs, slow ranks) contributes to the verdict on a job."""
 
 from __future__ import annotations
 

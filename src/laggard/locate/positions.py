@@ -47,7 +47,7 @@ class Membership(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a rank stands: its index in its group of each role and its groups, as far as they were declared, and its
+    """The position of a rank: its index in its group of each role and its groups, as far as they were declared, and its
     index by role as far as it was inferred."""
 
     position: Mapping[str, int]

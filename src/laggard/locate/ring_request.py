@@ -9,7 +9,7 @@ from typing import Final
 from laggard.model import Culprit
 
 _NODES: Final = 4
-"""A ring in pairs needs three nodes, and a fourth so that each suspect meets two others."""
+"""The number of nodes of a ring in pairs: it needs three, and a fourth so that each suspect meets two others."""
 _MAX_SUSPECTS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,80}")
 

@@ -116,7 +116,8 @@ def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> Part
 
 
 class _SlowRanks(NamedTuple):
-    """What comparing the steps contributes. `conclusive`: whether a job without culprits may be called healthy."""
+    """The part that comparing the steps contributes. `conclusive`: whether a job without culprits may be called
+    healthy."""
 
     culprits: tuple[Culprit, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -159,7 +160,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:
-    """Why no rank is compared: one that waits for a slow one, in its tensor-parallel group say, looks slow itself."""
+    """The note that no rank is compared: one that waits for a slow one, in its tensor-parallel group say, looks slow
+    itself."""
     text = (
         f"C++ waits for collectives of {ranks_text(timings.unseen_waits)}, as in compiled graphs, which no hook sees:"
         " work cannot be told from waiting for others"
@@ -177,7 +179,8 @@ def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:
 
 
 def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, ...]:
-    """Why no verdict can be drawn from the steps. From a source that has none, nothing was expected of them."""
+    """The notes on why no verdict can be drawn from the steps. From a source that has none, nothing was expected of
+    them."""
     if timings.steps_recorded:
         return (_too_little_note(timings), *least_wait_notes(timings))
     if hung != NOTHING_FOUND:
@@ -194,7 +197,7 @@ def _too_little_note(timings: JobTimings) -> Note:
 
 
 def _typical_step(timings: JobTimings, steps: Steps | None) -> float | None:
-    """How many seconds a step of the job usually takes. While there are too few to tell, the longest of them: as a rule
+    """The seconds that a step of the job usually takes. While there are too few to tell, the longest of them: as a rule
     the first, with all that is set up and compiled in it. None where no step is known."""
     if steps is not None:
         return float(np.median(steps.duration))

@@ -42,11 +42,11 @@ MOVED_DEFAULTS: Final = (
     MovedDefault("NCCL_NET_GDR_C2C", (2, 27), "0", "1"),
     MovedDefault("NCCL_PXN_C2C", (2, 28), "0", "1"),
 )
-"""From NCCL's user guide and the source of its releases."""
+"""The defaults that changed, from NCCL's user guide and the source of its releases."""
 
 
 class LogSummary(NamedTuple):
-    """What a log shows of a run, for comparison."""
+    """The facts that a log shows of a run, for comparison."""
 
     versions: tuple[str, ...]
     networks: tuple[str, ...]

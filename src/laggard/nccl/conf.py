@@ -17,7 +17,7 @@ class NcclConf(NamedTuple):
     """The contents of one settings file."""
 
     settings: Mapping[str, str]
-    """As NCCL takes them: it does not set a variable a second time, so the first line of a name wins."""
+    """The settings as NCCL takes them: it does not set a variable a second time, so the first line of a name wins."""
     ineffective: tuple[tuple[int, str], ...]
     """Lines that look like settings and are none: (line number, reason)."""
 

@@ -46,17 +46,19 @@ NO_NUMBERS: Final = (
 _GPU_CLOCK: Final = "kernel_gpu"
 
 MIN_COLLECTIVES: Final = 20
-"""How many collectives that all ranks of a communicator recorded are needed."""
+"""The least number of collectives that all ranks of a communicator must have recorded."""
 
 _LAST_SHARE: Final = 0.6
-"""In how many of them a rank must be the last."""
+"""The least share of them in which a rank must be the last."""
 
 _MIN_LATE_MICROSECONDS: Final = 20.0
 _MIN_LATE_SHARE: Final = 0.1
-"""How much less than the median it must have run: kernels on equal ranks differ by a few microseconds."""
+"""The least share by which it must have run shorter than the median: kernels on equal ranks differ by a few
+microseconds."""
 
 _OWN_WAIT_SHARE: Final = 0.3
-"""How much it may wait itself, of what its peers wait, over all its communicators: who waits more is delayed itself."""
+"""The largest share of its peers' waiting that it may wait itself, over all its communicators: who waits more is
+delayed itself."""
 
 
 class Member(NamedTuple):
@@ -86,8 +88,8 @@ class LastArrival(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """What the files say. `compared`: collectives that all ranks of their communicator recorded; `ranks` and
-    `ranks_seen` are of the largest communicator; `incomplete`: communicators of which ranks are not seen."""
+    """The arrivals that the files tell. `compared`: collectives that all ranks of their communicator recorded; `ranks`
+    and `ranks_seen` are of the largest communicator; `incomplete`: communicators of which ranks are not seen."""
 
     late: tuple[LastArrival, ...]
     compared: int
@@ -194,7 +196,7 @@ def _text(value: Any) -> str:
 
 
 class _Tally:
-    """What a rank's collectives add up to, over all its communicators."""
+    """The sums over a rank's collectives, of all its communicators."""
 
     def __init__(self) -> None:
         self.last: dict[Member, list[tuple[float, float]]] = {}  # (late, running) of those in which it was the last
@@ -296,7 +298,7 @@ def _largest(members: Iterable[Member]) -> Member | None:
 
 
 def gaps_of(log: InspectorLog, arrivals: Arrivals) -> Iterator[str]:
-    """What could not be used, and why, a line each."""
+    """The gaps: what could not be used, and why, a line each."""
     if log.torn:
         yield f"{log.torn} torn or impossible lines were left out"
     if log.host_clock:

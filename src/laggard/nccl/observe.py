@@ -32,7 +32,8 @@ _MAX_DESCRIPTORS = 65536
 
 
 def observe(log: PrivateLog | None, environ: Mapping[str, str], rank: int | None = None) -> Transport:
-    """What is known now. `log`: what prepare_log() returned. `rank`: the rank in the job, where the caller knows it."""
+    """The transport as far as it is known now. `log`: what prepare_log() returned. `rank`: the rank in the job, where
+    the caller knows it."""
     process = log.read() if log else None
     version = loaded_version(_PROC)
     source = "library" if version else ""
@@ -60,7 +61,8 @@ def nccl_variables(environ: Mapping[str, str], without: tuple[str, ...] = ()) ->
 
 
 def count_open_uverbs(proc: str) -> int | None:
-    """How many descriptors of RDMA devices a process has open; None: they cannot be counted. `proc`: /proc/self."""
+    """The number of descriptors of RDMA devices that a process has open; None: they cannot be counted. `proc`:
+    /proc/self."""
     try:
         numbers = os.listdir(f"{proc}/fd")[:_MAX_DESCRIPTORS]
     except OSError:

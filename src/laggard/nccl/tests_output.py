@@ -31,7 +31,7 @@ class TestRow(NamedTuple):
 
 class TestsOutput(NamedTuple):
     operation: str
-    """As the tuner's table names it; empty: the output does not name it."""
+    """The operation as the tuner's table names it; empty: the output does not name it."""
     ranks: int
     """0: not known."""
     nodes: int

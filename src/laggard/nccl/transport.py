@@ -1,4 +1,5 @@
-"""Which transports one rank's NCCL uses, as the training process itself reports it: a small value in its rank file.
+"""The transports that one rank's NCCL uses, as the training process itself reports them: a small value in its rank
+file.
 
 Standard library only. The training process writes it, the agent reads it, and each side bounds its size.
 """
@@ -24,7 +25,7 @@ LOG_STATES: Final = {
     LOG_OF_THE_USER: "the user has set NCCL_DEBUG, whose log is not laggard's to read",
     LOG_NONE: "NCCL was not asked to log",
 }
-"""What is known of NCCL's log, by `Transport.log`."""
+"""The words for what is known of NCCL's log, by `Transport.log`."""
 
 _FORMAT: Final = 1
 _KEPT_LONGEST: Final = (
@@ -41,7 +42,7 @@ _MAX_VALUE_CHARACTERS = 256
 
 
 class Transport(NamedTuple):
-    """What one rank reports of its NCCL."""
+    """The report of one rank on its NCCL."""
 
     nccl_version: str
     """The version of the loaded library, `2.27.5`; empty: none is loaded, or its version cannot be found."""
@@ -54,7 +55,7 @@ class Transport(NamedTuple):
     log: str
     """A key of LOG_STATES."""
     process: NcclProcess
-    """What NCCL's log shows; empty unless `log` is `read`. Its host and pid are not in the JSON."""
+    """The process as NCCL's log shows it; empty unless `log` is `read`. Its host and pid are not in the JSON."""
     rank: int | None = None
     """The rank in the job, where the caller knows it; None: the rank in the process's largest communicator counts."""
 
@@ -154,7 +155,8 @@ _SHORTENERS: Final = (
     _truncate("listed", 0),
     _truncate("ways", 0),
 )
-"""They are applied in this order until the document fits. After the last one it fits, whatever the characters."""
+"""The ways to shorten the document. They are applied in this order until the document fits. After the last one it fits,
+whatever the characters."""
 
 
 def _transport(document: Any) -> Transport:

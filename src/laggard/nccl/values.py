@@ -21,7 +21,7 @@ _MORE_CTAS: Final[Version] = (2, 25)
 
 
 class ValueProblem(NamedTuple):
-    """What is wrong with a value."""
+    """The problem of a value."""
 
     text: str
     ignored: bool
@@ -49,7 +49,7 @@ def parse_level(value: str) -> str | None:
 
 
 def check_value(variable: Variable, value: str, version: Version) -> ValueProblem | None:
-    """What is wrong with this value for NCCL of `version` (`()`: not known); None: nothing."""
+    """The problem of this value for NCCL of `version` (`()`: not known); None: nothing."""
     allowed = variable.values
     if not allowed or not value:  # NCCL takes an empty value for none
         return None

@@ -18,7 +18,7 @@ TABLE_VERSION: Final[Version] = (2, 30, 7)
 
 
 class Category(enum.Enum):
-    """What a variable is for. The values are those of the table's second column."""
+    """The purpose of a variable. The values are those of the table's second column."""
 
     SAFETY = "A1"
     """Correctness, safety and identity: not to be tuned."""
@@ -29,7 +29,7 @@ class Category(enum.Enum):
     TUNING = "C"
     """Algorithm, protocol, channels, transport: what a tuner may try."""
     SOCKETS = "C3"
-    """For sockets only."""
+    """The variables for sockets only."""
     OBSERVABILITY = "D"
     """Logs, plugins, observability."""
     OBSOLETE = "E"
@@ -53,7 +53,7 @@ class Variable(NamedTuple):
     """A range (`0..7`, `1..`), words separated by commas, `int`, or the name of a grammar (`algo`, `proto`, `level`,
     `netdevs`); empty: any text."""
     documented: bool
-    """Whether it is in NCCL's user guide."""
+    """True where it is in NCCL's user guide."""
     note: str
 
 

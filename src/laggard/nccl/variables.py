@@ -23,8 +23,8 @@ _VERSION_WORD = re.compile(r"[0-9]{1,9}")
 
 @functools.cache
 def variables() -> Mapping[str, Variable]:
-    """By name: the variables of TABLE_VERSION, those of earlier versions, and those of plugins without a prefix of
-    their own."""
+    """The known variables by name: the variables of TABLE_VERSION, those of earlier versions, and those of plugins
+    without a prefix of their own."""
     return {variable.name: variable for rows in (CURRENT, REMOVED, INTERNAL) for variable in parse_rows(rows)}
 
 
@@ -36,7 +36,7 @@ def parse_rows(rows: str) -> Iterator[Variable]:
 
 
 def other_reader(name: str) -> str | None:
-    """Which software besides NCCL reads the variable `name`: a plugin, a framework, a build. None: none that is
+    """The software besides NCCL that reads the variable `name`: a plugin, a framework, a build. None: none that is
     known."""
     if name in OTHER_READERS:
         return OTHER_READERS[name]

@@ -17,14 +17,14 @@ from prometheus_client import Metric
 from laggard.errors import UsageError
 
 MAX_POINTS: Final = 50_000
-"""In one message. It has some megabytes then; OpenTelemetry's Collector takes 20 MiB by default."""
+"""The most points in one message. It has some megabytes then; OpenTelemetry's Collector takes 20 MiB by default."""
 
 _CUMULATIVE: Final = 2  # AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 _NO_VALUE: Final = 1  # DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 
 class Described(NamedTuple):
-    """What all points of a metric share. `kind` is Prometheus' type."""
+    """The description that all points of a metric share. `kind` is Prometheus' type."""
 
     name: str
     kind: str

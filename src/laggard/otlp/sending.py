@@ -1,4 +1,4 @@
-"""Whether a daemon sends its metrics at all: what is needed for that is loaded only then."""
+"""The switch that makes a daemon send its metrics: what is needed for that is loaded only where they are sent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def sending(
     families: Callable[[], Iterable[Metric]],
     exports: Counter[str],
 ) -> Iterator[None]:
-    """While it lasts, what `families` makes is sent to `destination`, and `exports` counts; nothing where there is
-    none. `service` and `instance` are what Prometheus calls job and instance."""
+    """Sends what `families` makes to `destination` while it lasts, and `exports` counts; nothing where there is none.
+    `service` and `instance` are what Prometheus calls job and instance."""
     if destination is None:
         yield
         return

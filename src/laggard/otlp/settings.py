@@ -1,4 +1,4 @@
-"""What the settings of a daemon say of OTLP, checked."""
+"""The settings of a daemon for OTLP, checked."""
 
 from __future__ import annotations
 

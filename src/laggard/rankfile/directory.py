@@ -30,8 +30,8 @@ def own_directory(base: str) -> str:
 
 
 def log_directory(base: str) -> str:
-    """Where this user's processes keep NCCL's private logs: hidden in own_directory(), or in `base` under a name of
-    their own. Raises OSError as own_directory() does."""
+    """The directory where this user's processes keep NCCL's private logs: hidden in own_directory(), or in `base` under
+    a name of their own. Raises OSError as own_directory() does."""
     own = own_directory(base)
     return os.path.join(own, ".nccl" if own != base else f".nccl-{os.geteuid()}")
 

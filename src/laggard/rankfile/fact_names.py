@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 TRANSPORT: Final = "transport"
-"""Which transports its NCCL uses: the document that laggard.nccl.transport.Transport.to_json() writes."""
+"""The transports that its NCCL uses: the document that laggard.nccl.transport.Transport.to_json() writes."""
 
 GPU: Final = "gpu"
 """The UUID of the GPU that it trains on, by the tensors of its model and collectives. Newer than the identity's."""
 
 ENDING: Final = "ending"
-"""How Python left the process, where not with status 0: {exit_code, at_seconds (CLOCK_MONOTONIC), exception (its type),
-others_failed: whether such an exception comes when other ranks are gone}."""
+"""The way in which Python left the process, where not with status 0: {exit_code, at_seconds (CLOCK_MONOTONIC),
+exception (its type), others_failed: whether such an exception comes when other ranks are gone}."""
 
 UNNAMED_COLLECTIVES: Final = "unnamed_collectives"
-"""Why the hooks cannot name the collectives that C++ makes, a key of UNNAMED_REASONS; absent while they can, or while
-C++ has made none."""
+"""The reason why the hooks cannot name the collectives that C++ makes, a key of UNNAMED_REASONS; absent while they can,
+or while C++ has made none."""
 
 UNSEEN_WAITS: Final = "unseen_waits"
 """True where C++ waits for the rank's collectives step after step, so that its own time holds waits; absent else."""
@@ -25,14 +25,14 @@ SCRIPT: Final = "script"
 """The name of the script or module that trains, without its folder and without its arguments."""
 
 STARTED: Final = "started"
-"""When the hooks began, in Unix seconds of the node's clock."""
+"""The time at which the hooks began, in Unix seconds of the node's clock."""
 
 GROUPS: Final = "groups"
 """The members of its process groups, {lane's group: members} as member_runs() of rankfile/members.py writes them."""
 
 OWN_THREADS: Final = "own_threads"
-"""How the Python threads beside the training ran of late: {seconds, busy_seconds (CPU, all together), late_seconds (how
-much too late a sleeping thread woke, on average, less its time in the run queue), names (of the busiest)}."""
+"""The Python threads beside the training, as they ran of late: {seconds, busy_seconds (CPU, all together), late_seconds
+(how much too late a sleeping thread woke, on average, less its time in the run queue), names (of the busiest)}."""
 
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"
@@ -60,4 +60,4 @@ UNNAMED_REASONS: Final = {
         " 2.15 and newer",
     ),
 }
-"""By reason: what is wrong, and how to correct it."""
+"""The fault and the correction, by reason."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 MAX_RUNS: Final = 64
-"""A group of more runs is left out: its numbers follow no pattern."""
+"""The most runs of a group; one of more is left out: its numbers follow no pattern."""
 
 MAX_NUMBERS: Final = 600
-"""Of all groups of a rank together: at seven digits each they take half of the room for facts."""
+"""The most numbers of all groups of a rank together: at seven digits each they take half of the room for facts."""
 
 
 class Run(NamedTuple):
@@ -35,8 +35,8 @@ def member_runs(members: Sequence[int]) -> list[int] | None:
 
 
 def _run_from(members: Sequence[int], place: int) -> tuple[int, int]:
-    """How many of the members from `place` on have one distance, and that distance. Two alone are no run: the second
-    may begin a longer one."""
+    """The number of the members from `place` on that have one distance, and that distance. Two alone are no run: the
+    second may begin a longer one."""
     stride = members[place + 1] - members[place] if place + 1 < len(members) else 1
     count = 1
     while stride > 0 and place + count < len(members) and members[place + count] - members[place + count - 1] == stride:

@@ -55,8 +55,8 @@ class Collective(NamedTuple):
 
 
 class LiveState(NamedTuple):
-    """What the rank is doing at this moment. `phase`: index into constants.PHASES, or -1. `progress_ns`: when the rank
-    last entered or left a phase."""
+    """The activity of the rank at this moment. `phase`: index into constants.PHASES, or -1. `progress_ns`: when the
+    rank last entered or left a phase."""
 
     collective: layout.CollectiveInFlight | None
     phase: int

@@ -23,11 +23,12 @@ from laggard.rankfile.reader import RankFileError
 MARK_SUFFIX: Final = ".unseen"
 MARK_KEY: Final = "laggard_unseen"
 STARTING, UNSEEN = "starting", "unseen"
-"""It has torch and may become a rank; it trained, and nothing of it was recorded."""
+"""The states of a process with a mark: it has torch and may become a rank; or it trained, and nothing of it was
+recorded."""
 
 MAX_BYTES: Final = 4096
 MAX_MARKS: Final = 64
-"""Of one user on a node; a process beyond leaves none."""
+"""The most marks of one user on a node; a process beyond leaves none."""
 
 MAX_TEXT: Final = 256
 _MAX_NUMBER: Final = 1 << 31
@@ -35,7 +36,7 @@ _EXPIRE_SECONDS: Final = 600.0
 
 
 class UnseenMark(NamedTuple):
-    """What a mark says. `at`: Unix time. `process`: as process_identity.own_identity()."""
+    """The content of a mark. `at`: Unix time. `process`: as process_identity.own_identity()."""
 
     kind: str
     job_id: str

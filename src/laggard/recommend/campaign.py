@@ -1,4 +1,4 @@
-"""What a campaign of measured runs says: the best configuration of each platform, with what is as fast; which ZeRO
+"""The results of a campaign of measured runs: the best configuration of each platform, with what is as fast; which ZeRO
 stage wins at which accumulation; what the best gains over the baseline. Pure."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a ZeRO stage communicates in an optimizer step, and how long that takes under the alpha-beta model. Pure.
+"""The communication of a ZeRO stage in an optimizer step, and the time that it takes under the alpha-beta model. Pure.
 
 Volumes are those of Rajbhandari and others, ZeRO (2020). DeepSpeed's stages 1 and 2 reduce gradients with all-reduces
 (`use_multi_rank_bucket_allreduce`), so these stand here, not the reduce-scatters of the paper.
@@ -10,7 +10,7 @@ import math
 from typing import Final, NamedTuple
 
 WEIGHT_BYTES: Final = 2
-"""bf16 or fp16."""
+"""The bytes of a weight in bf16 or fp16."""
 
 
 class Collective(NamedTuple):
@@ -22,8 +22,8 @@ class Collective(NamedTuple):
 
 
 class Network(NamedTuple):
-    """What alpha-beta needs of a cluster. `bus_bandwidth`: bytes per second as nccl-tests has busbw, of large messages;
-    `latency`: seconds of one step of a ring or a tree."""
+    """The facts of a cluster that alpha-beta needs. `bus_bandwidth`: bytes per second as nccl-tests has busbw, of large
+    messages; `latency`: seconds of one step of a ring or a tree."""
 
     gpus: int
     bus_bandwidth: float

@@ -1,4 +1,4 @@
-"""Where one ZeRO stage overtakes another, from measured step times. Pure.
+"""The point where one ZeRO stage overtakes another, from measured step times. Pure.
 
 Two stages are compared at the same micro-batch and accumulation, so that what both compute cancels. What is left of an
 optimizer step is linear in the accumulation g: the stage that communicates in each micro-step takes r * g more, the
@@ -20,7 +20,8 @@ from laggard.recommend.runs import Configuration, by_platform
 Floats = npt.NDArray[np.float64]
 
 MIN_POINTS: Final = 3
-"""A line through two points has no residuals: they bound the crossing, and say nothing about the noise."""
+"""The least number of points for a fit. A line through two points has no residuals: they bound the crossing, and say
+nothing about the noise."""
 _DRAWS: Final = 4000
 _LEVELS: Final = (0.05, 0.95)
 _SEED: Final = 20251117
@@ -36,7 +37,7 @@ class Comparison(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Where a line crosses zero, and an interval that holds it with 90 %."""
+    """The point where a line crosses zero, and an interval that holds it with 90 %."""
 
     crossing: float | None
     low: float | None
@@ -44,8 +45,8 @@ class Bounds(NamedTuple):
 
 
 class Crossover(NamedTuple):
-    """Where two stages of a platform are as fast as each other. `low` to `high` holds the crossing with 90 %; None: not
-    known, or without a bound."""
+    """The point where two stages of a platform are as fast as each other. `low` to `high` holds the crossing with 90 %;
+    None: not known, or without a bound."""
 
     platform: str
     lower_stage: int
@@ -55,7 +56,8 @@ class Crossover(NamedTuple):
     low: float | None
     high: float | None
     basis: str
-    """fit: of three points and more; bracket: between two neighbours; one_side: one stage wins everywhere."""
+    """The basis of the point. fit: of three points and more; bracket: between two neighbours; one_side: one stage wins
+    everywhere."""
 
     @property
     def winner_everywhere(self) -> int | None:

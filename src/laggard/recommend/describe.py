@@ -10,7 +10,7 @@ from laggard.terminal.parts import Line, plain_text
 from laggard.text.words import ascii_line, counted, printable_line
 
 _SHELL = ("export ", "unset ")
-"""What begins with these is to be copied, all of it."""
+"""The beginnings of texts that are to be copied as a whole."""
 
 
 def render_recommendation(found: Recommendation) -> str:

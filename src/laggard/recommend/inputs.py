@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Inputs(NamedTuple):
     situation: Situation
     unknown: tuple[str, ...]
-    """What of the files could not be judged."""
+    """The parts of the files that could not be judged."""
     deepspeed_path: str | None
 
 

@@ -1,4 +1,4 @@
-"""What layered gradient accumulation and modular pipelines save (arXiv 2106.02679). Pure.
+"""The savings of layered gradient accumulation and modular pipelines (arXiv 2106.02679). Pure.
 
 With the usual accumulation gradients are complete in the last micro-step, whose backward pass alone can hide their
 reduction. Layered accumulation runs all micro-batches of a layer before the next layer: its reduction is hidden by the

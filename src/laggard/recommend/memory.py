@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 BUFFERS_BYTES: Final = 4e9
-"""CUDA's context, NCCL's buffers, buckets and what the allocator cannot use: what DeepSpeed jobs are seen to need."""
+"""The bytes of CUDA's context, NCCL's buffers, buckets and what the allocator cannot use: what DeepSpeed jobs are seen
+to need."""
 
 
 class StateBytes(NamedTuple):
@@ -23,7 +24,7 @@ class MemoryPlan(NamedTuple):
     gpu_bytes: float
     state: StateBytes = StateBytes()
     resident_bytes: float = 0.0
-    """What each GPU holds besides, such as the teacher of a distillation."""
+    """The bytes that each GPU holds besides, such as the teacher of a distillation."""
     buffers_bytes: float = BUFFERS_BYTES
 
 
@@ -39,9 +40,9 @@ class ActivationBounds(NamedTuple):
     """The bytes that one unit of micro-batch takes, as far as runs tell."""
 
     low: float
-    """From the runs that were out of memory; 0: none was."""
+    """The bound by the runs that were out of memory; 0: none was."""
     high: float | None
-    """From the runs that fitted; None: none did."""
+    """The bound by the runs that fitted; None: none did."""
 
     @property
     def consistent(self) -> bool:

@@ -1,4 +1,4 @@
-"""How well one configuration does on all platforms: the performance portability of Pennycook, Sewall and Lee (2016),
+"""The success of one configuration on all platforms: the performance portability of Pennycook, Sewall and Lee (2016),
 the harmonic mean of its efficiency over the platforms, and 0 where one of them cannot run it. Efficiency is the speed
 over that of the platform's best known configuration. Pure."""
 
@@ -22,7 +22,7 @@ class Portability(NamedTuple):
     value: float | None
     """None: it was not measured on every platform, and ran on those where it was."""
     efficiencies: dict[str, float]
-    """By platform; 0: out of memory."""
+    """The efficiency by platform; 0: out of memory."""
     missing: tuple[str, ...]
     """The platforms where it was not measured."""
 

@@ -21,12 +21,13 @@ MIN_SHARE: Final = 0.6
 """The share of the rows that a relation must hold for, to be one; and never fewer than MIN_ROWS."""
 MIN_ROWS: Final = 3
 KEPT_DEVIATION: Final = 0.01
-"""Rows that keep a relation do so within this share: rounding, and times that were taken apart."""
+"""The share within which rows keep a relation: rounding, and times that were taken apart."""
 BROKEN_DEVIATION: Final = 0.015
-"""A row that is further off than this breaks it. Between the two nothing is said."""
+"""The share from which on a row that is off breaks a relation. Between the two nothing is said."""
 TREND_KEPT_DEVIATION: Final = 0.3
 TREND_BROKEN_DEVIATION: Final = 1.0
-"""A row that is more than twice or less than half of what the others' power law expects."""
+"""The deviation of a row that breaks a trend: more than twice or less than half of what the others' power law
+expects."""
 MAX_COLUMNS: Final = 12
 MAX_ERRORS: Final = 50
 _LARGEST: Final = 1e30
@@ -53,7 +54,7 @@ class TableError(NamedTuple):
     """A row that breaks a relation which most rows keep. `expected`: what `relation.result` should be there."""
 
     place: int
-    """Of the row among the rows, from 0."""
+    """The place of the row among the rows, from 0."""
     relation: Relation
     measured: float
     expected: float
@@ -90,7 +91,7 @@ class _Candidate(NamedTuple):
     """The share of rows that keep it."""
     expected: Floats
     off: Floats
-    """By how much each row breaks it, as a share."""
+    """The share by which each row breaks it."""
 
 
 def _is_usual(values: Floats) -> npt.NDArray[np.bool_]:

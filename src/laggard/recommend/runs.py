@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 TIE_RATIO: Final = 0.01
-"""Runs whose speeds differ by less are as fast as each other: training steps repeat within about this much."""
+"""The share within which runs are as fast as each other: training steps repeat within about as much."""
 
 
 class Run(NamedTuple):

@@ -1,4 +1,4 @@
-"""How a training scales with its nodes. Pure.
+"""The scaling of a training with its nodes. Pure.
 
 The scaling factor is the throughput per GPU of the larger configuration over that of the smaller one. Z-gain is what
 partitioned optimizer states, gradients and weights add to the largest batch: the memory that ZeRO frees grows with the
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 ALARM_RATIO: Final = 0.8
-"""RDMA scales better than this on every published cluster; below it something holds the job up."""
+"""The scaling factor below which something holds the job up: RDMA scales better on every published cluster."""
 
 
 class Point(NamedTuple):
@@ -31,9 +31,9 @@ class Scaling(NamedTuple):
     point: Point
     per_gpu: float | None
     factor: float | None
-    """Over the smallest configuration of the group."""
+    """The throughput per GPU over that of the smallest configuration of the group."""
     step_factor: float | None
-    """Over the next smaller one: where the loss happens."""
+    """The throughput per GPU over that of the next smaller one, which shows where the loss happens."""
     alarm: bool
     z_gain: float | None
     """Share by which the micro-batch is larger than on the smallest configuration; 0: ZeRO adds nothing."""

@@ -22,16 +22,17 @@ from laggard.recommend.runs import Configuration, Run, merge_repeats, speed
 Floats = npt.NDArray[np.float64]
 
 MIN_RUNS: Final = 4
-"""With fewer nothing tells a wrong run from a right one."""
+"""The least number of runs: with fewer nothing tells a wrong run from a right one."""
 MAX_RUNS: Final = 100
-"""Time grows with the cube: tables with more runs are judged in parts."""
+"""The most runs that are judged together. Time grows with the cube: tables with more runs are judged in parts."""
 MIN_DEVIATION: Final = np.log(1.2)
-"""A run within a fifth of the surface is no outlier, however smooth the others are."""
+"""The least deviation of an outlier, by logarithm: a run within a fifth of the surface is none, however smooth the
+others are."""
 MIN_SCORE: Final = 3.5
-"""How many standard deviations off the surface an outlier is."""
+"""The number of standard deviations from the surface from which on a run is an outlier."""
 
 _WRONG_SHARE: Final = 0.03
-"""How many runs are wrong, before anything is known."""
+"""The share of runs that are wrong, before anything is known."""
 _WRONG_SPREAD: Final = 2.0
 """Standard deviation of the logarithm of what a wrong run is off by."""
 _MIN_WEIGHT: Final = 1e-4
@@ -40,12 +41,12 @@ _NOISES: Final = (0.01, 0.02, 0.04, 0.08)
 _ROUGHNESS: Final = (0.5, 1.0, 2.0, 4.0)
 """Multiples of the scales below, chosen in the same way."""
 _ROUGHNESS_COST: Final = 1.5
-"""What doubling the roughness costs of the logarithm of the likelihood: platforms are more alike than not."""
+"""The cost of doubling the roughness, in the logarithm of the likelihood: platforms are more alike than not."""
 _LENGTH: Final = 3.0
 """Octaves of micro-batch or accumulation over which the surface bends."""
 _FIRST_NOISE: Final = 16.0
-"""The fit begins with so many times the noise, which then halves: so one wrong run does not make its neighbours look
-wrong before it is found."""
+"""The factor of the noise with which the fit begins, and which then halves: so one wrong run does not make its
+neighbours look wrong before it is found."""
 _ROUNDS: Final = 14
 
 
@@ -56,7 +57,7 @@ class Outlier(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """What was measured over what was expected."""
+        """The measured value over the expected one."""
         return (self.run.samples_per_second or 0.0) / self.expected
 
 

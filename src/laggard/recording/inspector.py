@@ -11,13 +11,13 @@ from laggard.nccl.inspector import NO_NUMBERS, InspectorLog, gaps_of, last_arriv
 from laggard.recording.recorded_timings import RecordedTimings
 
 MAX_BYTES = 4 << 30
-"""Of all files together, unpacked: some ten million collectives."""
+"""The most bytes of all files together, unpacked: some ten million collectives."""
 
 _PIECE = 1 << 20
 
 
 def read_inspector(paths: Sequence[Path], gaps: list[str]) -> RecordedTimings:
-    """What the logs of a job's processes say. Without any, only metrics were given. Raises OSError."""
+    """The timings by the logs of a job's processes. Without any, only metrics were given. Raises OSError."""
     log = InspectorLog()
     left = MAX_BYTES
     for path in paths:

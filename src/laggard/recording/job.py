@@ -46,13 +46,15 @@ from laggard.text.words import counted, printable_line, ranks_text
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
 NEXT_BEAT_SECONDS = 1.0
-"""After its last step a rank that lives and finishes no other says for the first time where it stands."""
+"""The time after its last step at which a rank that lives and finishes no other says for the first time where it
+stands."""
 
 CLOCK_SECONDS = 0.05
-"""A rank's clocks differ by no more, unless they are set in between."""
+"""The largest difference of a rank's clocks, unless they are set in between."""
 
 _MAX_SAW = 4096
-"""Lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few times."""
+"""The most lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few
+times."""
 _MAX_CHARACTERS = 120  # of a script's name
 
 
@@ -136,7 +138,7 @@ class RecordedPart:
         return self.without_end - self.living
 
     def last_record_at(self, tables: Tables, rank: int) -> float | None:
-        """When the rank wrote its last record, by its clock, in Unix time."""
+        """The time at which the rank wrote its last record, by its clock, in Unix time."""
         about, beat, ended = self.lines.get(rank), self.beat_lines.get(rank), tables.last_end(rank)
         if about is None or about.unix_minus_clock is None or ended is None:
             return None
@@ -242,7 +244,7 @@ class RecordedJob:
 
 
 def _lost_gaps(part: RecordedPart, tables: Tables) -> Iterable[str]:
-    """What a part lacks whose ranks have end records where they ended: its other ranks were killed."""
+    """The gaps of a part whose ranks have end records where they ended: its other ranks were killed."""
     for rank, end in part.end_lines.items():
         if end.lost:
             yield f"the recording of rank {rank} lacks {end.lost} records that could not be written"
@@ -264,7 +266,7 @@ def _lost_gaps(part: RecordedPart, tables: Tables) -> Iterable[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _JobFacts:
-    """What the lines of a job that are not timed say of it."""
+    """The facts of a job by its lines that are not timed."""
 
     job_id: str | None
     lines: dict[int, RankLine]
@@ -374,7 +376,7 @@ class _JobFacts:
 
 
 def _end_of(part: RecordedPart, tables: Tables, rank: int) -> RankEnd:
-    """What the process noted of its own end. Where the line has no time, as it may with status 0, the last
+    """The end of a rank, as its process noted it. Where the line has no time, as it may with status 0, the last
     record's counts."""
     line, about = part.end_lines[rank], part.lines.get(rank)
     at = (line.at_seconds or 0.0) + ((about.unix_minus_clock if about else None) or 0.0)
@@ -385,8 +387,8 @@ def _end_of(part: RecordedPart, tables: Tables, rank: int) -> RankEnd:
 
 
 def _last_beat(part: RecordedPart, tables: Tables, rank: int) -> LastBeat:
-    """Where the rank stood when it last said so; where it finished a step later than that, or never said so, just after
-    its last record."""
+    """The place where the rank stood when it last said so; where it finished a step later than that, or never said so,
+    just after its last record."""
     line = part.beat_lines.get(rank)
     if line is not None and line.last_step == tables.last_step(rank):
         return LastBeat(line.quiet_seconds, line.phase, line.in_flight, line.beat)
@@ -461,7 +463,7 @@ def _timings(
 
 
 def _first_phases(rows: Sequence[RankSteps], alone: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """What JobTimings has of that name."""
+    """The array that JobTimings has under that name."""
     found = np.full((FIRST_STEPS, len(rows), len(PHASES)), np.nan)
     for column in np.flatnonzero(alone).tolist():
         each = rows[column]

@@ -34,7 +34,7 @@ class Kind(enum.Enum):
 
 
 def kind_of(path: Path) -> Kind | None:
-    """What the file may be a recording of; None where it is no recording. Raises OSError."""
+    """The kind of recording that the file may be; None where it is no recording. Raises OSError."""
     head = _head(path)
     if head[:1] == bytes((_PICKLE,)) and head[1:2] <= bytes((_NEWEST_PROTOCOL,)):
         return Kind.FLIGHT_RECORDER

@@ -27,7 +27,8 @@ from laggard.text.words import counted
 
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 64 << 20
-"""The rank line of a job of 100,000 ranks has some megabytes; a longer line is none of ours."""
+"""The most bytes of a line. The rank line of a job of 100,000 ranks has some megabytes; a longer line is none of
+ours."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

@@ -1,4 +1,4 @@
-"""What reading a recording yields, whatever its kind, and how its files are read one by one."""
+"""The timings that reading a recording yields, whatever its kind, and the reading of its files one by one."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ class RecordedTimings:
     gaps: tuple[str, ...]
     owner: int | None = None
     arrivals: Arrivals | None = None
-    """Who came last to collectives, where that is all there is (NCCL Inspector's files); there are no timings then."""
+    """The last ranks to come to collectives, where that is all there is (NCCL Inspector's files); there are no timings
+    then."""
     unseen: Note | None = None
-    """On processes that trained and were not recorded, where there are any."""
+    """The note on processes that trained and were not recorded, where there are any."""
 
 
 def read_each(
     paths: Iterable[Path], read: Callable[[Path], File], refused: type[Exception], gaps: list[str]
 ) -> list[File]:
-    """What `read` makes of each file. One that it refuses costs that file, and adds why to `gaps`. Raises UsageError
-    where none can be read."""
+    """The values that `read` makes of the files. A file that it refuses is left out, and the reason is added to `gaps`.
+    Raises UsageError where none can be read."""
     files, reasons = [], []
     for path in paths:
         try:

@@ -53,7 +53,7 @@ class Group(msgspec.Struct):
 
 
 class RankLine(msgspec.Struct):
-    """What a rank's line says of it. `position` is the rank's index in its group of each role."""
+    """The facts that a rank's line says of it. `position` is the rank's index in its group of each role."""
 
     rank: RankNumber
     node: str | None = None
@@ -93,8 +93,8 @@ class StateLine(msgspec.Struct):
 
 
 class BeatLine(msgspec.Struct):
-    """Where a rank stood that had finished no step for `quiet_seconds`, and when the next such line was to follow
-    (`beat.interval_seconds`). `last_step`: the last that it had finished."""
+    """The place of a rank that had finished no step for `quiet_seconds`, and the time at which the next such line was
+    to follow (`beat.interval_seconds`). `last_step`: the last that it had finished."""
 
     rank: RankNumber
     quiet_seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
@@ -105,8 +105,8 @@ class BeatLine(msgspec.Struct):
 
 
 class SawLine(msgspec.Struct):
-    """What another rank of the machine saw of rank `of`: that its process runs, is stopped or is gone, and where it
-    stood then. `rank`: who saw it. `signal` or `exit_code`: the kernel's word about one that is gone."""
+    """The observation of rank `of` by another rank of the machine: that its process runs, is stopped or is gone, and
+    where it stood then. `rank`: who saw it. `signal` or `exit_code`: the kernel's word about one that is gone."""
 
     rank: RankNumber
     of: RankNumber
@@ -126,7 +126,7 @@ class LeftLine(msgspec.Struct):
 
 
 class ThreadsLine(msgspec.Struct):
-    """How the threads beside a rank's training ran of late."""
+    """The threads beside a rank's training, as they ran of late."""
 
     rank: RankNumber
     own_threads: dict[str, Any]
@@ -160,7 +160,7 @@ def why_invalid(error: Exception) -> str:
 
 
 INVALID: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding a line raises where it is no record."""
+"""The exceptions that decoding a line raises where it is no record."""
 
 
 def decode_as(line: bytes, kind: type[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""How the other ranks of its machine saw a rank last whose own recording has no end. Pure."""
+"""The last that the other ranks of its machine saw of a rank whose own recording has no end. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SeenRank(NamedTuple):
 
 
 def seen_by_others(lines: Iterable[SawLine]) -> dict[int, SeenRank]:
-    """By rank, what others saw of it."""
+    """The observations by others, by rank."""
     found: dict[int, list[SawLine]] = {}
     for line in lines:
         found.setdefault(line.of, []).append(line)

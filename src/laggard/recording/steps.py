@@ -45,8 +45,8 @@ def rank_steps(steps: Table, spans: Table, collectives: Table, own: Sequence[tup
 
 
 def _bounds(steps: Table) -> tuple[NDArray[np.int64], Times, Times]:
-    """Where the rank has step records, a step without one is left out: it holds the collectives of a step that was
-    broken off."""
+    """The bounds of the rank's steps. A step without a record is left out where the rank has step records: it holds the
+    collectives of a step that was broken off."""
     numbers, first = np.unique(steps["step"], return_index=True)
     return numbers, steps["start"][first], steps["end"][first]
 

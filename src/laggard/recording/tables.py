@@ -24,7 +24,8 @@ from laggard.recording.duplicates import Deduplicated, without_duplicates
 from laggard.recording.steps import RankSteps, rank_steps
 
 CONTRADICTED_SHARE = 0.01
-"""A rank of which so many records (and at least CONTRADICTED_RECORDS) contradict each other is two processes."""
+"""The share of a rank's records (CONTRADICTED_RECORDS at least) that must contradict each other for it to be two
+processes."""
 CONTRADICTED_RECORDS = 3
 
 
@@ -81,7 +82,7 @@ class Tables:
         return int(steps.max()) if len(steps) else None
 
     def last_end(self, rank: int) -> float | None:
-        """When the rank's last step ended, on its clock."""
+        """The time at which the rank's last step ended, on its clock."""
         ends = _of_rank(self.steps, rank)["end"]
         return float(ends.max()) if len(ends) else None
 
@@ -96,8 +97,8 @@ class Tables:
         return Unfinished(int(table["op"][last]), int(table["group"][last]), int(table["seq"][last]))
 
     def entered(self, rank: int) -> dict[tuple[int, int, int], int]:
-        """How many collectives of each operation and group (their places in OPS and among the names), and with which
-        peer, the rank has entered by its records."""
+        """The number of collectives of each operation and group (their places in OPS and among the names), and peer,
+        that the rank has entered by its records."""
         table = _of_rank(self.collectives, rank)
         known = (table["op"] >= 0) & (table["seq"] >= 0)
         lanes = np.stack([table[name][known].astype(np.int64) for name in ("op", "group", "peer")], axis=1)

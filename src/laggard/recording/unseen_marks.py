@@ -34,7 +34,7 @@ def unseen_of(marks: Sequence[UnseenMark], job_id: str | None) -> Note | None:
 
 
 def unseen_alone(marks: Sequence[UnseenMark]) -> RecordedTimings:
-    """What there is where no process was recorded at all: that of the job whose mark is the newest."""
+    """The timings where no process was recorded at all: those of the job whose mark is the newest."""
     newest = max(marks, key=lambda mark: mark.at)
     timings = live_timings(newest.job_id, newest.world_size, {}, {}, {}, {})
     return RecordedTimings(timings, (), unseen=unseen_of(marks, newest.job_id))

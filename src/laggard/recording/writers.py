@@ -1,4 +1,4 @@
-"""Whether the process that writes a recording still runs. Pure.
+"""The process that writes a recording, and whether it still runs. Pure.
 
 A recording without an end is one of a process that was killed, or of one that still writes: the process itself tells,
 where this machine sees it. Where it does not, what was written seconds ago is not over yet, and of anything older
@@ -12,12 +12,13 @@ from typing import NamedTuple
 from laggard.process_identity import GONE, STOPPED
 
 FRESH_SECONDS = 15.0
-"""A rank that lives writes every 5 s at least. Our own choice."""
+"""The age of a recording below which its process counts as running. A rank that lives writes every 5 s at least. Our
+own choice."""
 
 
 class Writer(NamedTuple):
-    """Who wrote a file, as of `seen_at`, Unix time: `state` as of process_identity.state_of(), and how many seconds
-    ago the file was written for the last time."""
+    """The process that wrote a file, as of `seen_at`, Unix time: `state` as of process_identity.state_of(), and how
+    many seconds ago the file was written for the last time."""
 
     state: str | None
     seen_at: float

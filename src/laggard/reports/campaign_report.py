@@ -27,7 +27,7 @@ COLUMNS: Final = ("platform", "stage", "micro_batch", "grad_accum", "samples_per
 _REMARKS: Final = ("seed", "trial", "run", "run_id", "repeat", "rep", "attempt", "job_id", "date", "time", "comment")
 """Columns that tell runs of one configuration apart."""
 UNKNOWN: Final = -1
-"""Of a stage, micro-batch or accumulation: not in the table."""
+"""The stage, micro-batch or accumulation that is not in the table."""
 _MAX_WHOLE: Final = 1 << 30
 
 

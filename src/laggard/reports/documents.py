@@ -44,7 +44,7 @@ class OutlierRow(msgspec.Struct, frozen=True):
     row: dict[str, Any]
     expected: float
     ratio: float
-    """What was measured over what was expected."""
+    """The measured value over the expected one."""
     line: int
 
 
@@ -62,7 +62,8 @@ class StageWinner(msgspec.Struct, frozen=True):
 
 
 class StageCrossover(msgspec.Struct, frozen=True):
-    """At how many accumulated micro-steps two stages are as fast as each other; the higher stage wins below."""
+    """The number of accumulated micro-steps at which two stages are as fast as each other; the higher stage wins
+    below."""
 
     platform: str
     stages: tuple[int, int]
@@ -130,7 +131,7 @@ class ScalingRow(msgspec.Struct, frozen=True):
     samples_per_second_per_gpu: float | None
     scaling_factor: float | None
     step_factor: float | None
-    """Over the next smaller configuration."""
+    """The throughput per GPU over that of the next smaller configuration."""
     alarm: bool
     micro_batch: float | None
     z_gain: float | None
@@ -227,5 +228,5 @@ class NcclComparison(msgspec.Struct, frozen=True):
     changes: tuple[LogChange, ...]
     defaults: tuple[DefaultChange, ...]
     notes: tuple[str, ...]
-    """What a log lacks."""
+    """The notes on what a log lacks."""
     schema: str = NCCL_SCHEMA

@@ -25,7 +25,7 @@ from laggard.reports.table import Table
 
 
 class ModelSettings(NamedTuple):
-    """What the table does not say. None: not given."""
+    """The facts that the table does not say. None: not given."""
 
     parameters: float | None = None
     gpus: int | None = None

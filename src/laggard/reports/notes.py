@@ -1,4 +1,5 @@
-"""What the reader of a table should know before believing what it says: doubled rows, units mixed, too few rows."""
+"""The notes that the reader of a table should know before believing what it says: doubled rows, units mixed, too few
+rows."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _UNITS: Final = {
 }
 _UNIT_TOLERANCE: Final = 0.3
 _MAX_GROWTH_RATIO: Final = 1.05
-"""A larger micro-batch at no more accumulation cannot be faster by more than its own growth, but for noise."""
+"""The largest speed-up over the micro-batch's own growth. A larger micro-batch at no more accumulation cannot be faster
+by more than its own growth, but for noise."""
 _MAX_LINES: Final = 20
 
 

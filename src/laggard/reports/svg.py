@@ -37,7 +37,7 @@ class Chart(NamedTuple):
     level: float | None = None
     """Height of a dashed line across."""
     over_time: bool = False
-    """x is a time from 0 on: the axis is linear, and lines of many points have no dots."""
+    """True: x is a time from 0 on, the axis is linear, and lines of many points have no dots."""
 
 
 class _Axes(NamedTuple):
@@ -114,7 +114,8 @@ def _linear(values: Sequence[float]) -> tuple[Callable[[float], float], tuple[fl
 
 
 def _round_marks(highest: float, parts: int) -> tuple[float, ...]:
-    """From 0 in steps of 1, 2, 2.5 or 5 and a power of ten, at most `parts` steps, the last at or above `highest`."""
+    """The marks from 0 in steps of 1, 2, 2.5 or 5 and a power of ten, at most `parts` steps, the last at or above
+    `highest`."""
     power: float = 10.0 ** math.floor(math.log10(highest / parts))
     step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each * parts >= highest * (1 - 1e-9))
     return tuple(step * place for place in range(math.ceil(highest / step - 1e-9) + 1))

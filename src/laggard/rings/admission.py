@@ -1,4 +1,4 @@
-"""Who may take part in a ring. Pure."""
+"""The admission of processes to a ring. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laggard.rings.options import first_difference
 from laggard.text.words import printable_line
 
 MAX_RANKS: Final = 1024
-"""Of one node."""
+"""The most ranks of one node."""
 
 
 def refusal(hello: Hello, present: Mapping[int, Hello], nodes: int, token: str, challenge: str) -> str:

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 OPS: Final = ("all_reduce", "reduce_scatter", "all_gather")
 ELEMENT_BYTES: Final = 4
 _ALIGNED_ELEMENTS: Final = 16 // ELEMENT_BYTES
-"""nccl-tests rounds the part of each rank down to 16 bytes, where parts are sent."""
+"""The elements to a multiple of which nccl-tests rounds the part of each rank down, where parts are sent: 16 bytes."""
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class Counts(NamedTuple):
-    """How many elements a rank sends and receives."""
+    """The numbers of elements that a rank sends and receives."""
 
     sent: int
     received: int

@@ -46,13 +46,13 @@ from laggard.wire.codec import WireError
 
 _HELLO_SECONDS: Final = 5.0
 _OWN_SECONDS: Final = 5.0
-"""For how long the other nodes wait for the leading one, which starts its processes at the same time."""
+"""The time for which the other nodes wait for the leading one, which starts its processes at the same time."""
 _MAX_CONNECTIONS: Final = 4096
 _BACKLOG: Final = 1024
 _MAX_REFUSALS: Final = 4
 _CAUSE_SECONDS: Final = 1.5
-"""How long after the first failure others may come, of which one is the cause: a death is told by the kernel at once,
-but on two ways."""
+"""The time after the first failure within which others may come, of which one is the cause: a death is told by the
+kernel at once, but on two ways."""
 
 
 class JoinedNode(NamedTuple):
@@ -88,7 +88,7 @@ class RingFailed(Exception):
 
 
 class NotAllCame(Exception):
-    """Not all nodes came in time. The text names them, and who was refused."""
+    """The ring failed because nodes did not come in time. The text names them, and who was refused."""
 
 
 class Coordinator:

@@ -52,7 +52,7 @@ class PairResult(msgspec.Struct, frozen=True):
 
 
 class Pairs(msgspec.Struct, frozen=True):
-    """What measuring in pairs showed. A link of a slow node is not judged by itself."""
+    """The results of measuring in pairs. A link of a slow node is not judged by itself."""
 
     size_bytes: int
     rounds: int
@@ -80,7 +80,7 @@ class Ring(msgspec.Struct, frozen=True):
     results: tuple[RingResult, ...]
     findings: tuple[Finding, ...]
     unknown: str = ""
-    """What could not be measured or judged, and why."""
+    """The parts that could not be measured or judged, and why."""
     pairs: Pairs | None = None
     elapsed_seconds: float = 0.0
     accused: tuple[Accused, ...] = ()

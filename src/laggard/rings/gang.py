@@ -1,4 +1,4 @@
-"""What each node of a gang is told, from the whole ring's document. Pure.
+"""The share of the whole ring's document that each node of a gang is told. Pure.
 
 A node fails for what accuses it alone. A link that is slow is no reason to reject a node, since both of its nodes are
 fast with others: it is a warning on both. A link that fails, or changes what it carries, is critical on both, because
@@ -19,7 +19,7 @@ from laggard.text.words import printable_line
 _MAX_FINDINGS: Final = 8
 _MAX_LINES: Final = 32
 _LINE_LENGTH: Final = 300
-"""The bounds keep the message under its 64 KiB."""
+"""The most characters of a line. The bounds keep the message under its 64 KiB."""
 
 
 def share_of(ring: Ring, number: int) -> NodeShare:

@@ -14,7 +14,8 @@ from laggard.rings.outliers import centre_of, slow_outliers
 
 _LIMITS: Final = ActiveThresholds()
 _BLUNT_RATIO: Final = 2.0
-"""Where only a device this many times slower than the others would stand out, the comparison says too little."""
+"""The slowness, relative to the others, below which a comparison has to tell a device apart: where only a slower one
+would stand out, it says too little."""
 _FIX_FAILED: Final = (
     "Keep jobs off the node, run `laggard healthcheck --active` on it, and find the one at fault with "
     "`laggard ring --pairs`."
@@ -78,7 +79,7 @@ def is_blunt(computed: Mapping[int, Computed]) -> bool:
 
 
 def severity_of_ratio(ratio: float) -> Severity:
-    """By the share of the expected rate that is reached, as for the active probes."""
+    """The severity by the share of the expected rate that is reached, as for the active probes."""
     return Severity.CRITICAL if ratio < _LIMITS.critical_ratio else Severity.WARNING
 
 

@@ -14,7 +14,7 @@ from laggard.rings import messages
 
 BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10.0
-"""Who has said nothing for so long is gone: ten beats, since a loaded machine may miss a few."""
+"""The silence after which a process is gone: ten beats, since a loaded machine may miss a few."""
 
 
 class Link:

@@ -52,7 +52,7 @@ _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 @dataclasses.dataclass(frozen=True)
 class MemberSettings:
-    """What this node brings to the ring, and how long it waits."""
+    """The settings of this node for the ring, and how long it waits."""
 
     place: Membership
     options: RingOptions
@@ -61,7 +61,7 @@ class MemberSettings:
     local_ranks: int | None
     environ: Mapping[str, str]
     deadline: float
-    """On the monotonic clock: by then the ring is over, whatever happens."""
+    """The time on the monotonic clock by which the ring is over, whatever happens."""
 
 
 class RingBroken(Exception):

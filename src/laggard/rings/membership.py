@@ -1,4 +1,5 @@
-"""Which node of which ring this process is: by its flags, else by the environment of torchrun or SLURM. Pure."""
+"""The membership of this process, as a node of a ring: by its flags, else by the environment of torchrun or SLURM.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 from laggard.errors import UsageError
 
 _PORTS: Final = range(20000, 30000)
-"""Where SLURM's job gets its port from: below the ephemeral ones (32768 and above)."""
+"""The range from which SLURM's job gets its port: below the ephemeral ones (32768 and above)."""
 
 _MAX_HOSTS: Final = 1 << 16
 
@@ -25,19 +26,20 @@ class Membership(NamedTuple):
     nodes: int
     host: str
     port: int
-    """Where the coordinator, which is in node 0, listens; 0: any free port, which torchrun's store then tells."""
+    """The port at which the coordinator, which is in node 0, listens; 0: any free port, which torchrun's store then
+    tells."""
     ranks: int | None = None
-    """How many ranks this process has; None: one for each GPU."""
+    """The number of ranks of this process; None: one for each GPU."""
     device_index: int | None = None
     """The GPU of the only rank, where the launcher chose it."""
     store: tuple[str, int] | None = None
     """torchrun's store, which holds MASTER_PORT itself."""
     chosen: bool = True
-    """Whether the user gave the address; False: a launcher's environment did."""
+    """True: the user gave the address; False: a launcher's environment did."""
     names: tuple[str, ...] = ()
     """The nodes' names by number, where the launcher tells them: who never comes cannot say its own."""
     second: tuple[str, int] | None = None
-    """Where node 1 listens when a gang's node 0 does not come; None: nobody knows an address of it."""
+    """The address at which node 1 listens when a gang's node 0 does not come; None: nobody knows an address of it."""
 
     @property
     def own_name(self) -> str:

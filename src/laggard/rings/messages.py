@@ -1,4 +1,4 @@
-"""What the processes of a ring say to each other, as JSON lines.
+"""The messages of a ring's processes to each other, as JSON lines.
 
 Each node has one supervisor (member.py). It starts a worker for each of its ranks, and connects to the coordinator,
 which runs in the supervisor of node 0. The coordinator commands ranks, and supervisors pass on what it and the workers
@@ -45,7 +45,7 @@ class Done(_Message, frozen=True, tag="done"):
 
 
 class Learned(_Message, frozen=True, tag="learned"):
-    """What torchrun's store holds of this ring: the coordinator's address."""
+    """The coordinator's address, which torchrun's store holds."""
 
     text: str
 
@@ -85,7 +85,7 @@ class Paired(_Message, frozen=True, tag="paired"):
 
 
 class Observed(_Message, frozen=True, tag="observed"):
-    """What the rank's NCCL logged of its transports (`nccl/transport.py`), and whether its machine has RDMA."""
+    """The transports that the rank's NCCL logged (`nccl/transport.py`), and whether its machine has RDMA."""
 
     transport: str
     rdma: bool | None
@@ -234,8 +234,9 @@ class Beat(_Message, frozen=True, tag="beat"):
 
 
 class NodeShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one node of a gang learns. `findings`: those that accuse it; `others`: lines about who else is accused, or
-    did not come; `unknown`: why this node could not be judged; `judged`: how many nodes were measured."""
+    """The share of the results that one node of a gang learns. `findings`: those that accuse it; `others`: lines about
+    who else is accused, or did not come; `unknown`: why this node could not be judged; `judged`: how many nodes were
+    measured."""
 
     findings: tuple[Finding, ...]
     others: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""What a ring measures, as a typed value: all nodes of a ring have the same one, and none is a command line."""
+"""The options of a ring's measurement, as a typed value: all nodes of a ring have the same one, and none is a command
+line."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ class RingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_bytes: int = 64 << 20
     factor: int = 4
     seconds: float = 20.0
-    """How long the sweep measures, all sizes together."""
+    """The time for which the sweep measures, all sizes together."""
     pairs: bool = False
-    """Whether pairs of nodes are measured in place of the sweep."""
+    """True: pairs of nodes are measured in place of the sweep."""
     pair_bytes: int = 0
     """The message size of pairs; 0: by the device."""
     gang: bool = False
-    """Whether those who came in time measure without the others, and each node is told what it is accused of."""
+    """True: those who came in time measure without the others, and each node is told what it is accused of."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

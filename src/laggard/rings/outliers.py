@@ -1,4 +1,4 @@
-"""Which of several times are too long, by the times themselves. Pure.
+"""The times that are too long among several, by the times themselves. Pure.
 
 The centre is the lower median: it is right while fewer than half are slow, and also where exactly half are, since a
 fault makes nothing faster. The limit is four robust standard deviations (1.4826 times the median absolute deviation of
@@ -17,14 +17,14 @@ from laggard.probes.active.measuring.rates import ActiveThresholds
 K = TypeVar("K")
 
 MIN_MEASURED: Final = 3
-"""Of fewer, none can be said to be the odd one."""
+"""The least number of times: of fewer, none can be said to be the odd one."""
 DEVIATIONS: Final = 4.0
 _MAD_TO_SIGMA: Final = 1.4826
 _MIN_RATIO: Final = 1 / ActiveThresholds().slow_ratio
 
 
 class Centre(NamedTuple):
-    """What is usual: the typical time, and the time from which on one is too long."""
+    """The usual: the typical time, and the time from which on one is too long."""
 
     seconds: float
     limit: float

@@ -13,7 +13,7 @@ from laggard.secret_file import refuse_exposed
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership
 
-_MOST_TOKEN_BYTES: Final = 4096
+_MAX_TOKEN_BYTES: Final = 4096
 
 
 class Meeting(NamedTuple):
@@ -86,7 +86,7 @@ def read_token_file(path: str, where: str) -> str:
     refuse_exposed(path, where)
     try:
         with open(path, encoding="utf-8") as file:
-            token = file.read(_MOST_TOKEN_BYTES).strip()
+            token = file.read(_MAX_TOKEN_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where} {path} cannot be read: {error}") from None
     if not token:

@@ -1,4 +1,4 @@
-"""What the ranks measured, put together as results of the whole ring. Pure."""
+"""The measurements of the ranks, put together as results of the whole ring. Pure."""
 
 from __future__ import annotations
 

@@ -20,23 +20,24 @@ from laggard.rings.session import Session, broken_ring
 from laggard.terminal.progress import Bar
 
 _END_SECONDS: Final = 5.0
-"""Of the deadline, kept for telling all nodes."""
+"""The time before the deadline that is kept for telling all nodes."""
 _MIN_GANG_NODES: Final = 2
-"""With how many nodes a gang begins, at least."""
+"""The least number of nodes with which a gang begins."""
 _SECOND_NODE_SHARE: Final = 0.3
-"""Of the time that is left, for how long node 1 is waited for where node 0 did not come; the rest is for measuring."""
+"""The share of the time that is left for which node 1 is waited for where node 0 did not come; the rest is for
+measuring."""
 LEAVES: Final = "it was told to end, as a job came"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ended(NamedTuple):
-    """How the ring ended for this node. `ring`: on the node that led it."""
+    """The end of the ring for this node. `ring`: on the node that led it."""
 
     status: int
     text: str
     ring: Ring | None = None
     share: NodeShare | None = None
-    """Of what the ring found, where it came to an end."""
+    """The node's share of what the ring found, where it came to an end."""
 
 
 def run_node(settings: MemberSettings, join_seconds: float, leave: int | None = None) -> Ended:

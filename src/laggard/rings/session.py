@@ -22,12 +22,13 @@ from laggard.terminal.progress import Bar
 
 _JOIN_SECONDS: Final = 60.0
 _COMPUTE_SECONDS: Final = {"cpu": 0.1, "cuda": 0.5}
-"""Of the warm-up, and of the measurement after it."""
+"""The seconds of the warm-up, and of the measurement after it."""
 _GROWTH_RATIO: Final = {"cpu": 2.0, "cuda": 1.0}
-"""How much longer each further measurement is: what disturbs a CPU lasts for longer than a tenth of a second."""
+"""The factor by which each further measurement is longer: what disturbs a CPU lasts for longer than a tenth of a
+second."""
 _COMPUTE_PATIENCE: Final = 60.0
 _MAX_COMPUTES: Final = 6
-"""How often a device that looks slow is measured before it is called slow."""
+"""The number of times that a device which looks slow is measured before it is called slow."""
 _PAIR_BYTES: Final = {"cpu": 1 << 20, "cuda": 64 << 20}
 """Large enough that the rate counts and the latency does not, and small enough for a link at a tenth of its rate."""
 

@@ -1,4 +1,4 @@
-"""What a ring's NCCL really used, put together from all ranks, and its findings. Pure."""
+"""The transports that a ring's NCCL really used, put together from all ranks, and its findings. Pure."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from laggard.terminal.parts import Line, Part, Table
 from laggard.terminal.rows import rows
 
 MAX_COLUMNS: Final = 100
-"""Longer lines of prose are hard to read, however wide the terminal is. Tables take what there is."""
+"""The most columns of prose: longer lines of prose are hard to read, however wide the terminal is. Tables take what
+there is."""
 
 STYLES: Final = {
     "ok": "bold green",
@@ -54,7 +55,7 @@ class Wrapped:
         self.text, self.indent = text, indent
 
     def rows(self, width: int) -> list[tuple[int, int]]:
-        """Where each begins and ends."""
+        """The places where each row begins and ends."""
         return list(rows(self.text.plain, min(width, MAX_COLUMNS), self.indent, cell_len))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

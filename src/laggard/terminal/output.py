@@ -1,4 +1,4 @@
-"""Where a command prints: to a person's terminal, wrapped and coloured by rich, or as plain text to anything else."""
+"""The output of a command: to a person's terminal, wrapped and coloured by rich, or as plain text to anything else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def show(parts: Sequence[Part]) -> None:
 
 
 def show_or_write(parts: Callable[[], Sequence[Part]], plain: Callable[[], str]) -> None:
-    """As show(), for what is said in other words on a terminal than in `plain`."""
+    """Does as show(), for what is said in other words on a terminal than in `plain`."""
     console = terminal_console()
     if console is None:
         sys.stdout.write(plain())
@@ -31,8 +31,9 @@ def show_or_write(parts: Callable[[], Sequence[Part]], plain: Callable[[], str])
 
 
 def terminal_console(lasting: bool = False) -> Console | None:
-    """Where standard output is a terminal, and rich is installed. Nothing is imported where it is none: the gate before
-    each job starts in a fraction of the time that rich takes to load. `lasting`: it follows the terminal's size."""
+    """The console, where standard output is a terminal and rich is installed; else None. Nothing is imported where it
+    is none: the gate before each job starts in a fraction of the time that rich takes to load. `lasting`: it follows
+    the terminal's size."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -55,5 +56,5 @@ def terminal_console(lasting: bool = False) -> Console | None:
 
 
 def _without_colours() -> bool:
-    """https://no-color.org and https://bixense.com/clicolors: what users set in their shell."""
+    """Whether users want no colours, by what they set in their shell: https://no-color.org, https://bixense.com/clicolors."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("CLICOLOR") == "0"

@@ -1,4 +1,5 @@
-"""What a command says, as values: lines and tables, as scripts and logs get them, with what a terminal adds. Pure."""
+"""The parts of what a command says, as values: lines and tables, as scripts and logs get them, with what a terminal
+adds. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ class Line(NamedTuple):
     style: str = ""
     """One of laggard.terminal.dressed.STYLES; empty: none."""
     command: str = ""
-    """What follows `text` and is to be copied: it is never broken."""
+    """The words that follow `text` and are to be copied: they are never broken."""
     whole: bool = False
     """All of it is to be copied, as a command or a row of numbers."""
     indent: int | None = None

@@ -1,4 +1,5 @@
-"""How far long work is: one line on standard error where that is a terminal, gone at the end, and nothing elsewhere."""
+"""The progress of long work: one line on standard error where that is a terminal, gone at the end, and nothing
+elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Final, TextIO
 _BAR: Final = 24  # cells
 _INTERVAL_SECONDS: Final = 0.25
 _QUIET_SECONDS: Final = 0.5
-"""What takes no longer than this is not shown: a line that comes and goes says nothing."""
+"""The time up to which work is not shown: a line that comes and goes says nothing."""
 _ESTIMATE_SECONDS: Final = 1.0
 _READ_BYTES = "/proc/self/io"
 
@@ -29,7 +30,7 @@ class Bar:
         self._drawn = False
         self._share = 1.0
         self._first = (0.0, 1.0)
-        """When the share was told first, and what it was."""
+        """The time at which the share was told first, and that share."""
 
     def __enter__(self) -> Bar:
         return self

@@ -1,4 +1,4 @@
-"""Where a line is broken into the rows of a terminal. Pure; without rich, for errors too."""
+"""The breaking of a line into the rows of a terminal. Pure; without rich, for errors too."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _WORD = re.compile(r"(?:[^\s`]*`[^`]*`)+\S*|\S+")  # what is in backquotes is to
 
 
 def rows(text: str, width: int, indent: int, cells: Callable[[str], int] = len) -> Iterator[tuple[int, int]]:
-    """Where each row of `text` begins and ends. No row has more cells than `width` unless one word has; the rows after
-    the first stand behind `indent` spaces. `cells`: how many a text takes."""
+    """The places where each row of `text` begins and ends. No row has more cells than `width` unless one word has; the
+    rows after the first stand behind `indent` spaces. `cells`: how many a text takes."""
     begin = end = 0
     room, first = width, True
     for word in _WORD.finditer(text):

@@ -1,4 +1,4 @@
-"""What a command says, in printable ASCII: names in it come from files and other machines."""
+"""The words of a command, in printable ASCII: names in it come from files and other machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How and when a rank's process ended, in words. Pure."""
+"""The end of a rank's process, how and when, in words. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CAUSES = {
     "memory_error": "the hardware found damaged memory",
     "segfault": "it accessed memory that is not its own",
 }
-"""What the kernel's word means; the agent's kernel_word.py finds it."""
+"""The meaning of the kernel's word; the agent's kernel_word.py finds it."""
 
 
 _GONE = "its process is gone: killed, or left by os._exit"

@@ -129,7 +129,8 @@ def _reason_with_name(probe: ProbeResult) -> str:
 
 
 def _skipped_line(probes: Iterable[ProbeResult]) -> str:
-    """How many probes had nothing to judge, and why, as `34 skipped: no NVIDIA GPU (33), no NVMe drive (nvme)`."""
+    """The number of probes that had nothing to judge, and why, as `34 skipped: no NVIDIA GPU (33), no NVMe drive
+    (nvme)`."""
     alike: dict[str, list[str]] = {}
     for probe in probes:
         alike.setdefault(probe.reason or "no reason given", []).append(probe.name)

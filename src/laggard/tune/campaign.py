@@ -36,7 +36,7 @@ class Progress(NamedTuple):
     proposal: Proposal
     outcome: Outcome
     resumed: bool
-    """Whether an earlier run measured it."""
+    """True where an earlier run measured it."""
     measured: int
     budget: Budget
     spent_seconds: float

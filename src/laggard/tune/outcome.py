@@ -1,4 +1,4 @@
-"""What came of one trial, as values. Pure."""
+"""The outcome of one trial, as values. Pure."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ class Outcome(NamedTuple):
     detail: str = ""
     """One line: why it is not OK, or what else is to be known."""
     wall_seconds: float = 0.0
-    """What the trial took, all in all."""
+    """The time that the trial took, all in all."""
     parts: Mapping[str, float] = {}
     """Seconds by what was measured: `allreduce 1048576`."""

@@ -1,4 +1,4 @@
-"""What a search may try: parameters in groups, with conditions and constraints. Pure.
+"""The space that a search may try: parameters in groups, with conditions and constraints. Pure.
 
 A configuration maps every parameter's name to a value; None is `unset`. A parameter whose condition does not hold has
 its default, so that configurations which mean the same are the same.
@@ -32,7 +32,7 @@ class Parameter(NamedTuple):
 
 class Constraint(NamedTuple):
     text: str
-    """What must hold, as a person reads it."""
+    """The condition that must hold, as a person reads it."""
     holds: Callable[[Configuration], bool]
 
 
@@ -40,7 +40,8 @@ class Space(NamedTuple):
     parameters: tuple[Parameter, ...]
     constraints: tuple[Constraint, ...] = ()
     needs_as_much_memory: Callable[[Configuration, Configuration], bool] | None = None
-    """Whether the first needs at least the memory of the second: it is not tried where the second ran out."""
+    """The function that returns whether the first needs at least the memory of the second: it is not tried where the
+    second ran out."""
 
     @property
     def default(self) -> dict[str, Value]:

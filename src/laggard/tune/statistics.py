@@ -1,4 +1,5 @@
-"""Whether one configuration is faster than another on a machine that is noisy and drifts. Pure.
+"""The statistics that tell whether one configuration is faster than another on a machine that is noisy and drifts.
+Pure.
 
 Times are compared by their logarithms, in pairs that ran one after the other: what makes the machine slower for minutes
 makes both of a pair slower. Now and then something else runs on a machine for a moment: intervals are those of the
@@ -15,7 +16,7 @@ from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
 
 TIE: Final = 0.01
-"""Training steps repeat no better than this: speeds within it are as fast as each other."""
+"""The share within which speeds are as fast as each other: training steps repeat no better."""
 _STUDENT_95: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -26,16 +27,16 @@ _STUDENT_95: Final = (
 _MIN_TRIMMED: Final = 6
 _TRIMMED: Final = 0.2
 _NORMAL_MEDIAN: Final = 0.6745
-"""Of the absolute value of a standard normal variable."""
+"""The median of the absolute value of a standard normal variable."""
 
 
 class Word(enum.Enum):
     FASTER = "faster"
     SLOWER = "slower"
     TIE = "tie"
-    """As fast, within what counts."""
+    """The two are as fast as each other, within what counts."""
     OPEN = "not told apart"
-    """Too few repeats for the noise."""
+    """The two are not told apart: too few repeats for the noise."""
 
 
 class Comparison(NamedTuple):
@@ -113,7 +114,7 @@ def noise_of(repeats: Sequence[Sequence[float]]) -> float | None:
 
 
 class Drift(NamedTuple):
-    """How the machine changed while the campaign ran, by the repeats of the default."""
+    """The change of the machine while the campaign ran, by the repeats of the default."""
 
     ratio: float
     """The default's time late over early."""

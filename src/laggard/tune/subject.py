@@ -1,4 +1,4 @@
-"""What is tuned: its space, how one configuration is measured, and what a result means for it."""
+"""The subject of tuning: its space, how one configuration is measured, and what a result means for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Change(NamedTuple):
     """One setting to change, as a recommendation names it."""
 
     target: str
-    """nccl_env, deepspeed; launcher: a variable of the job."""
+    """The thing to change: nccl_env, deepspeed; launcher: a variable of the job."""
     key: str
     current: Value
     recommended: Value
@@ -23,16 +23,16 @@ class Change(NamedTuple):
 
 class Subject(NamedTuple):
     kind: str
-    """nccl, zero, deepspeed."""
+    """The kind of subject: nccl, zero, deepspeed."""
     space: Space
     measure: Measure
     objective: str
-    """What a time is: `seconds of a step`."""
+    """The meaning of a time: `seconds of a step`."""
     changes: Callable[[Settings], list[Change]]
-    """From the default to a configuration."""
+    """The changes from the default to a configuration."""
     situation: Situation = Situation()
-    """What files of a recommendation are written from."""
+    """The situation that files of a recommendation are written from."""
     starts: tuple[Settings, ...] = ()
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = {}
-    """What the campaign was started with, as JSON: enough to make the subject again."""
+    """The settings that the campaign was started with, as JSON: enough to make the subject again."""

@@ -9,7 +9,7 @@ COLLECTIVES_SCHEMA = "laggard.collectives/1"
 
 
 class CollectiveLane(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank's collectives of one operation in one group are counted by; `peer` as in InFlight."""
+    """The key by which a rank's collectives of one operation in one group are counted; `peer` as in InFlight."""
 
     op: str
     role: str

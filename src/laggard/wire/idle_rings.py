@@ -1,4 +1,4 @@
-"""What an agent and its collector say to each other about rings on idle nodes: is one due, and which.
+"""The messages of an agent and its collector about rings on idle nodes: is one due, and which.
 
 A ring is a fixed, typed description and never a command line. Both sides sign what they say with the token
 (`rings.authentication`); `proof` is over the document with an empty proof.

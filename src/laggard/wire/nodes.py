@@ -6,11 +6,11 @@ import msgspec
 
 MAX_RING_NODES = 256
 MAX_RING_PAIRS = 4096
-"""Of one ring, that are told of: about 200 kB."""
+"""The most pairs of one ring that are told of: about 200 kB."""
 
 
 class RingPairs(msgspec.Struct, frozen=True):
-    """What the last ring measured between `nodes`, by name, in all-reduces of `size_bytes`, each pair alone:
+    """The measurements of the last ring between `nodes`, by name, in all-reduces of `size_bytes`, each pair alone:
     `pairs` are two places in `nodes` and the best bus bandwidth in bytes per second, None where each try failed.
     `slow_links` and `slow_nodes` are those that the ring's verdict calls slow, by place."""
 
@@ -33,9 +33,9 @@ class NodeRow(msgspec.Struct, frozen=True):
     findings: tuple[str, ...]
     ranks: tuple[int, ...]
     ring_age_seconds: float | None = None
-    """How long ago a ring measured the node, as its agent tells; None: it tells of none."""
+    """The time since a ring measured the node, as its agent tells; None: it tells of none."""
     ring_pairs: RingPairs | None = None
-    """Of a node that led its last ring, where that measured pairs."""
+    """The pairs of a node that led its last ring, where that measured pairs."""
     skipped_as: int | None = None
     """Place of its line in the document's `skipped`; null: nothing was skipped there, no report is known, or the line
     is one of too many."""
@@ -73,9 +73,10 @@ class DrainsDocument(msgspec.Struct, frozen=True):
     cap: int
     max_drain_ratio: float
     asker_fails: bool = False
-    """Whether the collector knows that the asking node fails. Until then other nodes do not count it, so it waits."""
+    """True where the collector knows that the asking node fails. Until then other nodes do not count it, so it
+    waits."""
     asker_known: bool = True
-    """Whether an agent has reported under the asking node's name."""
+    """True where an agent has reported under the asking node's name."""
     schema: str = "laggard.drains/1"
 
 

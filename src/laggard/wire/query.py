@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Meta, Struct, structs
 
-MOST_PARAMETERS: Final = 18
+MAX_PARAMETERS: Final = 18
 """In one question: sixteen ranks, their job and its owner."""
 
 Name = Annotated[str, Meta(max_length=300)]
@@ -33,9 +33,9 @@ def read_question(kind: type[Asked], query: str) -> Asked:
     """The question in `query`, a URL's part behind `?`. Parameters that it does not know count for nothing; of one that
     is repeated the last counts, but of a list. Raises WrongQuestion."""
     try:
-        given = parse_qs(query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+        given = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
     except ValueError:
-        raise WrongQuestion(f"a question has up to {MOST_PARAMETERS} parameters") from None
+        raise WrongQuestion(f"a question has up to {MAX_PARAMETERS} parameters") from None
     types = {field.name: field.type for field in structs.fields(kind)}
     asked = [each for each in parameters(kind) if each["name"] in given or "required" in each]
     return kind(**{each["name"]: _value(each, types[each["name"]], given.get(each["name"], [])) for each in asked})

@@ -26,8 +26,8 @@ class InFlight(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LaneProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many collectives of an operation in a group a rank has entered, and how many of them are done. Sends and
-    receives are counted by `peer`, as in InFlight."""
+    """The number of collectives of an operation in a group that a rank has entered, and of those that are done. Sends
+    and receives are counted by `peer`, as in InFlight."""
 
     op: str
     group: str
@@ -60,7 +60,7 @@ class BeatRow(msgspec.Struct, frozen=True):
 
 
 class CpuWait(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a rank's threads got of the CPU in the last `seconds`, all of them together: time on a CPU, time in the run
+    """The CPU time of a rank's threads in the last `seconds`, all of them together: time on a CPU, time in the run
     queue behind others, and the time for which the quota of their cgroup held them back. `stolen_seconds`: about how
     long the hypervisor ran something else on their cores; `neighbours`: who took the most of these, where the threads
     waited in the run queue."""
@@ -162,11 +162,12 @@ class RanksDocument(msgspec.Struct, frozen=True):
     ranks: tuple[RankRow, ...]
     ignored: tuple[RejectedFiles, ...]
     findings: tuple[Finding, ...] = ()
-    """About the jobs that run here, from what their ranks report. The node's own findings are in its report."""
+    """The findings about the jobs that run here, from what their ranks report. The node's own findings are in its
+    report."""
     ras: RasSource | None = None
     """Jobs without hooks, as NCCL RAS tells of them; None from agents that do not ask it."""
     traffic: tuple[JobTraffic, ...] = ()
-    """Of jobs on several nodes, where this one has RDMA devices that are up."""
+    """The traffic of jobs on several nodes, where this one has RDMA devices that are up."""
     now: float | None = None
     """The node's Unix time when this was read; None from agents that do not tell it."""
     unseen: tuple[UnseenProcess, ...] = ()

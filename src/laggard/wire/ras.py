@@ -56,7 +56,7 @@ class RasCommunicator(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RasJob(msgspec.Struct, frozen=True):
-    """What one answer says: all communicators of one job, each process of which is in touch with the others.
+    """The content of one answer: all communicators of one job, each process of which is in touch with the others.
 
     `owner` is the uid that listens, according to the kernel. `local_hosts`: those of its hosts that are this node.
     """
@@ -70,7 +70,7 @@ class RasJob(msgspec.Struct, frozen=True):
 
 
 class RasSource(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the agent knows from NCCL RAS. `state` is one of STATES and `reason` says more, for people."""
+    """The knowledge of the agent from NCCL RAS. `state` is one of STATES and `reason` says more, for people."""
 
     state: str
     reason: str = ""
@@ -78,5 +78,5 @@ class RasSource(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 STATES = ("off", "no_job", "waiting", "hooked", "asked", "too_old", "failed")
-"""Not asked because it is switched off; nobody listens; a job listens that may still be in its initialisation; all
-ranks have rank files; the last answer was good; NCCL before 2.28.7; no good answer."""
+"""The states, in this order: not asked because it is switched off; nobody listens; a job listens that may still be in
+its initialisation; all ranks have rank files; the last answer was good; NCCL before 2.28.7; no good answer."""

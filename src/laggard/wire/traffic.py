@@ -1,4 +1,4 @@
-"""What the network carried for a job's ranks on one node, as its agent saw it."""
+"""The bytes that the network carried for a job's ranks on one node, as its agent saw it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 deepspeed.init_distributed(dist_backend="gloo", verbose=False)
 import laggard.trainer_hooks
 from laggard.trainer_hooks.engines import deepspeed_reduce_scatter
-deepspeed_reduce_scatter._AGREE_WITHIN = datetime.timedelta(seconds=5)
+deepspeed_reduce_scatter._AGREEMENT_TIMEOUT = datetime.timedelta(seconds=5)
 exchange = dist.all_to_all_single
 def counted(*args, **kwargs):
     global exchanges

@@ -1,4 +1,4 @@
-"""What to do about each kind of failure of a job."""
+"""The advice about each kind of failure of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a job's failures came first, and which followed from it. Pure."""
+"""The cause of a job's end: the failure that came first, and the failures that followed from it. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from laggard.diagnose.job.events import Event, Weight, WorkStatus, Writer
 from laggard.diagnose.job.reader import JobEvidence
 
 _SURVIVING_LINES: Final = 200
-"""So many lines of progress after a failure show that the training went on. What stood in a rank's output buffer, at
-most 8 KiB, comes out at its end and is less."""
+"""The number of lines of progress after a failure that show that the training went on. What stood in a rank's output
+buffer, at most 8 KiB, comes out at its end and is less."""
 _MAX_NAMED: Final = 8
 
 
@@ -20,11 +20,11 @@ class Cause(NamedTuple):
     same: tuple[Event, ...]
     """Events like it, of other processes."""
     later: tuple[Event, ...]
-    """What came of it, or beside it."""
+    """The events that followed from it, or came beside it."""
 
 
 class Waiting(NamedTuple):
-    """Who waited in collectives of one process group, and for whom."""
+    """The ranks that waited in collectives of one process group, and for whom."""
 
     group: str
     number: int | None
@@ -87,8 +87,8 @@ def _first(events: Sequence[Event]) -> Event:
 
 
 def _who_stopped(stopped: Event, events: Sequence[Event]) -> Event:
-    """What made somebody stop the job: the scheduler, whose word may come after the signal; or, where Slurm cancelled
-    the step, a task that had failed before."""
+    """The event that made somebody stop the job: the scheduler, whose word may come after the signal; or, where Slurm
+    cancelled the step, a task that had failed before."""
     scheduled = [event for event in events if event.code == "JOB_PREEMPTED" or event.kind == "node_failed"]
     if scheduled:
         return scheduled[0]
@@ -193,7 +193,7 @@ def _waiting(group: str, statuses: Sequence[WorkStatus], world: set[int]) -> Wai
 
 
 def consequences(cause: Cause) -> list[str]:
-    """What came of the cause, as sentences: what, and of how many processes."""
+    """The consequences of the cause, as sentences: the kind, and the number of processes."""
     grouped: dict[tuple[str, str], list[Event]] = {}
     for event in (*cause.same, *cause.later):
         grouped.setdefault((event.code, event.kind), []).append(event)

@@ -1,4 +1,4 @@
-"""What a line of a job's output can say about the job's end, as values."""
+"""The events that lines of a job's output can tell about the job's end, as values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class Weight(enum.IntEnum):
-    """How much a line says about the cause. What weighs less is a consequence of what weighs more."""
+    """The weight of a line as evidence of the cause. A lighter event is a consequence of a heavier one."""
 
     SUMMARY = 0
     """A launcher's account, and what a process reports when its peers are gone."""
@@ -22,18 +22,18 @@ class Weight(enum.IntEnum):
 
 
 class Place(NamedTuple):
-    """Where in the input an event is."""
+    """The position of an event in the input."""
 
     file: int
     offset: int
     seconds: float | None = None
     dated: bool = False
     progress: int = 0
-    """How many lines with a loss or a speed came before it in its file."""
+    """The number of lines with a loss or a speed before it in its file."""
 
 
 class Writer(NamedTuple):
-    """Who wrote it, as far as the line says."""
+    """The process that wrote a line, as far as the line says."""
 
     rank: int | None = None
     task: int | None = None
@@ -44,7 +44,7 @@ class Writer(NamedTuple):
 class Event(NamedTuple):
     code: str
     kind: str
-    """What exactly: chooses the advice (advice.py)."""
+    """The exact kind of failure, which chooses the advice (advice.py)."""
     weight: Weight
     summary: str
     """Continues a sentence: `CUDA out of memory: ...`."""
@@ -56,7 +56,7 @@ class Event(NamedTuple):
 
 
 class WorkStatus(NamedTuple):
-    """What torch's watchdog says of one rank's collectives in one process group."""
+    """The statement of torch's watchdog about one rank's collectives in one process group."""
 
     group: str
     rank: int
@@ -67,4 +67,4 @@ class WorkStatus(NamedTuple):
 
 
 MAX_EVENTS: Final = 20_000
-"""Of one job. A process that repeats itself is counted, not kept."""
+"""The largest number of events that are kept of one job. A process that repeats itself is counted, not kept."""

@@ -1,4 +1,5 @@
-"""How processes ended, as launchers report it: torchrun, srun, mpirun, DeepSpeed, accelerate, Kubernetes, shells."""
+"""The ends of processes, as launchers report them: torchrun, srun, mpirun, DeepSpeed, accelerate, Kubernetes,
+shells."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _WORDS: Final = {
 }
 _STARVED: Final = "Out Of Memory"
 _MARKS: Final = ("xit", "ignal", "srun: error", "return code", "Process name", "RUNNING AT")
-"""Each of the forms has one of these."""
+"""The words of which each of the forms has one."""
 _CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _BOX_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
 _BOX_HOST = re.compile(r"\s*host\s*: (\S+)")

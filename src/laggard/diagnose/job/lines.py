@@ -48,7 +48,7 @@ class JobLine(NamedTuple):
     seconds: float | None = None
     """The date, as seconds since 1970 in whatever zone the writer used. Dates without a year are put into 2000."""
     dated: bool = False
-    """Whether `seconds` has a year. Those without one compare only with each other."""
+    """True where `seconds` has a year. Times without a year compare only with each other."""
 
     @property
     def stream(self) -> tuple[object, ...]:

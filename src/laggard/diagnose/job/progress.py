@@ -1,4 +1,4 @@
-"""What a log says of a training's progress: how many lines it has, and the last that tells of a step or a loss."""
+"""The progress of a training by its log: the number of lines that tell of a step or a loss, and the last of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOSS: Final = re.compile(r"\bloss\b['\"]?\s{0,3}[:=]?\s{0,3}-?\d", re.IGNORECAS
 _COUNT: Final = re.compile(r"\b(?:step|iter(?:ation)?|epoch|batch|lr|learning_rate)\b", re.IGNORECASE)
 _SPEED: Final = re.compile(r"\d\s?(?:it/s|s/it)\b")
 MIN_TRAINING_LINES: Final = 3
-"""So many lines of a training make a text a training's output."""
+"""The number of lines of a training that make a text a training's output."""
 _MAX_CANDIDATES: Final = 512
 _MAX_SHOWN_CHARACTERS: Final = 100
 
@@ -56,7 +56,7 @@ class ProgressReader:
 
 
 def _line_around(piece: str, at: int) -> tuple[int, int]:
-    """Where the line begins and ends that has place `at`. A carriage return ends a line, too."""
+    """The places where the line around place `at` begins and ends. A carriage return ends a line, too."""
     start = max(piece.rfind("\n", 0, at), piece.rfind("\r", max(0, at - 2000), at)) + 1
     end = piece.find("\n", at)
     end = len(piece) if end < 0 else end

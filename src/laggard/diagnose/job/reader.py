@@ -21,7 +21,7 @@ _WORDS: Final = (
     "failed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "RUNNING AT",
     "Process name", "ode failure", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate",
 )  # fmt: skip
-"""Each line that a rule matches has one of these."""
+"""The words of which each line that a rule matches has one."""
 _MAX_STREAMS: Final = 8192
 _MAX_SHAPES: Final = 8192
 _MAX_RANKS: Final = 1 << 18
@@ -30,12 +30,12 @@ _LOOK_BACK: Final = 1 << 13
 _MAX_LOCATED_EVENTS: Final = 256
 _MAX_REPEATS: Final = 64
 _DULL_LINES: Final = 64
-"""So many lines of one shape that say nothing: the next ones are not looked at."""
+"""The number of lines of one shape that say nothing, after which further ones are not looked at."""
 
 _SHAPE_CHARACTERS: Final = 200
-"""Lines of the same first characters, numbers aside, have one shape."""
+"""The number of a line's first characters, numbers aside, that are its shape."""
 _LINES_PER_CANDIDATE: Final = 8
-"""Where one of so many lines has a word, lines are looked at one by one."""
+"""The number of lines of which one has a word, from where on lines are looked at one by one."""
 
 _NUMBER = re.compile(r"[0-9]+")
 _DIGITS: Final = str.maketrans("123456789", "0" * 9)
@@ -56,18 +56,18 @@ _TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:Seq
 
 
 class JobEvidence(NamedTuple):
-    """What the files of one job show."""
+    """The evidence that the files of one job hold."""
 
     events: tuple[Event, ...]
     statuses: tuple[WorkStatus, ...]
     ranks_seen: frozenset[int]
     world_size: int | None
     progress: tuple[int, ...]
-    """For each file, how many lines with a loss or a speed it has."""
+    """The number of lines with a loss or a speed, for each file."""
     nan: Event | None
     """The first line whose loss is NaN."""
     dropped: int
-    """How many events were left out, because a process repeated itself or there were more than are kept."""
+    """The number of events that were left out, because a process repeated itself or there were more than are kept."""
 
 
 class JobLogReader:
@@ -88,10 +88,10 @@ class JobLogReader:
         self._chained: dict[tuple[object, ...], int] = {}
         self._shapes: dict[str, Rule | None] = {}
         self._dull: dict[str, int] = {}
-        """How often a line of this shape, its numbers aside, said nothing."""
+        """The number of lines that said nothing, by their shape, numbers aside."""
         self._repeated: dict[tuple[str, tuple[object, ...]], int] = {}
         self._dense = False
-        """Whether many lines have had one of the words."""
+        """True where many lines have had one of the words."""
 
     def begin_file(self) -> None:
         self._progress.append(0)
@@ -123,7 +123,8 @@ class JobLogReader:
         return self._dull.get(shape, 0) >= _DULL_LINES and not self._tracebacks
 
     def _interesting(self, piece: str) -> Iterator[tuple[int, int]]:
-        """As _candidates(), line by line and without dull lines: faster where very many lines have one of the words."""
+        """The lines of _candidates(), found line by line and without dull lines, which is faster where very many lines
+        have one of the words."""
         start = 0
         for line, shape in zip(piece.split("\n"), _shapes(piece).split("\n"), strict=True):
             if self._is_dull(shape[:_SHAPE_CHARACTERS]):
@@ -279,7 +280,7 @@ class JobLogReader:
         return [self._parser.parse(text.rstrip("\r").rpartition("\r")[2]) for text in reversed(texts)]
 
     def _where(self, piece: str, start: int, line: JobLine) -> str:
-        """Where the exception was raised: the innermost line of code that is no library's; without one, the "
+        """The place where the exception was raised: the innermost line of code that is no library's; without one, the "
         "innermost."""
         innermost = ""
         for before in self._lines_before(piece, start, 60):
@@ -303,7 +304,7 @@ class JobLogReader:
 
 
 def _candidates(piece: str) -> list[tuple[int, int]]:
-    """Where the lines are that have one of the words, in order. A carriage return ends a line, too."""
+    """The places of the lines that have one of the words, in order. A carriage return ends a line, too."""
     found: dict[int, int] = {}
     for word in _WORDS:
         at = piece.find(word)

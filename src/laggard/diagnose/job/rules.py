@@ -39,7 +39,7 @@ class Rule(NamedTuple):
     weight: Weight
     pattern: re.Pattern[str]
     summary: str
-    """With `{0}`, `{1}` for the pattern's groups."""
+    """A text with `{0}`, `{1}` for the pattern's groups."""
 
 
 def _rule(code: str, kind: str, weight: Weight, pattern: str, summary: str) -> Rule:
@@ -569,7 +569,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "the loss became NaN",
     ),
 )
-"""In order: the first that matches counts."""
+"""The rules in order: the first that matches counts."""
 
 NAN_LOSS: Final = re.compile(
     r"(?<![\w-])(?:(?:lm|train|training|total|avg|mean|step|reduced)[ _-]?)?(?:loss"
@@ -579,7 +579,7 @@ NAN_LOSS: Final = re.compile(
 """A metric line whose loss is NaN. Not `nan_count: 0`, nor a validation that did not run yet."""
 
 WEAK_TEXT: Final = re.compile(_PEER_GONE)
-"""In the text of an exception: a peer is gone."""
+"""The words in an exception's text which say that a peer is gone."""
 
 EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
     re.compile(

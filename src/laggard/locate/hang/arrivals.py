@@ -11,11 +11,12 @@ from laggard.locate.job_timings import JobTimings, RankState
 from laggard.wire.ranks import InFlight
 
 _GROUP_NAME = re.compile(r"[a-z]+:(\d+)-(\d+)(?:/(\d+))?(?:#.*)?")
-"""`dp:0-6/2`: role, first rank, last rank, stride."""
+"""The form of a group's name, as `dp:0-6/2`: role, first rank, last rank, stride."""
 
 
 class Arrivals:
-    """How many collectives of each lane (op and group) each rank has entered. Ranks are given by their column."""
+    """The number of collectives of each lane (op and group) that each rank has entered. Ranks are given by their
+    column."""
 
     def __init__(self, timings: JobTimings) -> None:
         self._ranks = timings.ranks
@@ -25,7 +26,7 @@ class Arrivals:
         self._missing: dict[tuple[str, str, int], frozenset[int]] = {}  # cached: all ranks that wait there ask for it
         self._longest: dict[tuple[str, str, int], float] = {}  # how long a rank has been in it, in seconds
         self.point_to_point = False
-        """Whether any rank has sent or received."""
+        """True where any rank has sent or received."""
         for column, state in enumerate(timings.states):
             for lane in state.beat.lanes if state.beat else ():
                 self._count(lane.op, lane.group, column, lane.entered)
@@ -42,8 +43,8 @@ class Arrivals:
             entered[column] = max(entered.get(column, 0), count)
 
     def stuck_in(self, column: int, flight: InFlight) -> InFlight:
-        """What the rank waits in, where its live word is `flight`: if the partner has come to that, another send or
-        receive in flight whose partner has not."""
+        """The collective or message that the rank waits in, where its live word is `flight`: if the partner has come to
+        that, another send or receive in flight whose partner has not."""
         if flight.op not in COUNTERPART or self._partner_is_missing(column, flight) is not False:
             return flight
         others = others_in_flight(flight, self._states[column])

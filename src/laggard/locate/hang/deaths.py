@@ -26,13 +26,14 @@ from laggard.text.rank_end import end_text, time_text
 from laggard.text.words import ranks_text, seconds_text
 
 SAME_FAILURE_SECONDS = 1.0
-"""A rank that died of itself so long after a victim may still be the cause: the kernel reports a death late."""
+"""The longest time after a victim's death at which the death of a rank that died of itself may still be the cause: the
+kernel reports a death late."""
 CLOCK_SKEW_SECONDS = 0.5
-"""By how much the clocks of two nodes are taken to differ: chrony and NTP keep them far closer."""
+"""The largest difference that is assumed between the clocks of two nodes: chrony and NTP keep them far closer."""
 _WRITE_SECONDS = 0.1
-"""How often the hooks write a recording."""
+"""The interval at which the hooks write a recording."""
 _MIN_AFTER_SECONDS = 0.0005
-"""Less is 0 ms for people."""
+"""The shortest time that is told of: less is 0 ms for people."""
 _MAX_NOTES = 32
 _WHO_TELLS = (
     "the launcher's log names the first that failed, the kernel's log who was out of memory, and with an agent on each "
@@ -165,7 +166,7 @@ def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
 
 
 def _silence(last: LastBeat) -> float:
-    """After how many seconds without a word the rank is silent."""
+    """The seconds without a word after which the rank is silent."""
     return SILENT_BEATS * last.beat.interval_seconds + 1.0
 
 
@@ -414,7 +415,7 @@ def _note(timings: JobTimings, death: _Death, first: Sequence[_Death]) -> Note:
 
 
 def _ended_notes(timings: JobTimings, deaths: Sequence[_Death]) -> tuple[Note, ...]:
-    """What is known of a job that was ended as a whole. Where no rank has an end, one may have died of itself and the
+    """The notes on a job that was ended as a whole. Where no rank has an end, one may have died of itself and the
     launcher have killed the others: a recording does not tell that from a job that was cancelled."""
     end = timings.states[deaths[0].column].end
     if any(timings.states[death.column].doubted for death in deaths):
@@ -432,8 +433,8 @@ def _step_of_death(state: RankState) -> int:
 
 
 def _place(timings: JobTimings, state: RankState) -> str:
-    """Where the rank died, for people: `in step 59, in all_reduce of dp:0-3`. A recording lacks the last tenth of a
-    second of a process that did not end by itself."""
+    """The place where the rank died, for people: `in step 59, in all_reduce of dp:0-3`. A recording lacks the last
+    tenth of a second of a process that did not end by itself."""
     ended_by_itself = state.end is not None and bool(state.end.exit_code or state.end.exception)
     or_later = "" if timings.live or ended_by_itself else " or later"
     step = f"in step {_step_of_death(state)}{or_later}"

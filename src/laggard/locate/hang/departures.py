@@ -23,8 +23,8 @@ from laggard.text.words import ranks_text, seconds_text
 from laggard.wire.ranks import BeatRow, InFlight
 
 CONFIDENCE = 0.9
-"""That the rank was not meant to come follows from its group alone: a program may have asked for its end. Our own
-choice."""
+"""The confidence that a rank which left is the culprit. Only its group says that it was meant to come: a program may
+have asked for its end. Our own choice."""
 
 _OF_THE_WORLD = "a collective of the world"
 
@@ -40,7 +40,7 @@ class Departure(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a rank stood: its last beat, and the collective that it was in."""
+    """The place where a rank stood: its last beat, and the collective that it was in."""
 
     beat: BeatRow | None
     in_flight: InFlight | None
@@ -111,7 +111,7 @@ class Departures:
         return beat is not None and len(beat.lanes) >= LANE_COUNT
 
     def _members(self, group: str) -> set[int]:
-        """As far as the group's name and the counts tell them."""
+        """The members of the group, as far as its name and the counts tell them."""
         ranks = {int(rank): column for column, rank in enumerate(self._timings.ranks)}
         return self._columns_of[group] | members_by_name(group, ranks)
 
@@ -174,7 +174,7 @@ def _others(timings: JobTimings, column: int) -> list[int]:
 
 
 def extra_note(timings: JobTimings, found: tuple[Departure, ...]) -> Note:
-    """For ranks that called a collective which most others, that have ended, did not call."""
+    """The note on ranks that called a collective which most others, that have ended, did not call."""
     waiting = sorted(int(timings.ranks[column]) for column in frozenset().union(*(each.waiting for each in found)))
     left = ranks_text(int(timings.ranks[each.column]) for each in found)
     text = (
@@ -194,7 +194,7 @@ def _place(timings: JobTimings, column: int) -> _Place:
 
 
 def _counts(place: _Place) -> Iterator[tuple[str, str, int]]:
-    """How many collectives of each operation and group the rank had entered."""
+    """The number of collectives of each operation and group that the rank had entered."""
     for lane in place.beat.lanes if place.beat else ():
         if lane.op not in COUNTERPART:
             yield lane.op, lane.group, lane.entered

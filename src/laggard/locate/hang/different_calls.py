@@ -29,18 +29,18 @@ from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import ranks_text
 
 HABIT_STEPS = 16
-"""So many steps before the last tell what a rank calls in a step."""
+"""The number of steps before the last that tell what a rank calls in a step."""
 
 MIN_HABIT_STEPS = 4
-"""With fewer, or where not all of them had the same calls, there is no habit."""
+"""The least number of steps that make a habit; there is none either where not all of them had the same calls."""
 
 MAX_COMPARED = 64
-"""Ranks that each called something else, of which pairs are compared."""
+"""The most ranks that each called something else, of which pairs are compared."""
 
 
 class _Call(NamedTuple):
-    """What a rank called: the operation's place in OPS, its bytes, -1 where these need not be equal, its number among
-    the rank's calls of that operation, and the name of the group as this rank has it."""
+    """A call of a rank: the operation's place in OPS, its bytes, -1 where these need not be equal, its number among the
+    rank's calls of that operation, and the name of the group as this rank has it."""
 
     op: int
     size: int
@@ -125,7 +125,7 @@ def _counted(collectives: Collectives, rows: NDArray[np.bool_]) -> Counter[tuple
 
 
 def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict[int, list[_Call]]]:
-    """By process group and column: what each rank called in the step that it did not finish, in its order. One process
+    """The calls of each rank in the step that it did not finish, in its order, by process group and column. One process
     group may have several names, one for each role."""
     last = np.array([-1 if state.step is None else state.step for state in timings.states], np.int64)
     known = (collectives.op >= 0) & (collectives.seq >= 0) & (collectives.peer < 0)
@@ -161,7 +161,7 @@ def _differ(calls: Mapping[int, list[_Call]]) -> bool:
 
 
 def _first_difference(calls: Mapping[int, list[_Call]]) -> dict[int, _Call] | None:
-    """What each rank called at the first place at which two of them differ."""
+    """The calls of the ranks at the first place at which two of them differ."""
     for place in range(max(map(len, calls.values()))):
         beside = {column: each[place] for column, each in calls.items() if place < len(each)}
         if len({call[:2] for call in beside.values()}) > 1:
@@ -190,9 +190,9 @@ def _called(ranks: list[int], call: _Call) -> str:
 
 
 def beside_abort(timings: JobTimings, column: int) -> DifferentCalls | None:
-    """Who called something else, by where the ranks stood in when gloo aborted one of them (SIGABRT): it aborts either
-    side. `few` is empty where as many stood in one as in the other, or where that is not known. None where the rank was
-    not aborted in a collective."""
+    """The ranks that called something else, by where the ranks stood in when gloo aborted one of them (SIGABRT): it
+    aborts either side. `few` is empty where as many stood in one as in the other, or where that is not known. None
+    where the rank was not aborted in a collective."""
     state = timings.states[column]
     if state.in_flight is None or state.end is None or state.end.signal != "SIGABRT" or state.end.cause:
         return None
@@ -211,9 +211,9 @@ def beside_abort(timings: JobTimings, column: int) -> DifferentCalls | None:
 
 
 def aborted_call(timings: JobTimings, column: int) -> str:
-    """What a rank that was aborted (SIGABRT) inside a collective called where others called something else; where that
-    is not known, that gloo aborts a rank for it. Empty of other ends, but of one of which nothing is known it says what
-    is known to differ."""
+    """A sentence for a rank that was aborted (SIGABRT) inside a collective: the call that it made where others called
+    something else; where that is not known, that gloo aborts a rank for such a call. Empty of other ends, but of one of
+    which nothing is known it says what is known to differ."""
     state = timings.states[column]
     end, flight = state.end, state.in_flight
     nothing_known = end is not None and not (end.signal or end.exit_code or end.exception)
@@ -233,7 +233,8 @@ def aborted_call(timings: JobTimings, column: int) -> str:
 
 
 def _stands_in(timings: JobTimings, column: int) -> str:
-    """What the rank was in last, for people: by its hook, else by torch's Flight Recorder. Empty: not known."""
+    """The collective that the rank was in last, for people: by its hook, else by torch's Flight Recorder. Empty: not
+    known."""
     state = timings.states[column]
     if state.in_flight:
         return flight_text(state.in_flight)

@@ -23,14 +23,17 @@ from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import seconds_text
 
 HUNG_SILENT_SECONDS = 60.0
-"""A silent rank is called hung when another has waited for it for so long, and for HUNG_STEPS of the usual steps."""
+"""The time for which another must have waited for a silent rank, besides HUNG_STEPS of the usual steps, before it is
+called hung."""
 HUNG_LATE_SECONDS = 180.0
-"""The same for a rank that still beats."""
+"""The time for which another must have waited for a rank that still beats, besides HUNG_STEPS of the usual steps,
+before it is called hung."""
 HUNG_STEPS = 20.0
 
 
 class _Victims(NamedTuple):
-    """Who waits: the first columns, the longest wait of all, and the longest wait for each rank that is waited for."""
+    """The ranks that wait: the first columns, the longest wait of all, and the longest wait for each rank that is
+    waited for."""
 
     first: tuple[int, ...]
     longest: Wait | None
@@ -146,7 +149,7 @@ def _culprit(
 
 
 def _hung_after(state: RankState, step_seconds: float | None) -> float:
-    """How many seconds others must have waited for the rank before it is called hung."""
+    """The seconds for which others must have waited for the rank before it is called hung."""
     least = HUNG_SILENT_SECONDS if is_silent(state) else HUNG_LATE_SECONDS
     return max(least, HUNG_STEPS * (step_seconds or 0.0))
 

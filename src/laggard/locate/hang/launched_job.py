@@ -11,7 +11,7 @@ from laggard.text.words import counted, ranks_text
 from laggard.wire.ras import Launches, RasCommunicator, RasJob, RasRank
 
 STOPPED_CONFIDENCE = 0.9
-"""Of a process that the kernel calls stopped."""
+"""The confidence that a process hangs which the kernel calls stopped."""
 
 
 class Device(NamedTuple):

@@ -1,4 +1,4 @@
-"""Who hangs or died in a job without hooks, by the launch counts of NCCL RAS. Pure.
+"""The ranks that hang or died in a job without hooks, by the launch counts of NCCL RAS. Pure.
 
 All ranks of a communicator launch the same collectives in the same order. So where no count changes any more, the ranks
 with fewer launches are those that the others wait for; a rank that is behind in one communicator and ahead in another
@@ -37,18 +37,20 @@ from laggard.text.words import counted, ranks_text, seconds_text
 from laggard.wire.ras import RasCommunicator, RasRank
 
 STANDSTILL_SECONDS = 20.0
-"""For how long no count may have changed before anybody is named: at least two answers, whatever their interval."""
+"""The time for which no count may have changed before anybody is named: at least two answers, whatever their
+interval."""
 
 HUNG_SECONDS = 180.0
-"""For how long before who is behind is called hung. A rank that saves a checkpoint is behind too; the same choice as in
-hangs.py for a rank that lives."""
+"""The time for which no count may have changed before a rank that is behind is called hung. A rank that saves a
+checkpoint is behind too; the same choice as in hangs.py for a rank that lives."""
 
 HUNG_CONFIDENCE = 0.6
-"""Launches are the host's: a rank may be behind because it waits for something that is not counted."""
+"""The confidence that a rank which is behind hangs. Launches are the host's: a rank may be behind because it waits for
+something that is not counted."""
 
 
 def no_timings(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> JobTimings:
-    """What stands for the timings of a job that has none."""
+    """The empty timings of a job that has none."""
     return build_timings(job.report.job_id, job.world.size, {}, {}, findings)
 
 
@@ -236,7 +238,8 @@ _ERRORS = {
     5: "invalid usage",
     6: "remote process error",
 }
-"""ncclResult_t, in NCCL's own words (ncclErrorToString, src/ras/client_support.cc). 7, in progress, is none."""
+"""The values of ncclResult_t in NCCL's own words (ncclErrorToString, src/ras/client_support.cc). 7, in progress, is
+none."""
 
 
 def _error_notes(job: LaunchedJob) -> Iterator[Note]:

@@ -1,14 +1,16 @@
-"""Whether a rank's process is alive, for how long it has been silent, and what its readings can still prove. Pure."""
+"""The liveness of a rank: whether its process is alive, how long it has been silent, and what its readings still prove.
+Pure."""
 
 from __future__ import annotations
 
 from laggard.locate.job_timings import RankState
 
 SILENT_BEATS = 3.0
-"""So many beats missed, and a second more: the process runs, but none of its threads does. Our own choice."""
+"""The number of missed beats, and a second more, after which a rank counts as silent: its process runs, but none of its
+threads does. Our own choice."""
 HUNG_STOPPED_SECONDS = 2.0
-"""Stopped for so long, a rank is called hung even where no other is known to wait for it. A debugger that takes a stack
-stops a process for less."""
+"""The time for which a rank must have been stopped to be called hung even where no other is known to wait for it. A
+debugger that takes a stack stops a process for less."""
 
 
 def is_alive(state: RankState) -> bool:

@@ -27,7 +27,7 @@ others, and an all_to_all as much as each likes."""
 
 
 class _Call(NamedTuple):
-    """What a rank called: the operation's place in OPS and its bytes, -1 where these need not be equal."""
+    """A call of a rank: the operation's place in OPS and its bytes, -1 where these need not be equal."""
 
     op: int
     size: int
@@ -80,7 +80,7 @@ def _differ(calls: Sequence[_Call]) -> bool:
 
 
 def _note(group: str, seq: int, by_call: Mapping[_Call, Sequence[int]]) -> Note:
-    """Who called what; the smaller part first, as the one that is more likely wrong."""
+    """The note on who called what; the smaller part comes first, as the one that is more likely wrong."""
     counts = Counter({call: len(ranks) for call, ranks in by_call.items()})
     *few, (most, _) = sorted(counts.items(), key=lambda item: (item[1], item[0]))
     sizes_alone = len({call.op for call in by_call}) == 1

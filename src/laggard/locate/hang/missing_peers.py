@@ -1,4 +1,4 @@
-"""Which ranks NCCL RAS has no answer from: dead, stopped, or only silent. Pure."""
+"""The ranks from which NCCL RAS has no answer: dead, stopped, or only silent. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from laggard.text.words import ranks_text, seconds_text
 from laggard.wire.ras import RasRank
 
 DEAD_CONFIDENCE = 0.7
-"""NCCL calls a process dead that it has not reached for 60 s: the network can be the cause."""
+"""The confidence that a process is dead which NCCL calls so. NCCL calls a process dead that it has not reached for 60
+s: the network can be the cause."""
 GONE_CONFIDENCE = 0.9
 CUT_OFF_CONFIDENCE = 0.4
-"""Where half of the ranks or more are missing, the network between the halves may be the cause."""
+"""The confidence where half of the ranks or more are missing: the network between the halves may be the cause."""
 
 
 def missing_peers(job: LaunchedJob) -> PartialVerdict:
@@ -45,8 +46,8 @@ def missing_peers(job: LaunchedJob) -> PartialVerdict:
 
 
 def _missing_kind(rank: RasRank) -> str:
-    """dead, stopped, unresponsive; empty where nothing is wrong with it. What the agent sees of the process itself goes
-    before what NCCL concludes."""
+    """The state of the process: dead, stopped, unresponsive; empty where nothing is wrong with it. What the agent sees
+    of the process itself goes before what NCCL concludes."""
     if rank.process == "gone":
         return "dead"
     if rank.process == "stopped":

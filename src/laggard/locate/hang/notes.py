@@ -14,7 +14,7 @@ _MAX_NOTES = 32
 
 
 def suspended_note(ranks: int) -> Note:
-    """For a job of `ranks` processes, all of which are stopped."""
+    """The note on a job of `ranks` processes, all of which are stopped."""
     who = "its process is" if ranks == 1 else f"all {ranks} processes are"
     return Note("suspended", f"the job is suspended: {who} stopped")
 

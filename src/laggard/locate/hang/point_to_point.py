@@ -16,7 +16,7 @@ from laggard.rankfile.layout import LANE_COUNT
 from laggard.wire.ranks import InFlight
 
 COUNTERPART = {"send": "recv", "recv": "send"}
-"""What the partner does when a rank sends, and when it receives."""
+"""The operation of the partner when a rank sends, and when it receives."""
 
 ANY_RANK = -1
 """The peer of a receive from any rank, of a group that was made by hand, and where an agent reports
@@ -55,8 +55,8 @@ def others_in_flight(flight: InFlight, waiter: RankState) -> Iterator[InFlight]:
 
 
 def _count(state: RankState, op: str, peer: int) -> _Count | None:
-    """How many messages a rank has sent to or received from `peer`. None where its counts cannot answer that: what it
-    received from any rank may be from `peer`, and a rank file has no room for the lanes of very many peers."""
+    """The number of messages that a rank has sent to or received from `peer`. None where its counts cannot answer that:
+    what it received from any rank may be from `peer`, and a rank file has no room for the lanes of very many peers."""
     reported = state.beat.lanes if state.beat else ()
     lanes = [lane for lane in reported if lane.op == op and lane.peer in (peer, ANY_RANK)]
     flight = state.in_flight if state.in_flight and state.in_flight.op == op else None

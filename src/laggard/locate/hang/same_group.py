@@ -22,9 +22,8 @@ MISMATCH_TO_DO = (
 
 
 def standing_beside(timings: JobTimings, waits: Mapping[int, Wait], least: float) -> dict[int, frozenset[int]]:
-    """For each rank (its column) that waits in a collective of the world, those of whom it waits that stand in the
-    world's collective of the same number or a later one themselves, which C++ made: they came, and called something
-    else."""
+    """The ranks for which each rank (its column) waits in a collective of the world, although they stand in the world's
+    collective of the same number or a later one, which C++ made: they came, and called something else."""
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
     if any(lane.op in COUNTERPART for state in timings.states if state.beat for lane in state.beat.lanes):
         return {}  # the Flight Recorder may count them with the rest
@@ -52,7 +51,7 @@ def _stands_in(state: RankState, number: int, least: float) -> bool:
 
 
 def beside_note(timings: JobTimings, waits: Mapping[int, Wait], beside: Mapping[int, frozenset[int]]) -> Note:
-    """For ranks that wait in what others, who stand in something else, did not call."""
+    """The note on ranks that wait in what others, who stand in something else, did not call."""
     calls: dict[str, set[int]] = {}
     groups = {waits[column].group for column in beside}
     for column, wait in waits.items():
@@ -74,7 +73,7 @@ def mismatch_of(timings: JobTimings, waits: Mapping[int, Wait], columns: frozens
 
 
 def _note(timings: JobTimings, calls: Mapping[str, set[int]]) -> Note:
-    """Who called what; the smaller part first, as the one that is more likely wrong."""
+    """The note on who called what; the smaller part comes first, as the one that is more likely wrong."""
     *few, (most, last) = sorted(calls.items(), key=lambda item: (len(item[1]), item[0]))
     called = ", ".join(f"{_ranks(timings, columns)} called {call}" for call, columns in few[:4])
     text = (

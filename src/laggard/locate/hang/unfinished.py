@@ -28,13 +28,15 @@ from laggard.text.words import counted, ranks_text
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 
 MAX_CULPRITS = 16
-"""Where more ranks or machines never came, the job was ended as a whole."""
+"""The most ranks or machines that are named as never having come: where there are more, the job was ended as a
+whole."""
 
 CONFIDENCE = 0.8
-"""How long the others had waited is not recorded: the job may have been ended before the rank could come."""
+"""The confidence that a rank which never came hangs. It is not recorded how long the others had waited: the job may
+have been ended before the rank could come."""
 
 SHARED_CONFIDENCE = 0.5
-"""The same where several ranks came and none of them finished: any of them, or the network, may stand still."""
+"""The confidence where several ranks came and none of them finished: any of them, or the network, may stand still."""
 
 
 class _Meeting(NamedTuple):
@@ -125,7 +127,7 @@ def _begun_last(collectives: Collectives) -> NDArray[np.bool_]:
 
 
 def _attendance(collectives: Collectives, timings: JobTimings, stuck: NDArray[np.int64]) -> dict[_Meeting, _Attendance]:
-    """Who came to the meetings that any rank is stuck in."""
+    """The ranks that came to the meetings in which any rank is stuck."""
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
     members = _Members(collectives, columns)
     found: dict[_Meeting, _Attendance] = {}
@@ -152,7 +154,7 @@ def _attendance(collectives: Collectives, timings: JobTimings, stuck: NDArray[np
 
 
 def _meeting(collectives: Collectives, record: int, columns: Mapping[int, int]) -> _Meeting | None:
-    """What the record is of; None for a send to a rank that is not seen."""
+    """The meeting that the record is of; None for a send to a rank that is not seen."""
     op, seq, column = int(collectives.op[record]), int(collectives.seq[record]), int(collectives.column[record])
     if op not in (SEND, RECV):
         return _Meeting(-1 if collectives.numbered_by_group else op, int(collectives.group[record]), -1, -1, seq)
@@ -164,7 +166,7 @@ def _meeting(collectives: Collectives, record: int, columns: Mapping[int, int]) 
 
 
 class _Members:
-    """Who has to come to a meeting: columns, and the ranks of those that have none."""
+    """The ranks that have to come to a meeting: columns, and the ranks of those that have none."""
 
     def __init__(self, collectives: Collectives, columns: Mapping[int, int]) -> None:
         self._collectives, self._columns = collectives, columns
@@ -280,7 +282,7 @@ def _name(timings: JobTimings, collectives: Collectives, meeting: _Meeting, atte
 def _unseen_note(
     timings: JobTimings, collectives: Collectives, meetings: Mapping[_Meeting, _Attendance], waiting: int
 ) -> Note:
-    """For a hang at whose root is a rank of which nothing is recorded."""
+    """The note on a hang at whose root is a rank of which nothing is recorded."""
     meeting, first = min(
         (item for item in meetings.items() if item[1].unseen and not item[1].finished),
         key=lambda item: (len(item[1].unseen), item[0].seq),

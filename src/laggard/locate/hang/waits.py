@@ -17,14 +17,18 @@ from laggard.locate.job_timings import JobTimings, RankState
 from laggard.wire.ranks import GroupProgress, InFlight
 
 WAITING_SECONDS = 1.0
-"""A rank waits when it has been in a collective for so long, and for WAITING_STEPS of the job's usual steps."""
+"""The time for which a rank must have been in a collective, besides WAITING_STEPS of the job's usual steps, to count as
+waiting."""
 WAITING_STEPS = 2.0
 WAITING_BESIDE_STOPPED_SECONDS = 0.5
-"""The same where a process of the job is stopped: there is no doubt what the wait is for."""
+"""The time for which a rank must have been in a collective where a process of the job is stopped: there is no doubt
+what the wait is for."""
 WAITING_IN_TURN_SECONDS = 0.5
-"""The same for a rank that others wait for: along a pipeline each began to wait later than the one before it."""
+"""The time for which a rank must have been in a collective, for a rank that others wait for: along a pipeline each
+began to wait later than the one before it."""
 WAITING_UNTIMED_SECONDS = 20.0
-"""The same while no step is known: the first steps load data and compile."""
+"""The time for which a rank must have been in a collective while no step is known: the first steps load data and
+compile."""
 
 THE_WORLD = "#0"
 """The name of the world's process group: torch numbers them. Other groups' numbers differ from rank to rank and are not
@@ -32,7 +36,7 @@ compared."""
 
 _OF_THE_WORLD = "a collective of the world"
 MADE_BY_CPP = f"{_OF_THE_WORLD} that C++ made, as DDP's"
-"""What a rank stands in of which only the Flight Recorder tells."""
+"""The text for a collective of which only the Flight Recorder tells."""
 
 
 class Wait(NamedTuple):
@@ -66,7 +70,7 @@ def find_waits(timings: JobTimings, step_seconds: float | None, stopped: frozens
 
 
 def flight_text(flight: InFlight) -> str:
-    """What a rank is in, for people: `all_reduce of dp:0-3`, `recv of pp:0-3 from rank 1`."""
+    """The operation that a rank is in, for people: `all_reduce of dp:0-3`, `recv of pp:0-3 from rank 1`."""
     return _operation_text(flight.op, flight.group, flight.peer)
 
 
@@ -152,11 +156,11 @@ def in_the_world(state: RankState) -> GroupProgress | None:
 
 
 def _asked(state: RankState) -> float:
-    """How many seconds ago torch was asked."""
+    """The seconds since torch was asked."""
     return state.beat.groups_age_seconds or 0.0 if state.beat else 0.0
 
 
 def _stood_still_since(state: RankState) -> float:
-    """How many seconds ago the world's numbers were first seen as they were when torch was asked last."""
+    """The seconds since the world's numbers were first seen as they were when torch was asked last."""
     group = in_the_world(state)
     return _asked(state) + (group.seconds if group else 0.0)

@@ -1,4 +1,4 @@
-"""What transfers go through, and what is known of each of them, as values. Pure."""
+"""The channels that transfers go through, and the facts that are known of each, as values. Pure."""
 
 from __future__ import annotations
 

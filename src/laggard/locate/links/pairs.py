@@ -1,4 +1,4 @@
-"""How long messages between two ranks take: what sends and their receives tell, each on its own clock. Pure.
+"""The time that messages between two ranks take, by what sends and their receives tell, each on its own clock. Pure.
 
 A send and its receive end together, so that whoever came last did not wait: the shorter of the two is the transfer.
 But a rank that goes on with its own work learns late that a transfer is over, and its time is then a bound alone. It is
@@ -29,10 +29,12 @@ SEND, RECV = OPS.index("send"), OPS.index("recv")
 PAIR_ROLE, ROUND_TRIP_ROLE = "pair", "round trip"
 
 COPY_TIME_RATIO = 3.0
-"""A receive that takes so many times as long as the copy that its send was waited for data that were on the way."""
+"""The ratio of a receive's time to that of the copy that its send was, from which on it waited for data that were on
+the way."""
 
 RECEIVER_BLOCKED_SHARE = 0.9
-"""A receiver that came before the send is blocked for the whole transfer, and for this share of a round trip's half."""
+"""The share of a round trip's half for which a receiver that came before the send must be blocked; it is blocked for
+the whole transfer."""
 
 
 class _Messages(NamedTuple):
@@ -103,8 +105,8 @@ def _ended_together(
 def _copied(
     collectives: Collectives, timings: JobTimings, channels: list[Channel], messages: _Messages
 ) -> Transfers | None:
-    """Where a send ends once its data are copied, a receive alone shows the transfer: from the send's begin to the end
-    of a receive that waited. None where sends last as long as transfers."""
+    """The transfers by receives alone, which show them where a send ends once its data are copied: from the send's
+    begin to the end of a receive that waited. None where sends last as long as transfers."""
     copied = (collectives.end - collectives.start)[messages.send]
     waited = blocked_seconds(collectives)[messages.recv]
     trips = _trips(collectives, messages, waited > COPY_TIME_RATIO * copied)

@@ -1,4 +1,4 @@
-"""What a job would gain if its slow channels were as fast as equal ones, by replaying its last steps. Pure."""
+"""The gain of a job if its slow channels were as fast as equal ones, by replaying its last steps. Pure."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from laggard.locate.links.channels import Channel
 from laggard.locate.slow.peers import node_numbers
 
 MISFIT_SHARE = 0.25
-"""Of the channels that go through a place, so many may be fast."""
+"""The share of the channels through a place that may be fast."""
 
 ROUNDING_TOLERANCE = 1e-9
-"""Sums that differ by less, relatively, differ by rounding."""
+"""The relative difference below which sums differ by rounding alone."""
 
 
 class Place(NamedTuple):

@@ -29,33 +29,36 @@ from laggard.model import MAX_NAMED_RANKS, Culprit
 from laggard.text.words import counted, ranks_text, seconds_text
 
 MIN_CHANNELS = 3
-"""So many equal channels are needed to tell the slow one, unless it is slower than the other by CHANNEL_PAIR_RATIO."""
+"""The number of equal channels that are needed to tell the slow one, unless it is slower than the other by
+CHANNEL_PAIR_RATIO."""
 
 CHANNEL_PAIR_RATIO = 2.0
-"""Two healthy ways of one kind do not differ by so much, so that the slower one of two is slow."""
+"""The ratio of two equal channels' times from which on the slower one is slow: two healthy ways of one kind do not
+differ by as much."""
 
 COST_RATIO = 0.01
-"""What is slow makes the channels of one rank, taken together, longer by so much of the step."""
+"""The least share of the step by which a slow place makes the channels of one rank, taken together, longer."""
 
 MIN_RECOVERABLE_RATIO = 0.005
-"""Where the replay says that a faster one would save less of the step, as where its collectives wait in a queue behind
-others, it makes nobody wait: it is no culprit of a slow job."""
+"""The least share of the step that a faster link would save, by the replay. A link that would save less, as where its
+collectives wait in a queue behind others, makes nobody wait: it is no culprit of a slow job."""
 
 CHANNEL_COST_RATIO = 0.0025
-"""And each of them by so much; a step has several in a row."""
+"""The least share of the step by which each single channel is longer; a step has several in a row."""
 
 TRANSFER_RATIO = 0.15
-"""And by so much of their own time: networks are less even than GPUs."""
+"""The least share of their own time by which slow channels are longer: networks are less even than GPUs."""
 
 MAX_LINKS = 4
-"""So many places are named at most."""
+"""The most places that are named."""
 
 MIN_COST_SHARE = 0.3
-"""What a channel costs of what the slowest does, so that it counts as slow itself: waiting for a slow link shows in
-what its ends do elsewhere."""
+"""The share of the slowest channel's cost from which on a channel counts as slow itself: waiting for a slow link shows
+in what its ends do elsewhere."""
 
 MAX_UNEXPLAINED_SHARE = 0.25
-"""Where places do not explain a larger share of what slow channels cost, the network as a whole is uneven."""
+"""The largest share of the slow channels' cost that places may leave unexplained; where they leave more, the network as
+a whole is uneven."""
 
 
 class SlowChannel(NamedTuple):
@@ -213,7 +216,7 @@ def _is_within(kind: str, nodes: Sequence[str | None]) -> bool:
 
 
 def _machines(nodes: Sequence[str | None]) -> tuple[str, ...]:
-    """Where there are several."""
+    """The machines of a channel, where there are several."""
     several = tuple(dict.fromkeys(filter(None, nodes)))
     return several[:MAX_NAMED_RANKS] if len(several) > 1 else ()
 

@@ -1,4 +1,5 @@
-"""How long transfers take, without comparing clocks: the last member to come to a collective does not wait in it. Pure.
+"""The time that transfers take, without comparing clocks: the last member to come to a collective does not wait in it.
+Pure.
 
 So the least time that any member spends in a collective is its transfer, whatever the others waited. Sends and receives
 are in pairs.py.

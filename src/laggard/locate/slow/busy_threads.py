@@ -14,11 +14,12 @@ from laggard.model import Culprit
 from laggard.text.words import seconds_text
 
 BUSY_SHARE: Final = 0.1
-"""Threads beside the training that run for this share of the time more than those of the peers may be the cause."""
+"""The least share of the time that threads beside the training must run more than those of the peers to be the
+cause."""
 
 WAKE_DELAY_SECONDS: Final = 0.002
-"""And are, where a sleeping thread then wakes so much later than it does in the peers: Python's lock is handed over
-after 5 ms at the earliest where somebody computes (sys.getswitchinterval)."""
+"""The delay, beyond the peers', with which a sleeping thread wakes where busy threads are the cause: Python's lock is
+handed over after 5 ms at the earliest where somebody computes (sys.getswitchinterval)."""
 
 _KINDS: Final = ("slow_compute", "slow_host", "slow_input")
 

@@ -18,7 +18,7 @@ from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import ranks_text
 
 CLEAR_COST_RATIO: Final = 4.0
-"""One that costs so many times as much as the next is a culprit all the same."""
+"""The ratio of a rank's cost to the next one's from which on it is a culprit all the same."""
 
 
 def without_turns(steps: Steps, slow: Sequence[Slow]) -> list[Slow]:

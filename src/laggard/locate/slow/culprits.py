@@ -24,19 +24,19 @@ INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
 PASSES = PHASES.index("forward"), PHASES.index("backward")
 SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
 MAX_COMPARED = 64
-"""With so many peers a culprit's phases are compared at most."""
+"""The most peers with which a culprit's phases are compared."""
 
 NO_PHASES_FACTOR = 0.9
-"""Of the confidence that is left where no phase is known: a wait that no record tells of would look like work."""
+"""The factor of the confidence where no phase is known: a wait that no record tells of would look like work."""
 
 ONE_PEER_FACTOR = 0.95
-"""Of the confidence that is left with a single peer: that this one is faster than it should be is not ruled out."""
+"""The factor of the confidence with a single peer, which may be faster than it should be."""
 
 PAST, PROPORTION = "in its first steps", "in proportion to its other passes"
-"""What a rank is compared with whose work nobody else does."""
+"""The words in place of "its peers" for a rank whose work nobody else does."""
 
 PEER_TIME_RATIO = 0.25
-"""Peers that take less of a rank's time for something leave it to that rank."""
+"""The share of a rank's time for something below which its peers leave it to that rank."""
 
 
 class SlowCulprits(NamedTuple):
@@ -139,7 +139,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
 
 
 def _kind(timings: JobTimings, each: Slow, compared: _Comparison) -> str:
-    """Whose fault it is, by the phase. What rank 0 alone does between the steps, and what one rank alone does in a
+    """The kind of culprit, by the phase. What rank 0 alone does between the steps, and what one rank alone does in a
     phase that scripts leave to one rank, is the script's choice. Where its peers do it, too, and faster, it is the
     machine's."""
     alone = compared.peer_count > 0 and compared.peers < PEER_TIME_RATIO * compared.own and not each.whole_host

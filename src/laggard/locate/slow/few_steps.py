@@ -1,4 +1,4 @@
-"""What a profile of a few steps hints at, where they are too few for a verdict. Pure."""
+"""The hints of a profile of a few steps, where they are too few for a verdict. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from laggard.model import Note
 from laggard.text.words import counted
 
 MIN_WAIT_DIFFERENCE = 0.05
-"""By so much of the time the rank that waited least has to have waited less than the next. Our own choice: a single
-garbage collection is as much of a step, so that it is a hint and no more."""
+"""The least share of the time by which the rank that waited least has waited less than the next. Our own choice: a
+single garbage collection is as much of a step, so that it is a hint and no more."""
 
 
 def least_wait_notes(timings: JobTimings) -> tuple[Note, ...]:
-    """Who waited least in collectives, as who is slow does; nothing where nobody stands out, or nothing is known."""
+    """The note on the rank that waited least in collectives, as a slow one does; nothing where nobody stands out, or
+    nothing is known."""
     seconds, waited = np.nansum(timings.step_seconds, axis=0), np.nansum(timings.waited_seconds, axis=0)
     known = np.flatnonzero(seconds > 0)
     if not timings.profiled or not timings.waits_recorded or len(known) < 2:

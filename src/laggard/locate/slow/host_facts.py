@@ -17,20 +17,23 @@ _MAX_NAMED: Final = 3
 _MAX_COMMAND_CHARACTERS: Final = 32
 
 CPU_WAIT_RATIO = 0.1
-"""Where a rank's threads got so much less CPU time than they asked for, its host may be what is slow. Our choice."""
+"""The least share of the CPU time which a rank's threads asked for and did not get, for its host to be what is slow.
+Our choice."""
 CPU_WAIT_PEER_RATIO = 2.0
-"""It is where they missed so many times as much for each second that they ran as their peers' threads ..."""
+"""The least ratio of the CPU time that the threads missed, for each second that they ran, to what their peers' threads
+missed. CPU_WAIT_PEER_EXCESS is enough in its place on a machine that is full."""
 CPU_WAIT_PEER_EXCESS = 0.25
-"""... or, on a machine that is full, by this share more; what all have makes none of them slower than the others."""
+"""The least share by which the threads missed more than their peers', where the machine is full; what all have makes
+none of them slower than the others."""
 CPU_WAIT_COST_SHARE = 0.5
-"""And where what they missed more than their peers' is at least this share of what the culprit costs."""
+"""The least share of the culprit's cost that the CPU time must make up which its threads missed beyond their peers'."""
 
 
 NOT_KNOWN = "whether its threads waited for a CPU is not known, or not yet: the kind may become slow_host"
 
 
 class _Missed(NamedTuple):
-    """What threads ran and what they missed of the CPU, in seconds for each second that they were watched."""
+    """The CPU time that threads had and that they missed, in seconds for each second that they were watched."""
 
     running: float
     queued: float
@@ -91,7 +94,7 @@ def _share(missed: _Missed) -> float:
 
 
 def _named(wait: CpuWait) -> tuple[CpuNeighbour, ...]:
-    """Whom the evidence names: processes of this machine, where those held the threads up."""
+    """The processes that the evidence names: those of this machine, where they held the threads up."""
     others = wait.throttled_seconds > CPU_WAIT_RATIO * wait.seconds or wait.stolen_seconds > wait.queued_seconds
     return () if others else wait.neighbours[:_MAX_NAMED]
 
@@ -103,7 +106,7 @@ def neighbours_text(neighbours: Sequence[CpuNeighbour]) -> str:
 
 
 def _evidence(wait: CpuWait, usual: _Missed | None, neighbours: Sequence[CpuNeighbour]) -> str:
-    """What held the threads up, for how long, and who."""
+    """The evidence of what held the threads up, for how long, and who."""
     of = f"of {seconds_text(wait.seconds)}"
     if wait.throttled_seconds > CPU_WAIT_RATIO * wait.seconds:
         return f"its cgroup's CPU quota held it back for {seconds_text(wait.throttled_seconds)} {of}"

@@ -33,49 +33,56 @@ class Level(NamedTuple):
 
 
 LEVELS = Level(0.04, 4.0), Level(0.03, 3.25), Level(0.02, 2.5)
-"""Hits by the last happen to everybody, more rarely than to a rank with a habit of small ones."""
+"""The levels of slow steps, from the largest hits to the smallest. Hits by the last happen to everybody, more rarely
+than to a rank with a habit of small ones."""
 
 TESTS = 6
-"""For so many tests the probability that is allowed is divided: each of LEVELS on steps, and on pieces."""
+"""The number of tests by which the allowed probability is divided: each of LEVELS on steps, and on pieces."""
 
 PIECE_SHARE = 0.5
-"""Where a piece of a step is longer by a level's share of the step, the whole is by so much of it at least: what a rank
-does in forward in place of backward makes it no slower."""
+"""The part of a level's share by which a whole step must be longer, where a piece of it is longer by that share: what a
+rank does in forward in place of backward makes it no slower."""
 
 MIN_EPISODES = 3
-"""So often a rank must be slow, with other steps in between: one disturbance of several steps is one episode."""
+"""The least number of times that a rank must be slow, with other steps in between: one disturbance of several steps is
+one episode."""
 
 COMMON_SHARE = 0.25
-"""A step in which a greater share of the ranks is slow, on several machines, is no rank's own: a checkpoint, say."""
+"""The largest share of the ranks that may be slow in a step which is a rank's own. A step in which more are, on several
+machines, is a checkpoint, say."""
 
 EIGHTHS = 8
 
 NEGLIGIBLE_SHARE = 1e-6
-"""Smaller shares of the probability that is allowed decide nothing."""
+"""The share of the allowed probability below which a term decides nothing."""
 
 LIVE_CHANCE = 1e-4
-"""With no greater probability may any rank of the job be slow so often by chance."""
+"""The largest probability with which any rank of a live job may be slow so often by chance."""
 
 CHANCE = 5e-4
-"""The same for a recording, on which a verdict is drawn once."""
+"""The largest probability with which any rank of a recording may be slow so often by chance. It is larger than
+LIVE_CHANCE, because on a recording a verdict is drawn once."""
 
 
 class Evidence(NamedTuple):
-    """What slow steps must cost, as a share of the time of all steps, and how rarely as many happen by chance, as a
-    share of what is allowed at most."""
+    """The cost that slow steps must have, as a share of the time of all steps, and how rarely as many happen by chance,
+    as a share of what is allowed at most."""
 
     cost: float
     chance: float
 
 
 EVIDENCE = Evidence(0.01, 1.0), Evidence(0.005, 0.02)
-"""What costs little must be the surer, and what costs less than both is not worth an accusation."""
+"""The evidence that an accusation needs: what costs little must be the surer, and what costs less than both is not
+worth one."""
 
 MIN_LIVE_SECONDS = 5.0
-"""In a shorter window what looks like a habit may be one moment of other work on the machine."""
+"""The shortest window of a live job: in a shorter one, a seeming habit may be one moment of other work on the
+machine."""
 
 MIN_SECONDS = 2.0
-"""The same for a recording: on that a verdict is drawn once, and not again and again until such a moment comes."""
+"""The shortest window of a recording: on that a verdict is drawn once, and not again and again until such a moment
+comes."""
 
 
 def intermittent_ranks(
@@ -103,8 +110,8 @@ def intermittent_ranks(
 
 
 def _hits_by_level(steps: Steps, collectives: Collectives | None) -> Iterator[tuple[Level, NDArray[np.bool_]]]:
-    """For each level [S, R]: in which steps each rank was slow as a whole; then, in which it was slow in a piece, and
-    slower than its peers as a whole."""
+    """The slow steps of each rank by level, [S, R]: first those in which it was slow as a whole; then those in which it
+    was slow in a piece, and slower than its peers as a whole."""
     noise = np.full(steps.excess.shape[1], typical_noise(steps.excess))
     yield from zip(LEVELS, _hits(steps, Piece(steps.excess, noise)), strict=True)
     found: NDArray[np.bool_] | None = None
@@ -160,15 +167,15 @@ def _habits(hits: NDArray[np.bool_], chance: float) -> list[int]:
 
 
 def _least_episodes(of_others: int, others: int, chance: float, most: int) -> int:
-    """How many episodes of one rank are too many, beside `of_others` of so many others; more than `most` where none up
-    to there are."""
+    """The number of episodes of one rank that are too many, beside `of_others` of so many others; more than `most`
+    where none up to there are."""
     numbers = range(MIN_EPISODES, most + 1)
     rate = 1 / (1 + others)
     return next((own for own in numbers if _is_rarer(own + of_others, own, rate, chance)), most + 1)
 
 
 def _clustering(begins: NDArray[np.bool_]) -> float:
-    """How many episodes come together, 1.0 where each comes by itself: the variance of their number over its mean, by
+    """The clustering of episodes, 1.0 where each comes by itself: the variance of their number over its mean, by
     eighths of the window, as far as chance does not explain it (two standard deviations of chi-squared). A moment of
     other work on the machine has many episodes, and is one."""
     counts = np.array([len(part.nonzero()[0]) for part in np.array_split(begins, EIGHTHS)])

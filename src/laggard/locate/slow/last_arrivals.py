@@ -15,7 +15,8 @@ from laggard.nccl.inspector import MIN_COLLECTIVES, Arrivals, LastArrival
 from laggard.text.words import counted, seconds_text
 
 CONFIDENCE = 0.6
-"""A rank comes last for its own work, or for what no collective shows, as sends and receives in a pipeline."""
+"""The confidence that the rank which comes last is the cause. It comes last for its own work, or for what no collective
+shows, as sends and receives in a pipeline."""
 
 
 def locate_arrivals(arrivals: Arrivals, gaps: Iterable[str]) -> Location:

@@ -13,7 +13,8 @@ from laggard.model import Note
 from laggard.text.words import step_times_text
 
 MIN_LONGER: Final = 1.25
-"""Stages that are less uneven are told of nobody: the first has the embedding, the last the loss."""
+"""The least ratio of the longest stage to the others that is told of: the first has the embedding, the last the
+loss."""
 
 
 def longest_stage_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:

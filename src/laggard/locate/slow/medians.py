@@ -16,7 +16,7 @@ MEDIAN_ERROR = 1.2533
 """The standard error of a median over that of a mean, for normal data."""
 
 BLOCK = 8192
-"""How many ranks are computed at once: intermediate arrays over steps and ranks are at most this wide."""
+"""The number of ranks that are computed at once: intermediate arrays over steps and ranks are at most this wide."""
 
 
 def blocks(count: int) -> Iterator[slice]:

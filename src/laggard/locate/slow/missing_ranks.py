@@ -11,7 +11,7 @@ from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
 
 WAITING_RATIO = 0.08
-"""Ranks that all wait for more of the step may wait for one that is not seen."""
+"""The share of the step from which on ranks that all wait may wait for one that is not seen."""
 
 
 def missing_ranks_notes(timings: JobTimings) -> list[Note]:

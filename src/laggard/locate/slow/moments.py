@@ -14,20 +14,20 @@ from laggard.locate.job_timings import Floats
 from laggard.locate.slow.medians import last_axis_median
 
 BRIEF_SECONDS = 1.0
-"""What lasts less long is a moment. Our own choice: two ranks on two cores, beside other work that was rare, were held
-up for 0.1 to 0.9 s."""
+"""The duration below which a slowdown is a moment. Our own choice: two ranks on two cores, beside other work that was
+rare, were held up for 0.1 to 0.9 s."""
 BRIEF_STEPS = 100
-"""So many steps are more than a moment, however short they are."""
+"""The number of steps from which on a slowdown is more than a moment, however short they are."""
 
 LIVE_SECONDS = 5.0
-"""And of a live job, on which a verdict is drawn each second: a rare moment comes in some hour. Beside ten processes
-that came and went, two ranks on two cores were held up for up to 4 s at a time."""
+"""The duration of a moment in a live job, on which a verdict is drawn each second: a rare moment comes in some hour.
+Beside ten processes that came and went, two ranks on two cores were held up for up to 4 s at a time."""
 
 MOMENT_LENGTH_RATIO = 2
-"""And so many times as long as an earlier moment."""
+"""The number of times an earlier moment's length that a slowdown must last."""
 
 RANKS_PER_EXCEPTION = 16
-"""Of so many ranks one may have had such a moment: by chance, or as it is a culprit itself."""
+"""The number of ranks of which one may have had such a moment: by chance, or as it is a culprit itself."""
 
 MAX_COMPARED = 64
 

@@ -1,4 +1,4 @@
-"""What can be said of a job of one rank: where the time of its steps goes. Nothing tells whether that is slow. Pure."""
+"""The note on a job of one rank: where the time of its steps goes. Nothing tells whether that is slow. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laggard.model import Note
 from laggard.text.words import seconds_text
 
 MIN_SHARE: Final = 0.02
-"""Phases that take less of the step are left out."""
+"""The share of the step below which phases are left out."""
 
 
 def one_rank_note(timings: JobTimings) -> Note:

@@ -23,7 +23,7 @@ from laggard.locate.slow.medians import (
 )
 
 MIN_FIRST_STEPS: Final = 8
-"""With fewer first steps a rank is compared with nothing."""
+"""The least number of first steps with which a rank is compared."""
 
 CHANGED_RATIO: Final = 0.05
 """The least change of a stage, in step times. Twice what is asked of a rank with peers: a stage changes by itself, too,
@@ -44,11 +44,11 @@ FORWARD, BACKWARD, OTHER = map(PHASES.index, ("forward", "backward", "other"))
 
 
 class Past(NamedTuple):
-    """What the ranks that nobody does the work of were in their first steps. `first` [K, R, P]: their own time by
-    phase, nan of others, None where there are none. `alone` [R]: the ranks that are known so. `base` [R]: their busy
-    seconds a step, and `error` [R]: by how much these may be wrong, as a median absolute deviation; nan of others.
-    `proportioned` [R]: the phase, forward or backward, whose first steps are not what they were but what the other pass
-    and the other stages tell; -1 of all others."""
+    """The first steps of the ranks whose work nobody else does. `first` [K, R, P]: their own time by phase, nan of
+    others, None where there are none. `alone` [R]: the ranks that are known so. `base` [R]: their busy seconds a step,
+    and `error` [R]: by how much these may be wrong, as a median absolute deviation; nan of others. `proportioned` [R]:
+    the phase, forward or backward, whose first steps are not what they were but what the other pass and the other
+    stages tell; -1 of all others."""
 
     first: Floats | None
     alone: NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""What a job would gain if its slow ranks were as fast as their peers. Pure.
+"""The gain of a job if its slow ranks were as fast as their peers. Pure.
 
 Where the collectives are recorded, the last steps are replayed (replay.py). Time that the replay does not explain, such
 as that until the kernel lets a rank go on after a collective, is taken to stay as it is. Where nothing can be replayed,
@@ -18,11 +18,11 @@ from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps
 
 MAX_REPLAYED = 4
-"""With so many culprits the steps are replayed at most: each takes two more replays."""
+"""The most culprits with which the steps are replayed: each takes two more replays."""
 
 
 def payoff(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]:
-    """What fixing each culprit saves, as a share of the step time, and the step time over the step time with all of
+    """The saving of fixing each culprit, as a share of the step time, and the step time over the step time with all of
     them fixed. Of several, each is worth the mean of what fixing it saves before and after all others are fixed: of two
     that are equally slow neither saves anything alone, and each half of what both save."""
     if not slow:
@@ -41,8 +41,8 @@ def stalls_beside(steps: Steps, slow: Sequence[Slow]) -> NDArray[np.bool_]:
 
 
 def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float] | None:
-    """By what waits for what; None where that is not known, or where a culprit is slow now and then only: the last
-    steps do not stand for all."""
+    """The payoff by what waits for what; None where that is not known, or where a culprit is slow now and then only:
+    the last steps do not stand for all."""
     if len(slow) > MAX_REPLAYED or any(each.hits is not None for each in slow):
         return None
     since = max(each.since for each in slow)
@@ -65,7 +65,7 @@ def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple
 
 
 def _by_busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]:
-    """Where no collective is known: a step lasts as long as its busiest rank."""
+    """The payoff where no collective is known: a step lasts as long as its busiest rank."""
     kept = ~stalls_beside(steps, slow)
     rest, before, after = _busiest(steps, slow)
     now = np.fmax(rest, np.fmax.reduce(before, axis=1))

@@ -1,4 +1,5 @@
-"""What a rank's peers did in the same step. Peers do the same work, on other machines where there are enough. Pure."""
+"""The work of a rank's peers in the same step. Peers do the same work, on other machines where there are enough.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from laggard.locate.job_timings import Floats
 from laggard.locate.slow.medians import last_axis_median, others_median
 
 BLOCK_VALUES = 1 << 21
-"""How many values are sorted at once."""
+"""The number of values that are sorted at once."""
 
 CROWDED_SHARE = 0.25
-"""Where a machine holds more of a rank's peers, and more than one, a rank is compared with those of other machines:
-else a slow machine would hide its ranks behind each other."""
+"""The largest share of a rank's peers that its own machine may hold. Where it holds more, and more than one, a rank is
+compared with those of other machines: else a slow machine would hide its ranks behind each other."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Peers:
-    """Who is compared with whom. `classes` has the columns of ranks that do the same work, those of equal size in one
-    array [K, M]. `apart` has, for the ranks of a crowded machine, their columns and those that they are compared
-    with."""
+    """The ranks that are compared with each other. `classes` has the columns of ranks that do the same work, those of
+    equal size in one array [K, M]. `apart` has, for the ranks of a crowded machine, their columns and those that they
+    are compared with."""
 
     classes: tuple[NDArray[np.int64], ...]
     apart: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
@@ -90,7 +91,7 @@ def _apart(
     first: NDArray[np.int64],
     count: NDArray[np.int64],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """For each machine that crowds a class: its ranks in the class, and the others."""
+    """The ranks in a class of each machine that crowds it, and the others."""
     node = node_numbers(nodes)
     width = len(nodes) + 1
     cells, size = np.unique(number * width + node, return_counts=True)

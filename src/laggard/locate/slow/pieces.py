@@ -20,12 +20,12 @@ from laggard.locate.slow.medians import MAD_TO_SIGMA, deviations, last_axis_medi
 from laggard.locate.slow.steps import Steps
 
 MAX_STEPS = 1 << 21
-"""So many steps of ranks are looked at piece by piece, as 128 steps of 16,384 ranks: with more, a verdict would take
-twice as long."""
+"""The most steps of ranks that are looked at piece by piece, as 128 steps of 16,384 ranks: with more, a verdict would
+take twice as long."""
 
 MAX_COMPARED = 64
 MAX_VALUES = 1 << 23
-"""So many pieces of work between collectives are looked at at most: 64 MiB."""
+"""The most pieces of work between collectives that are looked at: 64 MiB."""
 
 
 class Piece(NamedTuple):
@@ -105,7 +105,7 @@ def _between_collectives(steps: Steps, collectives: Collectives | None) -> Float
 
 
 def _turn(cell: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each of `cell` [N], of which equal ones follow each other, how many like it stand before it."""
+    """The number of equal ones that stand before each of `cell` [N], where equal ones follow each other."""
     place = np.arange(len(cell))
     first = np.ones(len(cell), np.bool_)
     first[1:] = cell[1:] != cell[:-1]

@@ -27,31 +27,34 @@ from laggard.locate.slow.significance import (
 from laggard.locate.slow.steps import Steps
 
 MACHINE_SHARE = 0.75
-"""Where so many of a machine's ranks are slow, and its median rank is, the machine is the culprit."""
+"""The share of a machine's ranks that have to be slow, and its median rank with them, for the machine to be the
+culprit."""
 
 MAX_CANDIDATES = 256
-"""So many ranks are tested at most, the slowest first: where more are slow, it is not they that differ."""
+"""The most ranks that are tested, the slowest first: where more are slow, it is not they that differ."""
 
 MAX_ROUNDS = 8
-"""How often the others are compared again after culprits were taken out of their peers."""
+"""The most rounds in which the others are compared again after culprits were taken out of their peers."""
 
 MIN_PHASE_SHARE = 0.005
-"""A rank whose phase takes less of the step does not have that phase."""
+"""The least share of the step that a phase takes of a rank which has that phase."""
 
 ALIKE_EXCESS_RATIO = 0.5
-"""Ranks of one machine that have so much of each other's excess have the same cause."""
+"""The least ratio between the excesses of ranks of one machine that have the same cause."""
 
 MIN_SLOW_RANKS, MIN_ALIKE_RANKS = 2, 3
-"""With so many slow ranks, or so many alike of which one is slow, a machine is named."""
+"""The least number of slow ranks for which a machine is named, and that of ranks which are alike and of which one is
+slow."""
 
 CULPRIT_SHARE = 0.02
-"""The median of peers of which culprits are a smaller share is as good as that without them."""
+"""The share of culprits among peers up to which the peers' median is as good as that without them."""
 
 MIN_PEERS = 3
-"""Where a rank has fewer peers, the spread is that of the ranks in other positions about their own peers."""
+"""The least number of peers that give a spread. Where a rank has fewer, the spread is that of the ranks in other
+positions about their own peers."""
 
 MAX_COMPARED = 64
-"""So many peers' spread is measured at most."""
+"""The most peers whose spread is measured."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -225,8 +228,8 @@ def _slow_ranks(steps: Steps, medians: _Medians, culprits: NDArray[np.bool_]) ->
 
 
 def _spread(steps: Steps, peers: NDArray[np.int64]) -> float:
-    """How much the busy times of `peers` differ from one to the other, over the whole window: the median absolute
-    deviation of their medians, in seconds."""
+    """The spread of the busy times of `peers` over the whole window: the median absolute deviation of their medians, in
+    seconds."""
     busy = steps.busy[:, peers[:: max(1, len(peers) // MAX_COMPARED)]]
     return deviation(median_over_steps(busy - last_axis_median(busy)[:, None]))
 

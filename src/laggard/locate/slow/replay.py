@@ -24,7 +24,7 @@ from laggard.locate.slow.steps import Steps
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 
 MAX_RECORDS = 40_000
-"""So many collectives' records are replayed at most, of the last steps: a microsecond or two each."""
+"""The most records of collectives that are replayed, of the last steps: a microsecond or two each."""
 
 MIN_REPLAYED_STEPS = 4
 """The first of them fills the pipeline, and is not counted."""
@@ -37,7 +37,7 @@ MAX_PEERS = 9
 
 
 class _Event(NamedTuple):
-    """After `work` seconds a rank comes to meeting `meeting`, or (`waits`) needs its result."""
+    """A rank comes to meeting `meeting`, or (`waits`) needs its result, after `work` seconds."""
 
     work: float
     meeting: int
@@ -86,12 +86,12 @@ class Replay:
         return dataclasses.replace(self, transfers=self.transfers * shares)
 
     def recorded_seconds(self, steps: Steps) -> float:
-        """How long what `seconds` counts took."""
+        """The time that the steps which `seconds` counts took, as recorded."""
         return float(steps.duration[int(np.searchsorted(steps.numbers, self.first_step)) + 1 :].sum())
 
     def seconds(self, fixed: Sequence[Slow]) -> float:
-        """How long the steps take, but for the first, where `fixed` are as fast as their peers; nan where they do not
-        come to an end."""
+        """The time that the steps take, but for the first, where `fixed` are as fast as their peers; nan where they do
+        not come to an end."""
         culprits = {column: each for each in fixed for column in each.columns if column in self.events}
         replaced = {column: self._as_peers(column, each, culprits) for column, each in culprits.items()}
         ends = _run({**self.events, **replaced}, self.members, self.transfers, self.first_step)
@@ -189,7 +189,7 @@ def _run(
     transfers: NDArray[np.float64],
     first_step: int,
 ) -> tuple[float, float] | None:
-    """When the last rank is through with the first step, and with all; None where ranks wait for ever."""
+    """The times at which the last rank is through with the first step, and with all; None where ranks wait for ever."""
     left, ready, takes = members.tolist(), [0.0] * len(members), transfers.tolist()
     waiting: dict[int, list[int]] = {}
     now, place = dict.fromkeys(events, 0.0), dict.fromkeys(events, 0)

@@ -43,7 +43,7 @@ beyond that takes four standard errors of noise in place of five."""
 
 MAX_SERIES = 64
 MIN_ONSET_GAIN = 4
-"""So many more steps must fall on the right side of a change in the window for it to be the onset."""
+"""The number of additional steps that must fall on the right side of a change in the window for it to be the onset."""
 
 
 class Slowdown(NamedTuple):
@@ -64,10 +64,10 @@ def windows(steps: int) -> Iterator[int]:
 def slowdown(
     excess: Floats, duration: Floats, others: Floats, spread: float, ratio: float = SLOW_RATIO
 ) -> Slowdown | None:
-    """Whether the series `excess` [S] (seconds, nan where unknown), of steps of `duration` [S], is slow up to now.
-    `others` [S, N] are the peers' own series: the standard deviation that these have about their levels is the least
-    that this one is taken to have. `spread` is the median absolute deviation among the peers' medians, `ratio` the
-    least excess, in step times."""
+    """The slowdown of the series `excess` [S] (seconds, nan where unknown), of steps of `duration` [S], if it is slow
+    up to now; else None. `others` [S, N] are the peers' own series: the standard deviation that these have about their
+    levels is the least that this one is taken to have. `spread` is the median absolute deviation among the peers'
+    medians, `ratio` the least excess, in step times."""
     for length in windows(len(excess)):
         last = excess[-length:]
         known = int(np.isfinite(last).sum())
@@ -107,7 +107,8 @@ def _residual(excess: Floats, since: int) -> Floats:
 
 
 def _alike(residual: Floats) -> float:
-    """How many successive values of a series count as one independent value for its median; 1.0 for white noise.
+    """The number of successive values of a series that count as one independent value for its median; 1.0 for white
+    noise.
 
     That is 1 + 2 * the sum of the autocorrelations of its signs, as far as these exceed what white noise shows
     (Bartlett's bound) without interruption; they are added in pairs (Geyer, Practical Markov Chain Monte Carlo, 1992).

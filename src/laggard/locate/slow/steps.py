@@ -16,14 +16,15 @@ from laggard.locate.slow.peers import Peers
 MIN_STEPS = 8  # fewer prove nothing: one garbage collection or page fault is a large share of them
 
 NAMED_SHARE = 0.5
-"""Where phases are named that hold so much of the own time, time that belongs to none of them accuses nobody: it may be
-a wait that no record tells of, or rank 0 writing its log."""
+"""The share of the own time in named phases from which on time outside them accuses nobody: it may be a wait that no
+record tells of, or rank 0 writing its log."""
 
 STALL_RATIO = 20.0
 """A step so many times as long as most is a stall: one of 150 s would drown what each of a thousand others loses."""
 
 MAX_STALLED_SHARE = 0.02
-"""Where more of the steps are so long, or more than one of few, the job is like that, as by a checkpoint each time."""
+"""The largest share of the steps that may be stalls. Where more are so long, or more than one of few, the job is like
+that, as by a checkpoint each time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,8 @@ def _first_steps(timings: JobTimings) -> Floats | None:
 
 
 def steps_needed(timings: JobTimings) -> int:
-    """How many steps, from the first that is seen on, a verdict needs; a profile may begin after the warm-up."""
+    """The number of steps, from the first that is seen on, that a verdict needs; a profile may begin after the
+    warm-up."""
     first = int(timings.steps[0]) if len(timings.steps) else 0
     return MIN_STEPS + max(0, WARM_UP_STEPS - first)
 

@@ -22,26 +22,26 @@ from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, step_times_text, times_text
 
 MIN_MORE_WORK: Final = 1.02
-"""A rank whose model gets so many times the elements that its peers' get has more to do."""
+"""The ratio of the elements that a rank's model gets to those that its peers' get, from which on it has more to do."""
 
 TIME_EXPONENT: Final = 1.5
-"""Time grows with the work to a power of no more than this: attention's with the square of a sequence's length, all
-else in proportion. Our choice."""
+"""The largest power of the work with which time grows: attention's with the square of a sequence's length, all else in
+proportion. Our choice."""
 
 TIME_ERROR_RATIO: Final = 1.1
-"""And by so much more, since times are noisy."""
+"""The factor by which time may exceed that power, since times are noisy."""
 
 MAX_UPDATE_RATIO: Final = 1.05
-"""An update that takes no longer than this, in its peers' times, is as fast as theirs."""
+"""The ratio of an update's time to its peers' up to which it is as fast as theirs."""
 
 MIN_UPDATE_SHARE: Final = 0.01
-"""An update that takes less of the step tells nothing."""
+"""The share of the step below which an update tells nothing."""
 
 MAX_EXCESS_RATIO: Final = 2.0
-"""Forward and backward are longer by the same factor where one's excess over 1 is at most so many times the other's."""
+"""The largest ratio between the excesses over 1 of forward and backward that are longer by the same factor."""
 
 SMALL_SHARE: Final = 0.1
-"""What rank 0 does between the steps accuses nobody where it costs less of the step: every script has some of it."""
+"""The share of the step below which rank 0's work between the steps accuses nobody: every script has some of it."""
 
 _FORWARD, _BACKWARD, _OPTIMIZER, _BETWEEN = (
     PHASES.index(name) for name in ("forward", "backward", "optimizer", "between_steps")
@@ -108,7 +108,7 @@ def _by_elements(works: tuple[float, float], longer: float) -> tuple[str, ...]:
 
 
 def _by_update(own: Floats, peers: Floats, step: float) -> tuple[str, ...]:
-    """By the update, whose work is the same on all ranks that do the same."""
+    """The judgement by the update, whose work is the same on all ranks that do the same."""
     if min(peers[_FORWARD], peers[_BACKWARD]) <= 0 or peers[_OPTIMIZER] < MIN_UPDATE_SHARE * step:
         return ()
     longer = own[_FORWARD] / peers[_FORWARD] - 1, own[_BACKWARD] / peers[_BACKWARD] - 1

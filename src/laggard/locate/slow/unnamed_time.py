@@ -21,7 +21,7 @@ from laggard.text.words import step_times_text
 
 MAX_NOTES: Final = 4
 MIN_SHARE: Final = 0.5
-"""So much of its excess is time in no phase."""
+"""The least share of a rank's excess that is time in no phase."""
 
 
 def unnamed_time_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:

@@ -41,7 +41,7 @@ class ProcessBuilder:
         self.variables: dict[str, str] = {}
         self.links: dict[tuple[str, str], str] = {}
         self.channel_lines: dict[str, int] = {}
-        """How often each channel line came, by its text without the channel's number."""
+        """The number of times that each channel line came, by its text without the channel's number."""
         self._connections: dict[str, Connection] = {}
         self._without_pairs: dict[Connection, int] = {}
         self._plugins: dict[str, None] = {}

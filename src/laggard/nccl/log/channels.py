@@ -64,7 +64,7 @@ def _order(key: _Key) -> tuple[str, str, int, str, bool]:
 
 
 def count_channels(connections: Iterable[Connection]) -> Mapping[str, int]:
-    """How many channels use which transport, for people: {`NET/IB with GPUDirect`: 32, `P2P/CUMEM`: 16}."""
+    """The number of channels by transport, for people: {`NET/IB with GPUDirect`: 32, `P2P/CUMEM`: 16}."""
     total: dict[str, int] = {}
     for one in connections:
         label = "/".join(filter(None, (one.transport, one.name))) + (" with GPUDirect" if one.gdr else "")

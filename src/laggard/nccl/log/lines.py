@@ -100,7 +100,7 @@ def version_in(line: str) -> str:
 
 
 def _prefix_start(line: str, low: int, high: int) -> int:
-    """Where between `low` and `high` the prefix of the next line begins; `high` where it names no process."""
+    """The place between `low` and `high` where the prefix of the next line begins; `high` where it names no process."""
     match = _WRITER.search(line[:high], max(low, high - _MAX_PREFIX_CHARACTERS))
     return match.start() if match else high
 

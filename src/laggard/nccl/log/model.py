@@ -1,4 +1,5 @@
-"""What NCCL's log shows of each process that wrote to it, as values. Standard library only: training imports this."""
+"""The facts that NCCL's log shows of each process that wrote to it, as values. Standard library only: training imports
+this."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ HINTS: Final = {
     NO_IPC: "CUDA IPC does not work",
     MISMATCH: "NCCL itself found ranks with another version",
 }
-"""What each reason that NCCL logs means, by `Hint.kind`."""
+"""The meaning of each reason that NCCL logs, by `Hint.kind`."""
 
 
 class Communicator(NamedTuple):
@@ -50,7 +51,7 @@ class Communicator(NamedTuple):
     bus_id: str = ""
     """PCI address of the GPU as NCCL shortens it: `2a000` is 0000:2a:00.0."""
     complete: bool = False
-    """Whether the communicator's initialisation completed."""
+    """True where the communicator's initialisation completed."""
 
 
 class Connection(NamedTuple):
@@ -64,11 +65,11 @@ class Connection(NamedTuple):
     device: int | None
     """The NIC's number in NCCL's own list."""
     direction: str
-    """send, receive, or empty where the log does not give it (P2P, SHM)."""
+    """The direction: send, receive, or empty where the log does not give it (P2P, SHM)."""
     gdr: bool
     """GPUDirect RDMA: the NIC reads and writes GPU memory itself."""
     channels: int
-    """How many channels."""
+    """The number of channels."""
     pairs: tuple[tuple[int, int], ...] = ()
     """(from, to), ranks of the communicator; not all of them where there are very many."""
 
@@ -81,7 +82,7 @@ class Hint(NamedTuple):
     text: str
     """The first line that gave this reason."""
     times: int
-    """How many lines gave it."""
+    """The number of lines that gave it."""
 
 
 class SlowTransfers(NamedTuple):
@@ -90,7 +91,7 @@ class SlowTransfers(NamedTuple):
 
     device: str
     stalled: bool
-    """Whether they had not ended when they were logged; else they ended late."""
+    """True: they had not ended when they were logged; False: they ended late."""
     lines: int
     longest_ns: int
     text: str
@@ -111,7 +112,7 @@ class NcclProcess(NamedTuple):
     protocol: str = ""
     """The protocol of AWS's plugin: RDMA or SENDRECV."""
     protocol_set_by: str = ""
-    """Who chose it: user, platform; empty: the plugin, for want of either."""
+    """The one who chose it: user, platform; empty: the plugin, for want of either."""
     plugins: tuple[str, ...] = ()
     """Names of the network plugins that were loaded or asked for."""
     networks_tried: tuple[str, ...] = ()
@@ -123,7 +124,7 @@ class NcclProcess(NamedTuple):
     communicators: tuple[Communicator, ...] = ()
     connections: tuple[Connection, ...] = ()
     ring_gdr: bool | None = None
-    """Whether rings use GPUDirect RDMA: `use ring ... GDR` (2.24 and newer)."""
+    """True where rings use GPUDirect RDMA: `use ring ... GDR` (2.24 and newer)."""
     links: tuple[tuple[str, str, str], ...] = ()
     """(bus id, bus id, distance) of GPU pairs, where the GRAPH subsystem is logged: NVL, PIX, PXB, PHB, SYS, ..."""
     hints: tuple[Hint, ...] = ()
@@ -133,12 +134,13 @@ class NcclProcess(NamedTuple):
     """The version of AWS's plugin: major, minor."""
     slow_transfers: tuple[SlowTransfers, ...] = ()
     diagnostics: tuple[str, ...] = ()
-    """What NCCL's own diagnostics reported, tag and text (2.31 and newer, NCCL_RUN_DIAGNOSTICS and
+    """The reports of NCCL's own diagnostics, tag and text (2.31 and newer, NCCL_RUN_DIAGNOSTICS and
     NCCL_RUN_RAS_DIAGNOSTICS)."""
     job_rank: int | None = None
     """The rank in the job, where it is known from elsewhere than the log."""
     started: bool = False
-    """Whether the log has the start of a communicator, and so whatever NCCL logged before it chose its connections."""
+    """True where the log has the start of a communicator, and so whatever NCCL logged before it chose its
+    connections."""
 
     @property
     def world(self) -> Communicator | None:
@@ -179,12 +181,13 @@ class NcclLog(NamedTuple):
     """A whole log, or as much of it as has been read."""
 
     processes: tuple[NcclProcess, ...]
-    """In order of host and pid. Lines without a host and pid count as one process with an empty host."""
+    """The processes in order of host and pid. Lines without a host and pid count as one process with an empty host."""
     versions: tuple[str, ...] = ()
     """The versions in `NCCL version` lines without a process."""
     lines: int = 0
-    """How many lines of NCCL were read."""
+    """The number of lines of NCCL that were read."""
     torn: int = 0
-    """How many lines had another process's text written into them, or end early. Their contents are not used."""
+    """The number of lines that had another process's text written into them, or end early. Their contents are not
+    used."""
     dropped: int = 0
-    """How many processes were left out, because there were more than the reader keeps."""
+    """The number of processes that were left out, because there were more than the reader keeps."""

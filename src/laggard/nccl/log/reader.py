@@ -58,7 +58,7 @@ class NcclLogReader:
         self._rest = ""
 
     def log(self) -> NcclLog:
-        """What the pieces fed so far show. A last line without its line feed counts as torn."""
+        """The log that the pieces fed so far show. A last line without its line feed counts as torn."""
         processes = [builder.build() for builder in _without_shadows(self._builders.values())]
         unfinished = "NCCL" in self._rest
         return NcclLog(

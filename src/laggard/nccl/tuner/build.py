@@ -11,9 +11,9 @@ from laggard.nccl.tuner.plugin import NCCLS_OWN
 from laggard.nccl.tuner.table import COLLECTIVES, MAX_BYTES, TunerRow
 
 TIE: Final = 0.02
-"""nccl-tests' times repeat within about this much: a setting must win by more to be changed to."""
+"""The share within which nccl-tests' times repeat: a setting must win by more to be changed to."""
 SMALL_BYTES: Final = 64 << 10
-"""Up to here NCCL's own model prefers ll on nearly all machines; what was not measured follows it."""
+"""The message size up to which NCCL's own model prefers ll on nearly all machines; what was not measured follows it."""
 
 
 class Measurement(NamedTuple):

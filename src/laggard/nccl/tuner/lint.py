@@ -1,5 +1,5 @@
-"""What is wrong with a tuner table: messages that fall to one channel by accident, and rows that mean something else
-than they say. Pure, standard library only."""
+"""The problems of a tuner table: messages that fall to one channel by accident, and rows that mean something else than
+they say. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBERS: Final = ("min_bytes", "max_bytes", "channels", "nNodes", "nRanks", "nu
 _HEADER: Final = "collective_type"
 _MAX_PROBLEMS: Final = 100
 MAX_ROWS: Final = 2000
-"""Beyond that many rows the search for messages without a row would take long; the plugin's own would too."""
+"""The most rows that are searched for messages without a row. More would take long; the plugin's own would too."""
 
 
 class LineProblem(NamedTuple):
@@ -139,8 +139,8 @@ def _row_problems(row: TunerRow) -> Iterator[LineProblem]:
 
 
 def _shadowed(rows: Sequence[TunerRow]) -> Iterator[LineProblem]:
-    """Yields the rows of which an earlier row takes every message. A row whose cell NCCL may not offer takes none for
-    certain."""
+    """Yields the rows that are never applied, because an earlier row takes all their messages. A row counts as taking
+    messages only where NCCL is sure to offer its algorithm and protocol."""
     for place, row in enumerate(rows):
         for earlier in rows[:place]:
             sure = earlier.algorithm == "ring" and earlier.protocol != "ll128"

@@ -1,5 +1,5 @@
-"""What NCCL's example tuner plugin does with a message: the first row that matches, and how many channels that leaves.
-Pure, standard library only.
+"""The choice of NCCL's example tuner plugin for a message: the first row that matches, and the number of channels that
+it leaves. Pure, standard library only.
 
 The plugin sets one channel before it looks for a row (plugin.c and plugin.cc, pluginGetCollInfo: `*nChannels = 1`), and
 NCCL takes any number but 0 for a choice (src/enqueue.cc: `nMaxChannels == 0 ? info->nMaxChannels : nMaxChannels`). So a
@@ -23,7 +23,7 @@ _GATHERING: Final = ("allgather", "reducescatter")
 
 
 class Choice(NamedTuple):
-    """What comes of a message. `row`: None where none applied; NCCL then chooses algorithm and protocol."""
+    """The outcome for a message. `row`: None where none applied; NCCL then chooses algorithm and protocol."""
 
     row: TunerRow | None
     channels: int

@@ -17,7 +17,7 @@ COLLECTIVES: Final = ("broadcast", "reduce", "allgather", "reducescatter", "allr
 ALGORITHMS: Final = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 PROTOCOLS: Final = ("ll", "ll128", "simple")
 MAX_BYTES: Final = (1 << 64) - 1
-"""size_t's largest value."""
+"""The largest value of C's size_t."""
 ANY: Final = -1
 MAX_LINE_CHARACTERS: Final = 255
 """Characters that C's fgets takes at once."""
@@ -31,7 +31,7 @@ class TunerRow(NamedTuple):
     NCCL's."""
 
     line: int
-    """Of the file, from 1."""
+    """The line of the file, from 1."""
     collective: str
     min_bytes: int
     max_bytes: int

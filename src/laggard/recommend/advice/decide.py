@@ -83,7 +83,7 @@ def _held_back(blocked: tuple[str, ...], count: int) -> Iterator[str]:
 
 
 def _not_tuned(stands: Sequence[Culprit]) -> Iterator[str]:
-    """Why a job that died or hangs gets no advice about its speed."""
+    """The reason why a job that died or hangs gets no advice about its speed."""
     if stands:
         first = stands[0]
         text = printable_line(f"{culprit_text(first)}: {first.advice}" if first.advice else culprit_text(first))

@@ -1,4 +1,5 @@
-"""What the rules about DeepSpeed share: the item of a setting, the evidence, and what hidden communication gains."""
+"""The parts that the rules about DeepSpeed share: the item of a setting, the evidence, and what hidden communication
+gains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU's memory has room for under a job's DeepSpeed configuration, as far as the model's size is known. Pure."""
+"""The room that a GPU's memory has under a job's DeepSpeed configuration, as far as the model's size is known. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where ranks should be when nodes have NICs of different kinds. Pure.
+"""The placement of ranks when nodes have NICs of different kinds. Pure.
 
 Holmes (arXiv 2312.03549) keeps each data-parallel group on nodes with NICs of one kind, and lets pipeline stages
 meet at the border between kinds: data parallelism moves all gradients, a pipeline only activations.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 class Placement(NamedTuple):
     hosts: tuple[str, ...]
-    """In the order of a hostfile: nodes of a kind follow one another."""
+    """The hosts in the order of a hostfile: nodes of a kind follow one another."""
     kinds: tuple[tuple[str, int], ...]
     """Each kind with its number of nodes, in the same order: a border of the pipeline belongs between two of them."""
 

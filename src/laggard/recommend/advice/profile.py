@@ -1,4 +1,4 @@
-"""What a job's timings tell a recommendation: its median step, its ranks and nodes. Pure."""
+"""The facts that a job's timings give a recommendation: its median step, its ranks and nodes. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What providers of machines publish as NCCL's environment for them: data, each with its source and date.
+"""The settings that providers of machines publish as NCCL's environment for them: data, each with its source and date.
 
 AWS is not here: its plugin sets what p4d to p6 need by itself (aws-ofi-nccl, platform-aws.c).
 """

@@ -1,4 +1,4 @@
-"""What a rule of a recommendation is: one file of the folder `rules`, which ends with its RULE."""
+"""The interface of a recommendation's rule: one file of the folder `rules`, which ends with its RULE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Rule(NamedTuple):
     judge: Callable[[Situation], Iterator[Item]]
     source: str
     versions: str = ""
-    """Of the software that it holds for; empty: all."""
+    """The versions of the software that it holds for; empty: all."""
 
 
 def repair(

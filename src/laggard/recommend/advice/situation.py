@@ -1,4 +1,5 @@
-"""What is known of a job and its cluster, as the rules of a recommendation see it. None and empty: not known."""
+"""Everything that is known of a job and its cluster, as the rules of a recommendation see it. None and empty: not
+known."""
 
 from __future__ import annotations
 
@@ -21,21 +22,22 @@ class JobProfile(NamedTuple):
     exposed_share: float | None = None
     """Blocked in collectives, of the rank that is blocked least: what no slow rank explains."""
     collectives: Mapping[str, tuple[float, float]] = {}
-    """By operation: how many a step and rank, and their mean bytes."""
+    """The number of collectives a step and rank, and their mean bytes, by operation."""
 
 
 class ModelSize(NamedTuple):
-    """What the model and its GPUs are, as a user says. Bytes are of one GPU."""
+    """The size of the model and its GPUs, as a user says. Bytes are of one GPU."""
 
     parameters: float
-    """Of the part of the model that a data-parallel group holds: all, without tensor and pipeline parallelism."""
+    """The parameters of the part of the model that a data-parallel group holds: all, without tensor and pipeline
+    parallelism."""
     gpu_bytes: float
     gpus: int | None = None
-    """Among which ZeRO divides; None: all ranks."""
+    """The number of GPUs among which ZeRO divides; None: all ranks."""
     sample_bytes: float = 0.0
     """Activations of one sample of the micro-batch; 0: not known."""
     resident_bytes: float = 0.0
-    """What each GPU holds besides, such as the teacher of a distillation."""
+    """The bytes that each GPU holds besides, such as the teacher of a distillation."""
 
 
 class Situation(NamedTuple):
@@ -45,7 +47,7 @@ class Situation(NamedTuple):
     environment_known: bool = False
     nccl_version: Version = ()
     networks: tuple[str, ...] = ()
-    """As NCCL names them: IB, Socket, ..."""
+    """The networks as NCCL names them: IB, Socket, ..."""
     link_layers: frozenset[str] = frozenset()
     """InfiniBand, Ethernet."""
     nodes: int | None = None
@@ -57,9 +59,10 @@ class Situation(NamedTuple):
     profile: JobProfile | None = None
     culprits: tuple[Culprit, ...] = ()
     lossless_priorities: frozenset[int] = frozenset()
-    """For which the RoCE ports have priority flow control, 0 to 7; of nodes that differ, those that all have."""
+    """The priorities, 0 to 7, for which the RoCE ports have priority flow control; of nodes that differ, those that all
+    have."""
     products: frozenset[str] = frozenset()
-    """What the nodes are, by their firmware (DMI): vendor and product."""
+    """The products that the nodes are, by their firmware (DMI): vendor and product."""
     kind_of_node: Mapping[str, str] = {}
     """The kind of each node's NICs: InfiniBand, RoCE, Socket."""
     node_of_rank: Mapping[int, str] = {}

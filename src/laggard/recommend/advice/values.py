@@ -1,4 +1,4 @@
-"""What to change, as `laggard recommend` and the collector's API say it (`laggard.recommendation/1`)."""
+"""The changes, as `laggard recommend` and the collector's API say it (`laggard.recommendation/1`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Item(msgspec.Struct, frozen=True):
     """One change. `apply` and `revert` are for people to read before they run them."""
 
     target: str
-    """nccl_env, nccl_tuner, deepspeed, launcher, pcie, nic, host."""
+    """The thing to change: nccl_env, nccl_tuner, deepspeed, launcher, pcie, nic, host."""
     key: str
     current: Any
     recommended: Any
@@ -37,7 +37,7 @@ class Item(msgspec.Struct, frozen=True):
     """Empty: there is nothing to put back."""
     source: str
     repairs: bool = False
-    """Whether it repairs something broken, rather than tunes what works."""
+    """True where it repairs something broken, rather than tunes what works."""
     commands: tuple[str, ...] = ()
     """The lines of `apply` that are commands or settings as they stand; the others are words."""
 
@@ -48,7 +48,7 @@ class Recommendation(msgspec.Struct, frozen=True):
     items: tuple[Item, ...]
     """The largest gain first; repairs before tuning."""
     files: dict[str, str]
-    """What to apply, as files by name."""
+    """The text to apply, as files by name."""
     notes: tuple[str, ...] = ()
-    """What was not known, or was held back."""
+    """The facts that were not known, and the advice that was held back."""
     schema: str = RECOMMENDATION_SCHEMA

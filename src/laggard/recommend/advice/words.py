@@ -41,5 +41,5 @@ def _between(gain: Gain) -> str:
 
 
 def _value(value: Any) -> str:
-    """As configurations have it: `true`, not `True`."""
+    """The value as configurations have it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -19,7 +19,7 @@ from laggard.recording.torch_names import BYTES_OF_TYPE, UNKNOWN, op_place
 SUPPORTED_MAJOR = "2"
 
 MAX_RECORDS = 200_000
-"""Of a dump's records the newest so many are read; torch keeps 2,000 unless TORCH_FR_BUFFER_SIZE is set."""
+"""The most records of a dump that are read, the newest; torch keeps 2,000 unless TORCH_FR_BUFFER_SIZE is set."""
 
 MAX_GROUPS = 65_536
 MAX_MEMBERS = 1 << 20
@@ -63,8 +63,8 @@ class Records(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """What a rank dumped. `status` is by place in `groups`. `corrupt` counts the records that were left out, `reason`
-    says what was wrong with the first. `wrapped`: whether the recorder had dropped older records."""
+    """The content of a rank's dump. `status` is by place in `groups`. `corrupt` counts the records that were left out,
+    `reason` says what was wrong with the first. `wrapped`: whether the recorder had dropped older records."""
 
     rank: int
     path: str
@@ -225,7 +225,7 @@ def _int(value: Any) -> int:
 
 
 def _ends(op: str, text: str) -> tuple[int, int]:
-    """Who sends and who receives in `send 0->1` and `recv 1<-0`, as places in the group."""
+    """The sender and the receiver in `send 0->1` and `recv 1<-0`, as places in the group."""
     match = re.fullmatch(r"(\d{1,7})(->|<-)(\d{1,7})", text) if op in ("send", "recv") else None
     if match is None:
         if op in ("send", "recv"):

@@ -56,7 +56,7 @@ def match_groups(dumps: Sequence[Dump], world_size: int) -> Groups:
 
 
 def _keys(dump: Dump) -> list[tuple[object, ...]]:
-    """What the dump's groups match by."""
+    """The keys by which the dump's groups match."""
     order = sorted(range(len(dump.groups)), key=lambda place: _made(dump.groups[place], place))
     alike: Counter[tuple[object, ...]] = Counter()
     keys: list[tuple[object, ...]] = [()] * len(order)
@@ -69,7 +69,7 @@ def _keys(dump: Dump) -> list[tuple[object, ...]]:
 
 
 def _made(group: DumpedGroup, place: int) -> tuple[int, int]:
-    """What sorts groups by when they were made: torch counts names up, unless it makes them from a hash."""
+    """The key that sorts groups by when they were made: torch counts names up, unless it makes them from a hash."""
     return (int(group.name) if group.name.isdecimal() and len(group.name) < 10 else 1 << 31, place)
 
 

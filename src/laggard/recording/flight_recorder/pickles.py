@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_OPCODES = 12_000_000
-"""So many values of 24 to 64 bytes are half a GiB. A dump of 100,000 records with their stacks takes 9 million."""
+"""The most opcodes of a pickle: so many values of 24 to 64 bytes are half a GiB. A dump of 100,000 records with their
+stacks takes 9 million."""
 
 MAX_CONTAINERS = 4_000_000
 """An empty list is a byte in the file and 56 in memory."""
@@ -203,4 +204,4 @@ _REFUSED = {
     0x81: "NEWOBJ", 0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", ord("P"): "PERSID",
     ord("Q"): "BINPERSID",
 }  # fmt: skip
-"""What the error calls by its name: the opcodes with which a pickle makes its reader act."""
+"""The opcodes that the error calls by their names: those with which a pickle makes its reader act."""

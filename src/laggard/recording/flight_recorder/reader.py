@@ -22,7 +22,7 @@ from laggard.recording.records import MAX_RANKS
 from laggard.text.words import counted, ranks_text
 
 MAX_FILE_BYTES = 256 << 20
-"""torch's 2,000 records with their stacks are a few megabytes."""
+"""The most bytes of a dump's file. torch's 2,000 records with their stacks are a few megabytes."""
 
 _RANK = re.compile(r"^(.*?)(\d{1,9})((?:\.(?:json|pkl|pickle|bin|dump))*)$", re.DOTALL)
 
@@ -90,7 +90,7 @@ def _choices(sets: Mapping[str, Sequence[Dump]]) -> str:
 
 
 def _lacking(dumps: Sequence[Dump], world_size: int) -> list[str]:
-    """What the dumps do not tell."""
+    """The facts that the dumps do not tell."""
     found = []
     missing = sorted(set(range(world_size)) - {dump.rank for dump in dumps}) if world_size <= MAX_RANKS else []
     if missing:

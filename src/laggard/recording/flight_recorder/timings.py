@@ -39,7 +39,7 @@ _KINDS: tuple[Any, ...] = (np.int32, np.int32, np.int8, np.int64, np.int64, np.i
 
 
 def _world_size(dumps: Sequence[Dump]) -> int:
-    """How many ranks the job has, as far as its groups and dumps tell."""
+    """The number of ranks of the job, as far as its groups and dumps tell."""
     declared = (max(group.members) + 1 for dump in dumps for group in dump.groups if group.members)
     return max(max(declared, default=0), *(dump.rank + 1 for dump in dumps))
 
@@ -176,7 +176,7 @@ def _dropped(dumps: Sequence[Dump], matched: Groups, known: _Rows) -> tuple[_Row
 
 
 def _waited_in(rows: _Rows) -> dict[int, list[int]]:
-    """By group, the numbers of the collectives that are not done somewhere."""
+    """The numbers, by group, of the collectives that are not done somewhere."""
     chosen = (rows.peer < 0) & ~rows.done
     return {
         group: np.unique(rows.seq[chosen & (rows.group == group)]).tolist()

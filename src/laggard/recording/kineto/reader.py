@@ -50,7 +50,7 @@ def _choices(sets: Mapping[str, Sequence[Trace]]) -> str:
 
 
 def _lacking(traces: Sequence[Trace]) -> Iterable[str]:
-    """What the traces do not tell."""
+    """The facts that the traces do not tell."""
     for trace in traces:
         yield from trace.lacks
     without_steps = {trace.rank for trace in traces if not trace.steps}

@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 
 CHUNK_BYTES = 4 << 20
 MAX_EVENT_CHARS = 16 << 20
-"""An event with its shapes and its stack has kilobytes."""
+"""The most characters of an event. An event with its shapes and its stack has kilobytes."""
 
 _NEXT_EVENT = re.compile(r'\}\s*,\s*(?=\{\s*")')
 _SPACE = re.compile(r"[\s,]*")
 _OF_NUMBERS = ("", *"0123456789.eE+-")
-"""What a number may go on with in the next chunk."""
+"""The characters with which a number may go on in the next chunk."""
 
 _DECODER = json.JSONDecoder()
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -157,7 +157,7 @@ class _Unpacked:
         self._rest = b""
 
     def read(self, count: int) -> bytes:
-        """At most `count` bytes; none at the end. Raises zlib.error."""
+        """Reads at most `count` bytes; none at the end. Raises zlib.error."""
         if self._unpack is None:
             return self._file.read(count)
         while True:

@@ -21,7 +21,7 @@ from laggard.recording.records import MAX_RANKS
 from laggard.recording.torch_names import BYTES_OF_TYPE, UNKNOWN, op_place
 
 MAX_INTERVALS = 30_000_000
-"""Kernels, or operators of a trace without kernels: each takes 16 bytes, together half a GiB."""
+"""The most kernels, or operators of a trace without kernels: each takes 16 bytes, together half a GiB."""
 MAX_COLLECTIVES = 2_000_000
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,9})$")
@@ -38,7 +38,7 @@ _ROUNDING_SECONDS = 1e-6  # old traces have whole microseconds
 
 
 class Interval(NamedTuple):
-    """From when until when, in seconds on the rank's clock."""
+    """The begin and the end, in seconds on the rank's clock."""
 
     start: float
     end: float
@@ -65,7 +65,7 @@ class Group(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What one file holds. `spans` are phases, as places in PHASES. `lacks`: lines on what could not be read."""
+    """The content of one file. `spans` are phases, as places in PHASES. `lacks`: lines on what could not be read."""
 
     path: str
     rank: int
@@ -226,7 +226,7 @@ def _thread(event: dict[str, Any]) -> Any:
 
 
 def _interval(event: dict[str, Any]) -> Interval | None:
-    """When the event was, in seconds: traces have microseconds."""
+    """The interval of the event, in seconds: traces have microseconds."""
     start, length = event.get("ts"), event.get("dur", 0)
     try:
         start, length = float(start), float(length)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which nodes and links are slow, by the times of all-reduces between two nodes. Pure.
+"""The nodes and links that are slow, by the times of all-reduces between two nodes. Pure.
 
 A pair is as slow as the slowest of its two nodes and the link between them. So the best time that a node has had with
 anybody is an upper bound on its own part: the node is good if that is usual, whatever its other pairs showed. A node
@@ -22,23 +22,25 @@ Times = Mapping[Pair, tuple[float, ...]]
 """The seconds that each pair took, each time that it was measured; infinite where it failed."""
 
 PARTNERS: Final = 3
-"""With how many good nodes a node must have been slow: one may have a slow link to it, one may have been disturbed."""
+"""The number of good nodes with which a node must have been slow: one may have a slow link to it, one may have been
+disturbed."""
 
 REPEATS: Final = 3
-"""How often a link must have been slow."""
+"""The number of times that a link must have been slow."""
 
 CHANCE: Final = 0.005
-"""How likely it may be that noise alone makes any node, or any link, look as slow as the one that is accused."""
+"""The largest probability with which noise alone makes any node, or any link, look as slow as the one that is
+accused."""
 
 _SUSPECT_DEVIATIONS: Final = 2.0
-"""From how many robust standard deviations on a time is looked into. What then counts is CHANCE."""
+"""The number of robust standard deviations from which on a time is looked into. What then counts is CHANCE."""
 
 
 class Judgement(NamedTuple):
     """The ratios are times over the usual time; infinite: it failed each time."""
 
     centre: Centre | None
-    """Of the nodes' best times; None: too few to tell what is usual."""
+    """The centre of the nodes' best times; None: too few to tell what is usual."""
     good: frozenset[int]
     slow_nodes: Mapping[int, float]
     slow_links: Mapping[Pair, float]
@@ -86,7 +88,7 @@ def _is_node_proved(
 
 
 class _Noise:
-    """How long the times of good pairs are, each taken by itself. A pair that was too long each time has a slow link,
+    """The spread of the times of good pairs, each taken by itself. A pair that was too long each time has a slow link,
     and is no noise."""
 
     def __init__(self, times: Times, links: Mapping[Pair, float], limit: float) -> None:

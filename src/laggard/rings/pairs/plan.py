@@ -1,4 +1,4 @@
-"""Which nodes are measured together in the next round: disjoint pairs. Pure.
+"""The nodes that are measured together in the next round: disjoint pairs. Pure.
 
 Who is slow so far is paired with a node that is known to be good, a new one while there is one, and a link that was
 slow is measured again. All others meet somebody new, in the order of a round-robin tournament. Nodes are told apart
@@ -18,7 +18,7 @@ from laggard.rings.pairs.judge import Judgement, Pair, Times, good_partners
 MAX_NODES_FOR_ALL_LINKS: Final = 32
 _CONFIRMING_ROUNDS: Final = 8
 _CATCHING_UP_ROUNDS: Final = 4
-"""For the links that the tournament left out while their nodes were confirming something."""
+"""The rounds for the links that the tournament left out while their nodes were confirming something."""
 
 
 def exploring_rounds(nodes: int) -> int:

@@ -17,17 +17,17 @@ from laggard.rings.pairs.plan import exploring_rounds, next_round
 from laggard.terminal.progress import Bar
 
 _PAIR_SECONDS: Final = {"cpu": 0.15, "cuda": 0.2}
-"""How long a pair is timed in a round."""
+"""The seconds for which a pair is timed in a round."""
 _DEADLINE_SECONDS: Final = 20.0
-"""When a pair has failed that connected neither quickly nor slowly."""
+"""The time after which a pair has failed that connected neither quickly nor slowly."""
 _SLACK_SECONDS: Final = 5.0
 _CPUS: Final = os.cpu_count() or 1
-"""Where CPUs exchange data, and several nodes are processes of one machine, so many pairs of it are measured at once:
-more would measure how they share the CPUs."""
+"""The number of pairs of one machine that are measured at once where CPUs exchange data and several nodes are processes
+of it: more would measure how they share the CPUs."""
 
 
 class PairsMeasured(NamedTuple):
-    """What the rounds brought. A failed measurement took infinitely long."""
+    """The results of the rounds. A failed measurement took infinitely long."""
 
     times: Mapping[Pair, tuple[float, ...]]
     wrong: Mapping[Pair, int]
@@ -37,7 +37,7 @@ class PairsMeasured(NamedTuple):
     lost: tuple[Failure, ...]
     """Nodes that ended, or no longer answer."""
     complete: bool
-    """Whether the plan was played to its end; False: the time was over before."""
+    """True: the plan was played to its end; False: the time was over before."""
 
 
 class PairRounds:

@@ -1,5 +1,5 @@
-"""How fast the rank's device multiplies matrices, and whether the product is exactly right: what the active probe
-active_matmul measures, on each rank of a ring."""
+"""The speed at which the rank's device multiplies matrices, and whether the product is exactly right: the measurement
+of the active probe active_matmul, on each rank of a ring."""
 
 from __future__ import annotations
 

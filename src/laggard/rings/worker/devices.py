@@ -1,4 +1,4 @@
-"""What a worker tells of its device before the ring begins."""
+"""The facts that a worker tells of its device before the ring begins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from laggard.rings.messages import Ready
 
 _IN_USE_RATIO: Final = 0.1
-"""Of an idle GPU's memory: its driver and this process's context need less."""
+"""The share of an idle GPU's memory from which on it is in use: its driver and this process's context need less."""
 
 
 def describe_device(torch: Any, wanted: str, local_rank: int) -> Ready:

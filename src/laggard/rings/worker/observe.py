@@ -1,4 +1,4 @@
-"""Which transports the rank's NCCL uses, by the log that it writes for this ring."""
+"""The transports that the rank's NCCL uses, by the log that it writes for this ring."""
 
 from __future__ import annotations
 

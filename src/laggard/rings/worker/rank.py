@@ -1,4 +1,4 @@
-"""What one rank of a ring does: it joins, measures the sweep, and exchanges data in pairs."""
+"""The work of one rank of a ring: it joins, measures the sweep, and exchanges data in pairs."""
 
 from __future__ import annotations
 

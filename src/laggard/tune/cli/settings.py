@@ -1,4 +1,4 @@
-"""What a campaign measures, from the words of `laggard tune`."""
+"""The settings of a campaign, from the words of `laggard tune`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `laggard tune` prints and writes in the end."""
+"""The output of `laggard tune` in the end, printed and written."""
 
 from __future__ import annotations
 

@@ -38,11 +38,12 @@ _TESTS: Final = {
 _OUT_OF_BOUNDS: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)\s+(\w+)")
 _ON_CPUS: Final = "on CPUs NCCL's variables change nothing: --command says what runs on GPUs"
 _SIZE_TOLERANCE: Final = 0.02
-"""nccl-tests rounds a size down to whole elements of all ranks."""
+"""The share by which a measured size may differ from the one that was asked for: nccl-tests rounds a size down to whole
+elements of all ranks."""
 
 
 class Runner(NamedTuple):
-    """What a trial runs. Empty `words`: `laggard ring` on this machine."""
+    """The command that a trial runs. Empty `words`: `laggard ring` on this machine."""
 
     words: tuple[str, ...]
     messages: tuple[Message, ...]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MEASURED: Final = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all")
 """Operations that nccl-tests has a program for."""
 _TIME_SHARE: Final = 0.95
-"""Of the time in collectives: messages beyond that are left out."""
+"""The share of the time in collectives beyond which messages are left out."""
 MAX_MESSAGES: Final = 6
 _SMALLEST: Final = 1024
 
@@ -26,9 +26,9 @@ _SMALLEST: Final = 1024
 class Message(NamedTuple):
     op: str
     size_bytes: int
-    """As nccl-tests counts."""
+    """The bytes as nccl-tests counts."""
     times: float = 1.0
-    """How often it counts: in a recording, so many a step and rank."""
+    """The weight with which it counts: in a recording, so many a step and rank."""
 
     @property
     def label(self) -> str:
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 class Profile(NamedTuple):
     messages: tuple[Message, ...]
     share: float
-    """Of the time in collectives that the messages stand for."""
+    """The share of the time in collectives that the messages stand for."""
     source: str
 
 

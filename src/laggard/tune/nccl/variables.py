@@ -1,4 +1,4 @@
-"""Which of NCCL's variables are worth trying on this cluster: filtered by version, transport and hardware, in groups.
+"""The variables of NCCL that are worth trying on this cluster: filtered by version, transport and hardware, in groups.
 Pure.
 
 Of the table's categories only tuning and sockets are searched: never what decides whether results are right
@@ -19,7 +19,7 @@ from laggard.tune.space import Configuration, Constraint, Parameter, Space, Valu
 
 SEARCHED: Final = frozenset({Category.TUNING, Category.SOCKETS})
 _PER_FUNCTION: Final[Version] = (2, 24)
-"""Since then NCCL_ALGO is read by function, and a function whose algorithm is not there fails."""
+"""The version since which NCCL_ALGO is read by function, and a function whose algorithm is not there fails."""
 _CTAS: Final[Version] = (2, 17)
 _MORE_CTAS: Final[Version] = (2, 25)
 _HOPPER: Final = 90
@@ -28,18 +28,18 @@ TRANSPORTS: Final = ("ib", "roce", "socket", "other")
 
 
 class Facts(NamedTuple):
-    """What is known of the cluster. None: not known, and what depends on it is left out."""
+    """The known facts of the cluster. None: not known, and what depends on it is left out."""
 
     version: Version = TABLE_VERSION
     transport: str = "other"
     nodes: int = 1
     local_ranks: int | None = None
     nics: int | None = None
-    """Of a node."""
+    """The NICs of a node."""
     compute_capability: int | None = None
     """90: Hopper."""
     switch: bool = False
-    """Whether NVLink goes through a switch."""
+    """True where NVLink goes through a switch."""
     collectives: frozenset[str] = frozenset({"all_reduce"})
 
     @property

@@ -1,4 +1,4 @@
-"""From a search that has ended to its document, with a recommendation whose gain was measured. Pure."""
+"""The step from a search that has ended to its document, with a recommendation whose gain was measured. Pure."""
 
 from __future__ import annotations
 

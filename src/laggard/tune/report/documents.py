@@ -1,4 +1,4 @@
-"""What a campaign found, as `laggard tune --format json` prints it (`laggard.tune/1`)."""
+"""The results of a campaign, as `laggard tune --format json` prints it (`laggard.tune/1`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TrialRow(msgspec.Struct, frozen=True):
     number: int
     phase: str
     changes: dict[str, Any]
-    """What differs from the default."""
+    """The settings that differ from the default."""
     status: str
     seconds: float | None
     detail: str
@@ -55,7 +55,7 @@ class TuneDocument(msgspec.Struct, frozen=True):
     """The default's time late in the campaign over early; None: none was seen."""
     spent_seconds: float
     never_tried: dict[str, tuple[Any, ...]]
-    """By parameter: values that no trial had."""
+    """The values that no trial had, by parameter."""
     rejected: dict[str, str]
     """Values that made results wrong, by parameter."""
     recommendation: Recommendation

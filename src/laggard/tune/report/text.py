@@ -76,7 +76,7 @@ def _parts(own: TuneDocument) -> Iterator[Part]:
 
 
 def _headline_style(own: TuneDocument) -> str:
-    """As the exit status has it: nothing measured is no answer."""
+    """The style that goes with the exit status: nothing measured is no answer."""
     if own.recommendation.items:
         return "ok"
     return "name" if any(each.seconds is not None for each in own.trials) else "unknown"

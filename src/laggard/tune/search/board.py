@@ -1,4 +1,4 @@
-"""What a search knows: every configuration's times and failures, corrected for the machine's drift. Pure."""
+"""The knowledge of a search: every configuration's times and failures, corrected for the machine's drift. Pure."""
 
 from __future__ import annotations
 

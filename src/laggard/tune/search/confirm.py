@@ -89,8 +89,8 @@ def _is_decided(board: Board, finalists: Sequence[Settings], times: Times, plan:
 
 
 def _found(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan, first: Settings) -> Found:
-    """What the search took for the best stays so, unless another one is faster for certain: it was repeated more often.
-    Of those that are as fast, the one with the fewest changes is the best."""
+    """The best configuration. The one that the search took for it stays so, unless another one is faster for certain:
+    it was repeated more often. Of those that are as fast, the one with the fewest changes is the best."""
     ordered = _order(board, finalists, times, plan)
     shown = tuple(Finalist(each, _between(board.default, each, times, plan)) for each in ordered)
     if _default_is_wrong(board):

@@ -24,7 +24,7 @@ from laggard.tune.space import Parameter, Space, is_active, key, normal
 
 _DEFAULT_FIRST: Final = 3
 _DEFAULT_EVERY: Final = 12
-"""After so many trials the default is measured again: the machine may have changed."""
+"""The number of trials after which the default is measured again: the machine may have changed."""
 _MAX_DUELS: Final = 5
 _PASSES: Final = 3
 _MAX_RESTARTS: Final = 3
@@ -32,7 +32,7 @@ _BRANCHES: Final = 2
 _PATIENCE: Final = 12
 _MAX_PAIRED_VARIABLES: Final = 5
 _SMALL_GROUP: Final = 24
-"""Combinations of a group's values that are looked at all."""
+"""The number of combinations of a group's values up to which all of them are looked at."""
 
 
 class Search:
@@ -311,7 +311,7 @@ class Search:
             self.best = first
 
     def _lead(self, rival: Settings) -> float:
-        """By how much the rival is faster than the best so far, by logarithm."""
+        """The logarithm of how much faster the rival is than the best so far."""
         new, old = self.board.mean(rival), self.board.mean(self.best)
         return -math.inf if new is None or old is None else old - new
 

@@ -10,7 +10,7 @@ from laggard.tune.space import Space, Value, normal
 
 _TRIES = 5
 _PENALTY = 0.5
-"""A configuration that failed counts as this much slower, by logarithm, than the slowest that worked."""
+"""The logarithm by which a configuration that failed counts as slower than the slowest that worked."""
 
 
 def guess(board: Board, seed: int) -> dict[str, Value] | None:

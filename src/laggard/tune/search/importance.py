@@ -1,4 +1,4 @@
-"""How much of the spread of times each parameter explains, with an interval. Pure.
+"""The share of the spread of times that each parameter explains, with an interval. Pure.
 
 Of a parameter's values the mean times are fitted together with those of all other parameters (additive model of the
 logarithm, ridge); a parameter's effect is the range between its best and its worst value. The interval of 90 % comes

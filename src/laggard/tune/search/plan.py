@@ -1,4 +1,4 @@
-"""What a search is told, what it proposes, and what it finds, as values. Pure."""
+"""The inputs, proposals and findings of a search, as values. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Plan(NamedTuple):
     seed: int = 0
     tie: float = TIE
     starts: tuple[Settings, ...] = ()
-    """What a model recommends, best first."""
+    """The settings that a model recommends, best first."""
     out_of_time: Callable[[], bool] = lambda: False
 
     @property
@@ -40,13 +40,14 @@ class Plan(NamedTuple):
 class Proposal(NamedTuple):
     configuration: Settings
     phase: str
-    """warm-up, default, model, GROUP, branches, pairs, guesses, race, simplify, confirm: why it is measured."""
+    """The reason why it is measured: warm-up, default, model, GROUP, branches, pairs, guesses, race, simplify,
+    confirm."""
 
 
 class Finalist(NamedTuple):
     configuration: Settings
     comparison: Comparison
-    """With the default, in interleaved pairs."""
+    """The comparison with the default, in interleaved pairs."""
 
 
 class Found(NamedTuple):
@@ -57,7 +58,7 @@ class Found(NamedTuple):
     tied: tuple[Settings, ...]
     """Finalists as fast as the best one, or not told apart from it."""
     ended: str
-    """Why the search ended, one line."""
+    """The reason why the search ended, one line."""
     groups_done: tuple[str, ...] = ()
 
 

@@ -67,7 +67,7 @@ class Study:
 
     @property
     def campaign(self) -> dict[str, Any]:
-        """What the campaign was started with."""
+        """The settings that the campaign was started with."""
         found = self._study.user_attrs.get(_CAMPAIGN)
         return dict(found) if isinstance(found, dict) else {}
 
@@ -191,7 +191,7 @@ def _lock(path: Path) -> int:
 
 @contextlib.contextmanager
 def _one_line(path: Path) -> Iterator[None]:
-    """What SQLite and optuna raise, as one line that says what to do."""
+    """Turns what SQLite and optuna raise into one line that says what to do."""
     from optuna.exceptions import OptunaError, StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 

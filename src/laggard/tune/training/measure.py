@@ -29,7 +29,8 @@ WARM_UP_STEPS: Final = 2
 _MIN_STEPS: Final = 3
 _LOSS: Final = re.compile(r"\bloss\b[\"']?\s*[:= ]\s*([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))", re.IGNORECASE)
 _LOSS_TOLERANCE: Final = 0.05
-"""Of the last loss against the default's: another order of sums changes it by far less, a wrong reduction by more."""
+"""The tolerance of the last loss against the default's: another order of sums changes it by far less, a wrong reduction
+by more."""
 _REFERENCE: Final = "default-loss"
 
 

@@ -1,5 +1,5 @@
-"""What a DeepSpeed training may try: ZeRO's stage and the micro-batch at a constant global batch, and the switches of
-its communication. Pure.
+"""The space that a DeepSpeed training may try: ZeRO's stage and the micro-batch at a constant global batch, and the
+switches of its communication. Pure.
 
 Names and defaults are those of DeepSpeed 0.19 (deepspeed/runtime/zero/config.py). Switches that a stage does not read
 are left out.
@@ -29,14 +29,14 @@ class Training(NamedTuple):
     document: Mapping[str, Any]
     """The DeepSpeed configuration."""
     ranks: int
-    """That share a batch."""
+    """The ranks that share a batch."""
     parameters: float | None = None
     gpu_bytes: float | None = None
     bus_bandwidth: float | None = None
     """Bytes per second, as nccl-tests has busbw."""
     nodes: int = 1
     reduce_scatter: bool = False
-    """Whether the job has LAGGARD_REDUCE_SCATTER now."""
+    """True where the job has LAGGARD_REDUCE_SCATTER now."""
 
 
 def global_batch(training: Training) -> int:

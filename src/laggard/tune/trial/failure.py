@@ -1,4 +1,4 @@
-"""Why a trial's command failed, from how it ended and what it printed. Pure."""
+"""The reason why a trial's command failed, from how it ended and what it printed. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OUT_OF_MEMORY: Final = re.compile(
     r"|MemoryError|oom[-_ ]kill|DefaultCPUAllocator: can't allocate",
     re.IGNORECASE,
 )
-"""As torch, CUDA, NCCL, the kernel and SLURM say it."""
+"""The words with which torch, CUDA, NCCL, the kernel and SLURM say it."""
 _KILLED: Final = -9
 _MAX_DETAIL_CHARACTERS: Final = 160
 

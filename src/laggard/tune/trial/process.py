@@ -13,12 +13,12 @@ from typing import IO, Final, NamedTuple
 
 _MAX_OUTPUT_BYTES: Final = 4 << 20
 _GRACE_SECONDS: Final = 5.0
-"""Between asking a group to end and killing it: a launcher takes its remote ranks along."""
+"""The time between asking a group to end and killing it: a launcher takes its remote ranks along."""
 _PIECE: Final = 64 << 10
 
 
 class Ended(NamedTuple):
-    """How a command ended. `status` is negative for a signal, None where it was killed at its deadline."""
+    """The end of a command. `status` is negative for a signal, None where it was killed at its deadline."""
 
     status: int | None
     output: str

@@ -21,7 +21,7 @@ SOURCE: Final = (
 )
 _MIN_EXPOSED: Final = 0.05
 _MANY_MICRO_BATCHES: Final = 16
-"""From here on stage 1 won where both fitted."""
+"""The number of accumulated micro-batches from which on stage 1 won where both fitted."""
 
 
 def judge(situation: Situation) -> Iterator[Item]:

@@ -21,11 +21,12 @@ SOURCE: Final = (
     "DeepSpeed's zero/config.py: 5e8 elements by default; DeepSpeed issue 3338: all-gather from 2.6 to 1.4 s"
 )
 _SMALL_BUCKET_ELEMENTS: Final = 20_000_000
-"""Elements; in bf16 40 MB, from where on a ring is at its full speed on some hundred GPUs."""
+"""The elements of a bucket below which it is small: 40 MB in bf16, from where on a ring is at its full speed on some
+hundred GPUs."""
 _LATENCY_BYTES: Final = 65536
-"""Shorter messages are waited for by their latency: 20 us are 50 KB at 20 Gbit/s."""
+"""The size of a message below which its latency decides how long it is waited for: 20 us are 50 KB at 20 Gbit/s."""
 _NARROWEST, _WIDEST = 2, 4
-"""Bytes of a gradient."""
+"""The bytes of a gradient, in half and in single precision."""
 
 
 _ROUND: Final = 100_000
@@ -55,8 +56,9 @@ def judge(situation: Situation) -> Iterator[Item]:
 
 
 def _gain(situation: Situation, exposed: float | None, operations: Iterable[str]) -> Gain:
-    """Returns the gain of one message in place of many. Each has a time of its own besides its wait, in copies and
-    calls, of which the recording does not tell: at most all of the step is by message."""
+    """Returns the gain of one message in place of many. The gain is at most that of a step whose whole time goes with
+    the number of messages: each message takes time of its own besides its wait, in copies and calls, and the recording
+    does not tell how much."""
     if exposed is None or situation.profile is None:
         return Gain("rule", None, 1.0, None)
     found = [situation.profile.collectives.get(name, (0.0, 0.0)) for name in operations]

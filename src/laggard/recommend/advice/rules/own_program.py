@@ -37,7 +37,8 @@ _CHANGES: Final = {
 
 
 def judge(situation: Situation) -> Iterator[Item]:
-    """What is taken from one rank the others have to do, so that the gain is not what the rank costs."""
+    """Advises on work of the program's own. The others have to do what is taken from one rank, so that the gain is not
+    what the rank costs."""
     for culprit in situation.culprits:
         change = _CHANGES.get(culprit.kind)
         if change is None:

@@ -19,7 +19,8 @@ _SECTION: Final = "activation_checkpointing"
 _KEY: Final = "recomputation of activations"
 _OUT_OF_MEMORY: Final = "JOB_GPU_OUT_OF_MEMORY"
 _FORWARD_SHARE: Final = 1 / 4
-"""Of computing with full recomputation: forward, forward again, and a backward pass of two forward passes' time."""
+"""The share of computing with full recomputation that a forward pass takes: forward, forward again, and a backward pass
+of two forward passes' time."""
 _SLOWER: Final = 0.9
 
 
@@ -57,7 +58,8 @@ def _switched_on(because: str, evidence: tuple[str, ...]) -> Item:
 
 
 def _switched_off(section: Mapping[str, Any], exposed: float | None) -> Item:
-    """At most the second forward pass is saved, of what is not communication."""
+    """The advice to switch recomputation off. It saves at most the second forward pass, of what is not
+    communication."""
     saved = _FORWARD_SHARE * (1 - (exposed or 0.0))
     copied = section.get("cpu_checkpointing") is True
     return Item(

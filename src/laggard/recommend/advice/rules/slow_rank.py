@@ -21,8 +21,8 @@ _LOSES_WORK: Final = "A job that is ended loses what it did since its last check
 
 
 def judge(situation: Situation) -> Iterator[Item]:
-    """Of those that died or hang, the ones whose machine's findings can be the cause: of the others nothing is known
-    to be in need of repair."""
+    """Advises on slow ranks, and on those that died or hang whose machine's findings can be the cause: of the others
+    nothing is known to be in need of repair."""
     for culprit in situation.culprits:
         if culprit.kind in _OF_THE_SCRIPT or (culprit.kind in ("dead", "hung") and not culprit.findings):
             continue
@@ -45,7 +45,7 @@ def judge(situation: Situation) -> Iterator[Item]:
 
 
 def gain_of(culprit: Culprit) -> Gain:
-    """At most what the job waits for the culprit."""
+    """The gain is at most what the job waits for the culprit."""
     share = culprit.recoverable_ratio
     if share is None or not 0 < share < 1:
         return Gain("measured")
@@ -53,7 +53,7 @@ def gain_of(culprit: Culprit) -> Gain:
 
 
 def _state(culprit: Culprit, codes: list[str]) -> str | None:
-    """What is wrong with it, after its name; the finding that explains it comes first."""
+    """The fault of it, after its name; the finding that explains it comes first."""
     found = f"{', '.join(codes[:2])}; " if codes else ""
     many = len(culprit.ranks) > 1
     if culprit.kind == "dead":
@@ -78,8 +78,8 @@ def _consequence(culprit: Culprit) -> str:
 
 
 def _risk_and_revert(culprit: Culprit, situation: Situation) -> tuple[str, str]:
-    """Where another node may take the place of the culprit's, what that takes. A job on one machine has none, and a
-    data loader and a hang go along with the job."""
+    """The risk of the advice, and how to revert it, where another node may take the place of the culprit's. A job on
+    one machine has no other, and a data loader and a hang go along with the job."""
     if culprit.kind in ("hung", "dead"):
         return _LOSES_WORK, ""
     if culprit.kind == "slow_input" or situation.nodes == 1:
