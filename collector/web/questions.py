@@ -42,9 +42,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class OfJob(Question, frozen=True, kw_only=True):
-    job: Annotated[
-        Name | None, Meta(description="A job's key or id. Without it: the job that progressed last.")
-    ] = None  # fmt: skip
+    job: Annotated[Name | None, Meta(description="A job's key or id. Without it: the job that progressed last.")] = None
 
     @property
     def job_name(self) -> str | None:
@@ -115,7 +113,7 @@ class Links(OfJob, frozen=True, kw_only=True):
 class Incidents(OfNode, frozen=True, kw_only=True):
     job: Annotated[
         Name | None, Meta(description="Those of this job; with no name, of the job that progressed last.")
-    ] = None  # fmt: skip
+    ] = None
     since: Annotated[UnixTime | None, Meta(description="Those that lasted at this Unix time, or began later.")] = None
     before: Annotated[Number | None, Meta(description="Those with a lower number, to read on.")] = None
     limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="So many.")] = DEFAULT_LIMIT
