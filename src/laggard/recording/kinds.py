@@ -6,7 +6,6 @@ import enum
 import zlib
 from pathlib import Path
 
-from laggard.nccl.inspector import INSPECTOR_METRIC, is_inspector_line
 from laggard.rankfile.unseen import MARK_KEY
 from laggard.recording.lines import head_of
 
@@ -43,6 +42,13 @@ def kind_of(path: Path) -> Kind | None:
         return Kind.LINES
     if first_line.startswith(_MARK):
         return Kind.MARK
+    return _kind_of_others(head)
+
+
+def _kind_of_others(head: bytes) -> Kind | None:
+    """The kind of a file that another program wrote."""
+    from laggard.nccl.inspector import INSPECTOR_METRIC, is_inspector_line  # laggard's own recordings need neither
+
     if INSPECTOR_METRIC.search(head.decode(errors="replace")):
         return Kind.INSPECTOR_METRICS
     if not head.lstrip().startswith(b"{"):

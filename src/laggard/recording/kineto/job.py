@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from laggard.constants import OPS
 from laggard.recording.columns import Table
-from laggard.recording.job import RecordedJob, RecordedPart
+from laggard.recording.job import RecordedJob
 from laggard.recording.kineto.trace import Group, Trace
+from laggard.recording.part import RecordedPart
 from laggard.recording.records import Group as DeclaredGroup
 from laggard.recording.records import Head, RankLine
 from laggard.recording.torch_names import UNKNOWN

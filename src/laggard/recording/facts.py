@@ -1,0 +1,171 @@
+"""The facts of a job that its recording tells beside its times: where its ranks were, and how each ended."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.constants import OPS
+from laggard.locate.collectives import ProcessGroup
+from laggard.locate.job_timings import LastBeat, RankState
+from laggard.locate.node_findings import NodeFindings
+from laggard.locate.own_threads import OwnThreads, own_threads
+from laggard.locate.positions import Membership, Place, canonical_role
+from laggard.model import RankEnd
+from laggard.recording.part import RecordedPart
+from laggard.recording.records import RankLine, StateLine
+from laggard.recording.seen_by_others import LastSeen, seen_by_others
+from laggard.recording.tables import Tables
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
+
+NEXT_BEAT_SECONDS = 1.0
+"""The time after its last step at which a rank that lives and finishes no other says for the first time where it
+stands."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JobFacts:
+    """The facts of a job by its lines that are not timed."""
+
+    job_id: str | None
+    lines: dict[int, RankLine]
+    states: dict[int, StateLine]
+    found: dict[str, NodeFindings]
+    died: dict[int, tuple[InFlight | None, RankEnd | None]]  # by rank: the collective that it was in, and its end
+    left: dict[int, RankEnd]  # by rank, of those that ended with status 0
+    came_to: dict[int, BeatRow]  # by rank, of those that ended: how many collectives of each lane they had entered
+    last_beats: dict[int, LastBeat]  # by rank, of those that have no end
+    threads: dict[int, OwnThreads | None]  # by rank
+    living: dict[int, bool]  # by rank, of those whose process runs: whether it is stopped
+    doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
+    seen: dict[int, LastSeen]  # of those that are gone, by rank: how another of their machine saw them last
+    alive_at: dict[int, float]  # by rank, of those that told of others: when they did so last, Unix time
+
+    @classmethod
+    def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> JobFacts:
+        job_id = next((part.job_id for part in parts if part.job_id is not None), None)
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {})
+        is_over = any(part.end_lines or part.departed for part in parts)
+        seen = seen_by_others(line for part in parts for line in part.saw)
+        for part in parts:
+            ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)
+            ends |= {rank: _end_of(part, tables, rank) for rank, line in part.end_lines.items() if line.exit_code}
+            names = tuple(part.columns.group_names)
+            facts.died.update((rank, (_unfinished(tables, rank, names), end)) for rank, end in ends.items())
+            for rank in part.killed & seen.keys():
+                last = seen[rank].last(part.last_record_at(tables, rank))
+                facts.died[rank] = last.in_flight or facts.died[rank][0], last.end
+                facts.seen[rank] = last
+            facts.left.update(
+                (rank, _end_of(part, tables, rank)) for rank, line in part.end_lines.items() if not line.exit_code
+            )
+            facts.came_to.update((rank, _came_to(part, tables, rank)) for rank in part.end_lines)
+            facts.last_beats.update((rank, _last_beat(part, tables, rank)) for rank in part.without_end if part.beats)
+            for line in part.saw:
+                facts.alive_at[line.rank] = max(line.at_unix, facts.alive_at.get(line.rank, 0.0))
+            facts.living.update(dict.fromkeys(part.living, part.writer.is_stopped))
+            facts.doubted.update(() if is_over or part.writer.is_gone else part.killed)
+            facts.lines.update(part.lines)
+            facts.states.update(part.states)
+            facts.found.update(part.found)
+            facts.threads.update({rank: own_threads(line.facts or {}) for rank, line in part.lines.items()})
+            facts.threads.update(part.threads)
+        return facts
+
+    def world_size(self, ranks: NDArray[np.int64]) -> int:
+        size = int(ranks[-1]) + 1 if len(ranks) else 0
+        for line in self.lines.values():
+            members = (max(group.ranks, default=-1) + 1 for group in (line.groups or {}).values() if group.ranks)
+            size = max(size, line.world_size or 0, *members)
+        return size
+
+    def place(self, rank: int, inferred: Mapping[str, int]) -> Place:
+        line = self.lines.get(rank)
+        if line is None:
+            return Place({}, (), inferred)
+        groups = [
+            Membership(role, tuple(group.ranks))
+            for group in (line.groups or {}).values()
+            if group.ranks and (role := canonical_role(group.role or ""))
+        ]
+        return Place(line.position or {}, groups, inferred)
+
+    def groups(self, names: Sequence[str]) -> tuple[ProcessGroup, ...]:
+        """The groups of those names, as any rank declares them."""
+        declared = {name: group for line in self.lines.values() for name, group in (line.groups or {}).items()}
+        found = ((name, declared.get(name)) for name in names)
+        return tuple(
+            ProcessGroup(name, (group.role or "") if group else "", tuple((group.ranks or ()) if group else ()))
+            for name, group in found
+        )
+
+    def state(self, rank: int, last_step: int | None) -> RankState:
+        """The rank's state when the recording was made; `finished` where the recording does not say."""
+        line = self.states.get(rank)
+        if line is None and rank in self.living:
+            return RankState("running", last_step, None, None, self.living[rank])
+        if line is None and rank in self.died:
+            in_flight, end = self.died[rank]
+            seen = self.seen.get(rank)
+            return RankState(
+                "died",
+                last_step,
+                seen.phase if seen else None,
+                in_flight,
+                stopped=seen is not None and seen.stopped,
+                beat=self.came_to.get(rank),
+                end=end,
+                doubted=rank in self.doubted and not (seen and seen.end),
+                alive_at=self.alive_at.get(rank),
+            )
+        if line is None:
+            return RankState("finished", last_step, None, None, beat=self.came_to.get(rank), end=self.left.get(rank))
+        asked = line.asked_seconds_ago or 0.0
+        return RankState(
+            line.state,
+            last_step,
+            line.phase,
+            line.in_flight,
+            line.stopped is True,
+            line.beat,
+            asked,
+            line.ended,
+            line.cpu_wait,
+        )
+
+
+def _end_of(part: RecordedPart, tables: Tables, rank: int) -> RankEnd:
+    """The end of a rank, as its process noted it. Where the line has no time, as it may with status 0, the last
+    record's counts."""
+    line, about = part.end_lines[rank], part.lines.get(rank)
+    at = (line.at_seconds or 0.0) + ((about.unix_minus_clock if about else None) or 0.0)
+    if line.at_seconds is None:
+        at = part.last_record_at(tables, rank) or 0.0
+    exit_code, exception = line.exit_code or 0, (line.exception or "")[:256]
+    return RankEnd(max(at, 0.0), 0.0, exit_code, "", exception, line.others_failed is True)
+
+
+def _last_beat(part: RecordedPart, tables: Tables, rank: int) -> LastBeat:
+    """The place where the rank stood when it last said so; where it finished a step later than that, or never said so,
+    just after its last record."""
+    line = part.beat_lines.get(rank)
+    if line is not None and line.last_step == tables.last_step(rank):
+        return LastBeat(line.quiet_seconds, line.phase, line.in_flight, line.beat)
+    return LastBeat(0.0, None, None, _came_to(part, tables, rank))
+
+
+def _came_to(part: RecordedPart, tables: Tables, rank: int) -> BeatRow:
+    """A beat that tells how many collectives of each lane the rank had entered, by its records."""
+    entered = tables.entered(rank)
+    names = tuple(part.columns.group_names)
+    lanes = (LaneProgress(OPS[op], names[group], count, count, peer) for (op, group, peer), count in entered.items())
+    return BeatRow(0.0, NEXT_BEAT_SECONDS, "absent", tuple(lanes), ())
+
+
+def _unfinished(tables: Tables, rank: int, group_names: Sequence[str]) -> InFlight | None:
+    """The collective that the rank was in when its recording ended. For how long is not recorded."""
+    found = tables.unfinished(rank)
+    return InFlight(OPS[found.op], group_names[found.group], max(found.seq, 0) + 1, 0.0) if found else None

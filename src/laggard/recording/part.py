@@ -1,0 +1,115 @@
+"""A file of a recording, or a part of one: its lines, by kind. Knows neither files nor how lines are split."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from laggard.locate.node_findings import NodeFindings
+from laggard.locate.own_threads import OwnThreads, own_threads
+from laggard.rankfile.fact_names import OWN_THREADS
+from laggard.recording.columns import Columns
+from laggard.recording.records import (
+    BeatLine,
+    EndLine,
+    FindingsLine,
+    LeftLine,
+    RankLine,
+    SawLine,
+    StateLine,
+    ThreadsLine,
+    decode_as,
+)
+from laggard.recording.tables import Tables
+from laggard.recording.writers import UNKNOWN_WRITER, Writer
+
+_MAX_SAW = 4096
+"""The most lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few
+times."""
+
+
+@dataclasses.dataclass
+class RecordedPart:
+    """A file of a recording, or what stands in it between one first line and the next: records of one job. `ends`:
+    whether each rank that ended has an end record; `beats`: whether each that finished no step for a while says where
+    it stood."""
+
+    path: str
+    job_id: str | None
+    ends: bool
+    beats: bool
+    columns: Columns
+    writer: Writer = UNKNOWN_WRITER
+    living: set[int] = dataclasses.field(default_factory=set)
+    lines: dict[int, RankLine] = dataclasses.field(default_factory=dict)
+    states: dict[int, StateLine] = dataclasses.field(default_factory=dict)
+    found: dict[str, NodeFindings] = dataclasses.field(default_factory=dict)
+    end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
+    beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
+    threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
+    left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
+    departed: set[int] = dataclasses.field(default_factory=set)  # and recorded nothing after that
+    saw: list[SawLine] = dataclasses.field(default_factory=list)
+    contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
+
+    def add(self, kind: str, line: bytes) -> None:
+        """Adds a record that is not timed; one of an unknown kind is passed over. Raises INVALID."""
+        if kind == "rank":
+            self._add_rank(decode_as(line, RankLine))
+        elif kind == "state":
+            state: StateLine = decode_as(line, StateLine)
+            self.states[state.rank] = state
+        elif kind == "threads":
+            threads: ThreadsLine = decode_as(line, ThreadsLine)
+            self.threads[threads.rank] = own_threads({OWN_THREADS: threads.own_threads})
+        elif kind == "end":
+            end: EndLine = decode_as(line, EndLine)
+            self.end_lines[end.rank] = end
+        elif kind == "saw" and len(self.saw) < _MAX_SAW:
+            self.saw.append(decode_as(line, SawLine))
+        elif kind == "left":
+            left: LeftLine = decode_as(line, LeftLine)
+            self.left[left.rank] = left.at_unix
+        elif kind == "beat":
+            beat: BeatLine = decode_as(line, BeatLine)
+            self.beat_lines[beat.rank] = beat
+        elif kind == "findings":
+            findings: FindingsLine = decode_as(line, FindingsLine)
+            self.found[findings.node] = NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
+
+    def _add_rank(self, line: RankLine) -> None:
+        before = self.lines.get(line.rank)
+        if before is not None:
+            if before.node and line.node and before.node != line.node:
+                self.contradictory.add(line.rank)
+            for name in ("node", "gpu", "attempt", "world_size", "unix_minus_clock"):
+                setattr(line, name, getattr(before, name) if getattr(line, name) is None else getattr(line, name))
+            line.position = {**(before.position or {}), **(line.position or {})}
+            line.groups = {**(before.groups or {}), **(line.groups or {})}
+            line.facts = {**(before.facts or {}), **(line.facts or {})}
+        self.lines[line.rank] = line
+
+    @property
+    def attempt(self) -> int:
+        return max((line.attempt or 0 for line in self.lines.values()), default=0)
+
+    @property
+    def ranks(self) -> set[int]:
+        return {*self.columns.ranks(), *self.lines, *self.states, *self.end_lines}
+
+    @property
+    def without_end(self) -> set[int]:
+        """The ranks that have no end, where the part has one of each that ended."""
+        return self.ranks - self.end_lines.keys() - self.departed if self.ends else set()
+
+    @property
+    def killed(self) -> set[int]:
+        """Those of them that are not known to run."""
+        return self.without_end - self.living
+
+    def last_record_at(self, tables: Tables, rank: int) -> float | None:
+        """The time at which the rank wrote its last record, by its clock, in Unix time."""
+        about, beat, ended = self.lines.get(rank), self.beat_lines.get(rank), tables.last_end(rank)
+        if about is None or about.unix_minus_clock is None or ended is None:
+            return None
+        quiet = beat.quiet_seconds if beat is not None and beat.last_step == tables.last_step(rank) else 0.0
+        return ended + quiet + about.unix_minus_clock
