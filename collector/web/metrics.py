@@ -26,7 +26,7 @@ Samples = dict[tuple[str, ...], float]
 
 
 class Own(NamedTuple):
-    """The metrics of the collector's own: what is recommended for each running job, how many connections were turned
+    """The counts of the collector itself: what is recommended for each running job, how many connections were turned
     away, and what became of the OTLP messages."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
