@@ -13,7 +13,7 @@ from laggard.wire.nodes import NodeRow
 _MAX_CODES: Final = 3  # of one node
 _MAX_KINDS: Final = 3  # of nodes with other findings
 _MAX_NAMES: Final = 4  # of nodes with the same findings
-_LONGEST_NAME: Final = 64
+_MAX_NAME_CHARACTERS: Final = 64
 
 
 def failing_note(nodes: Sequence[NodeRow], findings: Sequence[NodeFinding]) -> Note | None:
@@ -52,6 +52,6 @@ def _codes_text(codes: Sequence[str]) -> str:
 
 
 def _names_text(names: Sequence[str]) -> str:
-    shown = [printable_line(name, _LONGEST_NAME) for name in sorted(names, key=natural)[:_MAX_NAMES]]
+    shown = [printable_line(name, _MAX_NAME_CHARACTERS) for name in sorted(names, key=natural)[:_MAX_NAMES]]
     more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
     return joined([*shown, *more])

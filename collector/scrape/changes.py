@@ -11,7 +11,7 @@ from laggard.text.words import counted
 log = logging.getLogger("laggard.collector")
 
 LINE_SECONDS: Final = 60.0
-_NAMED: Final = 4
+_MAX_NAMED: Final = 4
 
 
 class StateChanges:
@@ -44,7 +44,7 @@ class StateChanges:
 
 
 def _line(state: str, agents: dict[str, str]) -> str:
-    named = [f"{url} ({reason})" if reason else url for url, reason in list(agents.items())[:_NAMED]]
-    more = f" and {len(agents) - _NAMED} more" if len(agents) > _NAMED else ""
+    named = [f"{url} ({reason})" if reason else url for url, reason in list(agents.items())[:_MAX_NAMED]]
+    more = f" and {len(agents) - _MAX_NAMED} more" if len(agents) > _MAX_NAMED else ""
     verb = "is" if len(agents) == 1 else "are"
     return f"{counted(len(agents), 'agent')} {verb} {state}: {', '.join(named)}{more}"

@@ -16,7 +16,7 @@ _GROUP: Final = "@"
 """The beginning of the entries of `operators` that are groups."""
 
 _MAX_NAME_CHARACTERS: Final = 256
-_SHOWN: Final = 64
+_MAX_SHOWN: Final = 64
 
 _LOG_IN: Final = "say who you are: ask through the site's proxy, or show a certificate that names you"
 
@@ -113,7 +113,9 @@ class Admission:
         if self._operator_groups.intersection(groups):
             return Viewer(None, local)
         if user is None:
-            text = f"no user {printable_line(name, _SHOWN)} is known here: ask an operator to add it to tenant_users"
+            text = (
+                f"no user {printable_line(name, _MAX_SHOWN)} is known here: ask an operator to add it to tenant_users"
+            )
             raise NotAdmitted(HTTPStatus.FORBIDDEN, text)
         return Viewer(user.uid, local)
 
@@ -144,4 +146,4 @@ def _check(settings: CollectorSettings) -> None:
             raise UsageError(f"{header!r} is no name of a header: write letters, digits and hyphens")
     for name, uid in settings.tenant_users.items():
         if not 0 <= uid < 2**32:
-            raise UsageError(f"tenant_users: {uid} of {printable_line(name, _SHOWN)} is no uid")
+            raise UsageError(f"tenant_users: {uid} of {printable_line(name, _MAX_SHOWN)} is no uid")

@@ -23,9 +23,9 @@ from laggard.wire.nodes import NodeRow, NodesDocument
 STEPS = 20
 """The number of the last columns of the heat map that the means are over."""
 
-_SHORTEST_BAR, _LONGEST_BAR = 10, 60  # cells of a rank's bar; the longest step fills them
+_MIN_BAR_COLUMNS, _MAX_BAR_COLUMNS = 10, 60  # cells of a rank's bar; the longest step fills them
 _NAMES = ("rank", "node", "state", "own", "waits")
-_WIDEST_NAME = 24
+_MAX_NAME_COLUMNS = 24
 _MAX_LINES = 6  # of evidence and notes, of jobs, of nodes
 _WIDTH = 200  # characters of a name at most
 _VERDICT_WORDS = {Verdict.OK: "no culprit", Verdict.FAIL: "has a culprit", Verdict.UNKNOWN: "cannot tell"}
@@ -120,16 +120,16 @@ def _ranks(means: Sequence[RankMeans], width: int, culprits: Sequence[Culprit]) 
     cut, and nothing else."""
     rows = [tuple(_cells(each, culprits)) for each in means]
     widths = [max(cell_len(str(cell)) for cell in cells) for cells in zip(_NAMES, *rows, strict=True)]
-    left = width - _SHORTEST_BAR - sum(each + 2 for each in widths[2:]) - 2 * 2
-    rank = min(widths[0], _WIDEST_NAME, max(len(_NAMES[0]), left // 2))
-    widths[:2] = rank, min(widths[1], _WIDEST_NAME, max(len(_NAMES[1]), left - rank))
+    left = width - _MIN_BAR_COLUMNS - sum(each + 2 for each in widths[2:]) - 2 * 2
+    rank = min(widths[0], _MAX_NAME_COLUMNS, max(len(_NAMES[0]), left // 2))
+    widths[:2] = rank, min(widths[1], _MAX_NAME_COLUMNS, max(len(_NAMES[1]), left - rank))
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     for place, name in enumerate(_NAMES):
         side: JustifyMethod = "left" if place < 3 else "right"
         table.add_column(name, justify=side, no_wrap=True, overflow="ellipsis", width=widths[place])
     table.add_column("a step", no_wrap=True)
     longest = max(each.own + each.waited for each in means) or 1.0
-    bar = max(_SHORTEST_BAR, min(_LONGEST_BAR, width - sum(each + 2 for each in widths)))
+    bar = max(_MIN_BAR_COLUMNS, min(_MAX_BAR_COLUMNS, width - sum(each + 2 for each in widths)))
     for each, cells in zip(means, rows, strict=True):
         table.add_row(*cells, _bar(each, longest, bar))
     return table

@@ -27,8 +27,8 @@ from laggard.collector.web.tenants import TenantApp
 
 
 def make_app(source: ClusterSource, settings: CollectorSettings, metrics: CollectorMetrics | None = None) -> ASGIApp:
-    """The ASGI application. `metrics`: those that it shows, where somebody else has a part in them. Raises UsageError
-    where the settings do not fit together."""
+    """Makes the ASGI application. `metrics`: the metrics that it shows, where other code uses them as well; None: it
+    makes its own. Raises UsageError where the settings do not fit together."""
     shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
     routes = partial(all_routes, metrics=shown, recordings=asyncio.Semaphore(MAX_RECORDINGS))
     app: ASGIApp

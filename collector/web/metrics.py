@@ -16,7 +16,7 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.web.recommended import LONGEST_KEY, Recommended
+from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
 from laggard.recommend.advice.values import Item
@@ -26,7 +26,7 @@ Samples = dict[tuple[str, ...], float]
 
 
 class Own(NamedTuple):
-    """The metrics of the collector's own: what is recommended for each running job, how many connections were turned
+    """The counts of the collector itself: what is recommended for each running job, how many connections were turned
     away, and what became of the OTLP messages."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
@@ -118,7 +118,13 @@ def _of_recommendations(recommended: Mapping[JobKey, tuple[Item, ...]]) -> Itera
     gains: dict[tuple[str, ...], float | None] = {}
     for job, items in recommended.items():
         for item in items:  # of two with one name the first promises more
-            labels = (job.job_id, str(job.owner), item.target, printable_line(item.key, LONGEST_KEY), item.gain.basis)
+            labels = (
+                job.job_id,
+                str(job.owner),
+                item.target,
+                printable_line(item.key, MAX_KEY_CHARACTERS),
+                item.gain.basis,
+            )
             gains.setdefault(labels, item.gain.ratio)
     known = {labels: ratio for labels, ratio in gains.items() if ratio is not None}
     yield _family("laggard_job_recommendation", dict.fromkeys(gains, 1.0))

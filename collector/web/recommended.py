@@ -33,7 +33,7 @@ MAX_JOBS: Final = 512
 MAX_ITEMS: Final = 8
 """The most items of one job: those that promise most. With MAX_JOBS the metrics have 8192 series at most."""
 
-LONGEST_KEY: Final = 128
+MAX_KEY_CHARACTERS: Final = 128
 """The most characters of what is to be changed, which may have a host's name in it."""
 
 

@@ -204,7 +204,7 @@ def _peer(scope: Scope) -> Peer:
 
 
 def _refused(route: Route, why: str) -> Route:
-    """The answer in place of a route that the viewer may not ask."""
+    """The route in place of one that the viewer may not ask."""
 
     def refuse(request: Request) -> Response:
         return PlainTextResponse(f"{route.path} {why}\n", 403)

@@ -22,7 +22,7 @@ class OffsetBounds:
     """Bounds of host time minus mapped device time, in nanoseconds; they widen with time, for the clocks drift."""
 
     def __init__(self, now: int) -> None:
-        """The mapped clock is not ahead of the host's at `now` on that, and all else is unknown."""
+        """Begins with a mapped clock that is not ahead of the host's clock at `now`; all else is unknown."""
         self._now = now
         self._low = 0
         self._high = UNKNOWN

@@ -18,7 +18,7 @@ from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 
 _ENV_TOKEN: Final = "GRAFANA_TOKEN"
-_LONGEST_TOKEN: Final = 4096
+_MAX_TOKEN_CHARACTERS: Final = 4096
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def _token(path: str | None) -> str:
         refuse_exposed(path, "--token-file")
         try:
             with open(path, encoding="utf-8") as file:
-                token = file.read(_LONGEST_TOKEN)
+                token = file.read(_MAX_TOKEN_CHARACTERS)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', 'it is no text')}") from None
     if not token.strip():

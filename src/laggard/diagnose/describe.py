@@ -17,7 +17,7 @@ from laggard.text.words import ascii_line, capital, counted
 MAX_COLUMNS: Final = 100
 """The most columns of a line: longer lines are hard to read, however wide the terminal is."""
 _MIN_COLUMNS: Final = 40
-_LONGEST_VALUE: Final = 400
+_MAX_VALUE_CHARACTERS: Final = 400
 
 
 def terminal_columns() -> int:
@@ -86,5 +86,5 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_value, value))[:_LONGEST_VALUE]
-    return str(value)[:_LONGEST_VALUE]
+        return ", ".join(map(_value, value))[:_MAX_VALUE_CHARACTERS]
+    return str(value)[:_MAX_VALUE_CHARACTERS]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final
 
 _PIECE_BYTES: Final = 1 << 20
-_LONGEST_LINE: Final = 1 << 20
+_MAX_LINE_BYTES: Final = 1 << 20
 _MARKS: Final = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}  # PowerShell and Notepad write UTF-16
 
 
@@ -84,7 +84,7 @@ class FileContent:
             for start in range(0, len(part), _PIECE_BYTES):
                 data = part[start : start + _PIECE_BYTES]
                 text = rest + decoder.decode(data)
-                cut = text.rfind("\n") + 1 or (len(text) if len(text) > _LONGEST_LINE else 0)
+                cut = text.rfind("\n") + 1 or (len(text) if len(text) > _MAX_LINE_BYTES else 0)
                 if cut:
                     yield text[:cut]
                 rest = text[cut:]

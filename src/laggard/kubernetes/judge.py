@@ -17,7 +17,7 @@ TRUE: Final = "True"
 FALSE: Final = "False"
 UNKNOWN: Final = "Unknown"
 
-_NAMED: Final = 3
+_MAX_NAMED: Final = 3
 _MESSAGE_CHARACTERS: Final = 480
 
 
@@ -56,8 +56,10 @@ def misnamed(nodes: Collection[Node], view: FleetView) -> tuple[Misnamed, ...]:
 
 def misnamed_line(found: Sequence[Misnamed]) -> str:
     """The advice about misnamed agents, as one line."""
-    told = [f"{each.url} calls itself {each.reported} and is at the address of {each.node}" for each in found[:_NAMED]]
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    told = [
+        f"{each.url} calls itself {each.reported} and is at the address of {each.node}" for each in found[:_MAX_NAMED]
+    ]
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     text = f"agents report nodes that Kubernetes does not have: {', '.join(told)}{more}"
     return f"{printable_line(text, 2 * _MESSAGE_CHARACTERS)}; set LAGGARD_NODE there to the node's name"
 
@@ -70,7 +72,7 @@ def summary(health: Mapping[str, Health]) -> str:
     for status, word in ((TRUE, "healthy"), (FALSE, "unhealthy"), (UNKNOWN, "unknown")):
         reasons = Counter(found.reason for found in health.values() if found.status == status)
         if reasons:
-            why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(_NAMED))
+            why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(_MAX_NAMED))
             parts.append(f"{reasons.total()} {word}" + ("" if status == TRUE else f" ({why})"))
     return printable_line(f"{counted(len(health), 'node')}: {', '.join(parts)}", _MESSAGE_CHARACTERS)
 
@@ -78,7 +80,7 @@ def summary(health: Mapping[str, Health]) -> str:
 def _health(node: Node, rows: list[NodeRow], view: FleetView) -> Health | None:
     own = [row for row in rows if _host(row) in node.addresses]
     if not own and rows:
-        where = printable_line(", ".join(row.url for row in rows[:_NAMED]), _MESSAGE_CHARACTERS // 2)
+        where = printable_line(", ".join(row.url for row in rows[:_MAX_NAMED]), _MESSAGE_CHARACTERS // 2)
         message = f"{where} reports under this node's name, and is not at one of its addresses"
         return Health(UNKNOWN, "AgentElsewhere", message)
     if not own:
@@ -116,8 +118,8 @@ def _by_verdict(row: NodeRow, findings: tuple[Finding, ...], skipped: str) -> He
 def _text(critical: list[Finding], row: NodeRow) -> str:
     if not critical:
         return _line(f"the probes fail: {', '.join(row.findings)}")
-    lines = [f"{finding.device} {finding.summary} ({finding.code})" for finding in critical[:_NAMED]]
-    more = [f"{len(critical) - _NAMED} more"] if len(critical) > _NAMED else []
+    lines = [f"{finding.device} {finding.summary} ({finding.code})" for finding in critical[:_MAX_NAMED]]
+    more = [f"{len(critical) - _MAX_NAMED} more"] if len(critical) > _MAX_NAMED else []
     return _line("; ".join((*lines, *more)))
 
 

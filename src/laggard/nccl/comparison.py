@@ -19,7 +19,7 @@ _CHOICE: Final = re.compile(
 _ALGORITHMS: Final = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS: Final = ("LL", "LL128", "SIMPLE")
 _MAX_CHOICES: Final = 10_000
-_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 
 
 class MovedDefault(NamedTuple):
@@ -127,7 +127,7 @@ def compare(old: LogSummary, new: LogSummary) -> tuple[Change, ...]:
         *_differences(old.variables, new.variables, "not set"),
         *_differences(old.choices, new.choices, ""),
     ]
-    return tuple(change for change in changes if change.old != change.new)[:_SHOWN]
+    return tuple(change for change in changes if change.old != change.new)[:_MAX_SHOWN]
 
 
 def moved_defaults(old: LogSummary, new: LogSummary) -> tuple[MovedDefault, ...]:

@@ -30,7 +30,7 @@ TREND_BROKEN_DEVIATION: Final = 1.0
 expects."""
 MAX_COLUMNS: Final = 12
 MAX_ERRORS: Final = 50
-_LARGEST: Final = 1e30
+_MAX_NUMBER: Final = 1e30
 """Products of several larger numbers, and quotients of smaller ones than its inverse, are no numbers."""
 
 
@@ -96,7 +96,7 @@ class _Candidate(NamedTuple):
 
 def _is_usual(values: Floats) -> npt.NDArray[np.bool_]:
     sizes = np.abs(values)
-    return np.asarray((sizes == 0) | (sizes > 1 / _LARGEST) & (sizes < _LARGEST))
+    return np.asarray((sizes == 0) | (sizes > 1 / _MAX_NUMBER) & (sizes < _MAX_NUMBER))
 
 
 def _sums(arrays: Mapping[str, Floats]) -> list[_Candidate]:

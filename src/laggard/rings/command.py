@@ -23,7 +23,7 @@ from laggard.rings.run import run_node
 from laggard.terminal.output import show
 
 _MAX_LOCAL_RANKS: Final = 64
-_LARGEST: Final = 1 << 36
+_MAX_SWEEP_BYTES: Final = 1 << 36
 _SWEEP_SECONDS: Final = 20.0
 _PAIRS_SECONDS: Final = 120.0
 
@@ -144,7 +144,7 @@ def _size(flag: str, text: str) -> int:
         size_bytes = parse_size(text)
     except ValueError as error:
         raise UsageError(f"{flag} {error}") from None
-    if not ELEMENT_BYTES <= size_bytes <= _LARGEST:
+    if not ELEMENT_BYTES <= size_bytes <= _MAX_SWEEP_BYTES:
         raise UsageError(f"{flag} {text} is not between 4 bytes and 64G")
     return size_bytes
 

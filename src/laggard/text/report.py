@@ -10,7 +10,7 @@ from laggard.terminal.parts import Line, Part, Table
 from laggard.text.words import ascii_line, counted
 
 HEADLINE_LENGTH: Final = 80
-_LONGEST_ANSWER: Final = 1000
+_MAX_ANSWER_CHARACTERS: Final = 1000
 _MAX_REASONS: Final = 4
 _VERDICT_ORDER: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK, Verdict.SKIPPED)
 _PROBE_STYLES: Final = {Verdict.FAIL: "critical", Verdict.UNKNOWN: "warning", Verdict.OK: "", Verdict.SKIPPED: "aside"}
@@ -31,7 +31,7 @@ def render(report: Report, age_seconds: float | None = None, verbose: bool = Fal
 def report_parts(report: Report, age_seconds: float | None = None, verbose: bool = False) -> list[Part]:
     """The same for a terminal: the whole answer, each finding in lines of its own, and what the probes did: of those
     that passed or were skipped the names, or with `verbose` a table of all."""
-    parts: list[Part] = [Line(headline(report, age_seconds, _LONGEST_ANSWER), report.verdict.value)]
+    parts: list[Part] = [Line(headline(report, age_seconds, _MAX_ANSWER_CHARACTERS), report.verdict.value)]
     for found in by_severity(report.findings):
         parts += [Line(""), *_finding_lines(found)]
     if report.probes:

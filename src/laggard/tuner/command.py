@@ -20,7 +20,7 @@ from laggard.text.words import counted
 from laggard.tuner.measurements import read_file, read_measurements
 
 TUNER_SCHEMA: Final = "laggard.tuner/1"
-_LARGEST: Final = 8 << 30
+_MAX_MESSAGE_BYTES: Final = 8 << 30
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +119,7 @@ def _simulated(path: str, rows: Sequence[TunerRow], nodes: int, ranks: int) -> d
     found = []
     for collective in COLLECTIVES:
         size = 1024
-        while size <= _LARGEST:
+        while size <= _MAX_MESSAGE_BYTES:
             choice = choose(rows, Message(collective, size, nodes, ranks), possible_cells(collective, nodes, ranks))
             found.append(
                 {

@@ -14,7 +14,7 @@ from laggard.probes.probe import finding
 from laggard.text.words import printable_line, ranks_text
 
 _WATCHDOG: Final = ("watchdog", "monitored")
-_LONGEST_LINE: Final = 300
+_MAX_LINE_CHARACTERS: Final = 300
 _NOBODY: Final = "the job"
 
 
@@ -106,7 +106,7 @@ def _evidence(cause: Cause, waits: tuple[Waiting, ...]) -> dict[str, Any]:
     return {
         "at": _time(first),
         "where": first.where or None,
-        "line": printable_line(first.line, _LONGEST_LINE),
+        "line": printable_line(first.line, _MAX_LINE_CHARACTERS),
         "alike": ranks_text(alike) or None,
         "afterwards": consequences(cause) or None,
         "waiting": [_wait_evidence(wait) for wait in waits[:8]] or None,
@@ -140,7 +140,7 @@ def _nan_finding(nan: Event, severity: Severity) -> Finding:
         nan.code,
         who(nan.writer),
         "has a loss that is NaN",
-        evidence={"at": _time(nan), "line": printable_line(nan.line, _LONGEST_LINE)},
+        evidence={"at": _time(nan), "line": printable_line(nan.line, _MAX_LINE_CHARACTERS)},
         fix=advice.text,
         commands=advice.commands,
         severity=severity,

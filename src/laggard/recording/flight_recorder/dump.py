@@ -24,7 +24,7 @@ MAX_RECORDS = 200_000
 MAX_GROUPS = 65_536
 MAX_MEMBERS = 1 << 20
 _MAX_TENSORS, _MAX_DIMENSIONS = 4096, 64
-_LARGEST = (1 << 62) - 1
+_MAX_NUMBER = (1 << 62) - 1
 
 
 class NoDump(ValueError):
@@ -166,7 +166,7 @@ def _number(value: Any) -> int:
         number = int(value) if isinstance(value, (int, str)) and len(str(value)) < 20 else UNKNOWN
     except ValueError:
         return UNKNOWN
-    return number if 0 <= number <= _LARGEST else UNKNOWN
+    return number if 0 <= number <= _MAX_NUMBER else UNKNOWN
 
 
 class _Row(NamedTuple):
@@ -219,7 +219,7 @@ def _text(value: Any) -> str:
 
 
 def _int(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _LARGEST:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
         raise TypeError("a number that is none")
     return value
 
@@ -254,8 +254,8 @@ def _bytes(sizes: Any, types: Any) -> int:
         for length in shape:
             if type(length) is not int or length < 0:
                 return UNKNOWN
-            width = min(width * length, _LARGEST)
-        total = min(total + width, _LARGEST)
+            width = min(width * length, _MAX_NUMBER)
+        total = min(total + width, _MAX_NUMBER)
     return total
 
 

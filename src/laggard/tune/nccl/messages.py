@@ -20,7 +20,7 @@ MEASURED: Final = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "r
 _TIME_SHARE: Final = 0.95
 """The share of the time in collectives beyond which messages are left out."""
 MAX_MESSAGES: Final = 6
-_SMALLEST: Final = 1024
+_MIN_MESSAGE_BYTES: Final = 1024
 
 
 class Message(NamedTuple):
@@ -68,7 +68,7 @@ def of_recording(paths: Sequence[str]) -> Profile:
 def profile_of(collectives: Collectives, rank_steps: int, source: str) -> Profile:
     """Returns the messages with the most time, sizes rounded to powers of two. A collective's time is that of the rank
     that came last, which alone waited for nobody: the shortest of its group's. `rank_steps`: steps times ranks."""
-    known = (collectives.size >= _SMALLEST) & (collectives.end > collectives.start) & (collectives.op >= 0)
+    known = (collectives.size >= _MIN_MESSAGE_BYTES) & (collectives.end > collectives.start) & (collectives.op >= 0)
     seconds = np.where(known, collectives.end - collectives.start, 0.0)
     rounded = np.exp2(np.round(np.log2(np.maximum(collectives.size, 1)))).astype(np.int64)
     rows = []
@@ -80,7 +80,7 @@ def profile_of(collectives: Collectives, rank_steps: int, source: str) -> Profil
     rows.sort(reverse=True)
     whole = sum(row[0] for row in rows)
     if not whole:
-        raise UsageError(f"{source} has no collective of {_SMALLEST} B or more that ended: give --messages")
+        raise UsageError(f"{source} has no collective of {_MIN_MESSAGE_BYTES} B or more that ended: give --messages")
     kept, share = [], 0.0
     for time, name, size, count in rows[:MAX_MESSAGES]:
         if share >= _TIME_SHARE:

@@ -15,7 +15,7 @@ SOURCE: Final = (
     "of gc.freeze"
 )
 _HIGHEST_SHARE: Final = 0.9
-_SHOWN: Final = 4
+_MAX_SHOWN: Final = 4
 
 
 def judge(situation: Situation) -> Iterator[Item]:
@@ -25,8 +25,8 @@ def judge(situation: Situation) -> Iterator[Item]:
         return
     shares = [each.recoverable_ratio for each in paused if each.recoverable_ratio]
     lost = min(sum(shares), _HIGHEST_SHARE)
-    names = ", ".join(culprit_name(each) for each in paused[:_SHOWN])
-    more = f" and {len(paused) - _SHOWN} more" if len(paused) > _SHOWN else ""
+    names = ", ".join(culprit_name(each) for each in paused[:_MAX_SHOWN])
+    more = f" and {len(paused) - _MAX_SHOWN} more" if len(paused) > _MAX_SHOWN else ""
     yield Item(
         target="launcher",
         key="garbage collection",
@@ -34,7 +34,7 @@ def judge(situation: Situation) -> Iterator[Item]:
         recommended="switched off, and done by hand at the same step on all ranks",
         reason=f"{names}{more}: now and then slow, and all others wait each time; automatic garbage collection is one "
         "cause that comes and goes like this, and no recording tells it from others",
-        evidence=tuple(f"{culprit_name(each)}: {line}" for each in paused for line in each.evidence[:1])[:_SHOWN],
+        evidence=tuple(f"{culprit_name(each)}: {line}" for each in paused for line in each.evidence[:1])[:_MAX_SHOWN],
         gain=Gain("modelled", None, 1.0, 1 / (1 - lost) if lost else None),
         risk="Objects in circles stay until the next collection: host memory grows. Collect every few hundred steps, "
         "and watch the memory of the host. If the pauses stay, the cause is another.",
