@@ -221,7 +221,7 @@ def test_systemd_hears_of_a_daemon_that_asks_for_certificates(files: Files, tmp_
             assert systemd.recv(4096).startswith(b"READY=1\n")
         finally:
             daemon.process.terminate()
-            daemon.process.wait(60)
+            daemon.process.wait(300)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_job_can_be_stopped_and_is_killed_with_its_server() -> None:
     job.send_signal(signal.SIGSTOP)
     assert job.poll() is None
     other = server.start(["-c", "pass"])
-    assert other.wait(120) == 0
+    assert other.wait(300) == 0
     server.close()
     with pytest.raises(ProcessLookupError):
         os.kill(job.pid, 0)

@@ -112,7 +112,7 @@ def test_a_soak_in_which_nothing_happened_is_well(at_its_end: Any) -> None:
 
 def test_a_daemon_that_ends_by_itself_is_a_crash(at_its_end: Any, site: Site) -> None:
     site.daemons[0].process.send_signal(signal.SIGSEGV)
-    site.daemons[0].process.wait(60)
+    site.daemons[0].process.wait(300)
     assert judged(at_its_end) == ["agent-0 ended by itself with status -11"]
     assert site.daemons[0].lives(), "the soak starts it again"
 
@@ -164,9 +164,10 @@ def test_a_clock_that_is_set_is_seen_at_once_by_its_programs_alone(tmp_path: Pat
         assert program.stdin and program.stdout
         for ahead in (0, 3600, -3600):
             clock.set_by(ahead)
+            wall, monotonic = time.time(), time.monotonic()
             program.stdin.write("now\n")
             seen_wall, seen_monotonic = map(float, program.stdout.readline().split())
-            assert seen_wall - time.time() - ahead == pytest.approx(seen_monotonic - time.monotonic(), abs=0.1)
+            assert wall <= seen_wall - ahead <= time.time() and monotonic <= seen_monotonic <= time.monotonic()
 
 
 def test_files_have_times_of_the_clock_that_is_set(tmp_path: Path) -> None:

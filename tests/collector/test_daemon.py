@@ -309,7 +309,7 @@ def test_ready_is_after_the_first_round(start_collector: Start, fake_agent: Star
     asked_enough = threading.Event()
 
     def answer(since: float) -> Any:
-        asked_enough.wait(120)
+        asked_enough.wait(300)
         return make.ranks_document("n0", [])
 
     collector = start_collector("--target", fake_agent(answer).url)

@@ -111,7 +111,7 @@ class Cluster:
 
     def locate(self) -> str:
         command = [sys.executable, "-m", "laggard", "locate", "--collector", self.collector.url]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
 
     def page(self) -> str:
         """Its text, without its elements."""

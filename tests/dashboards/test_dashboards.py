@@ -114,7 +114,7 @@ def test_the_state_timeline_has_a_row_for_each_check_whose_value_is_its_verdict(
     (panel,) = (panel for _, panel in PANELS if panel["title"] == "Verdicts")
     words = {value: it["text"] for value, it in panel["fieldConfig"]["defaults"]["mappings"][0]["options"].items()}
     for node in NODES:
-        rows = prometheus.range(query_of("laggard-node", "Verdicts", node), 840, 30)
+        rows = prometheus.range(query_of("laggard-node", "Verdicts", node), 2640, 30)
         seen = {row["metric"]["probe"]: [words[value] for _, value in row["values"]] for row in rows}
         assert len(rows) == len(seen) == 2, "one row a check"
         for probe, verdicts in seen.items():

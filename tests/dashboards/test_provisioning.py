@@ -18,7 +18,7 @@ def test_the_documented_lines_put_the_boards_where_grafana_looks(tmp_path: Path)
     assert lines, "the document has the lines"
     for line in lines:
         assert " -t /" in line, line
-        subprocess.run(line.replace(" -t /", f" -t {tmp_path}/"), shell=True, check=True, cwd=REPOSITORY, timeout=60)
+        subprocess.run(line.replace(" -t /", f" -t {tmp_path}/"), shell=True, check=True, cwd=REPOSITORY, timeout=300)
     providers = [
         provider
         for path in (tmp_path / PROVISIONING).glob("*.yml")

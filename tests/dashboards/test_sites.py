@@ -72,9 +72,8 @@ def asked(expr: str, cluster: str, interval: str) -> str:
 
 
 def answer(prometheus: Prometheus, target: dict[str, Any], cluster: str) -> list[dict[str, Any]]:
-    """What the target has now; of counters at the fleet's last sample, since this machine may be slow to ask."""
-    expr = asked(target["expr"], cluster, target.get("interval", ""))
-    return prometheus.query(expr, prometheus.made_at if "$__rate_interval" in target["expr"] else None)
+    """What the target has now."""
+    return prometheus.query(asked(target["expr"], cluster, target.get("interval", "")))
 
 
 def shown(found: list[dict[str, Any]]) -> list[tuple[tuple[tuple[str, str], ...], float]]:

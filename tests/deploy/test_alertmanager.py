@@ -23,7 +23,7 @@ def ask(url: str, body: Any = None) -> Any:
     request = urllib.request.Request(url, None if body is None else json.dumps(body).encode())
     request.add_header("Content-Type", "application/json")
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.loads(answer.read() or "{}")
     except OSError:
         return None

@@ -126,7 +126,7 @@ def test_without_the_right_to_create_namespaces_it_keeps_its_page_until_interrup
     process = started("sh", "-c", 'trap "" INT; exec "$@"', "sh", *command)
     url = _url_behind("The page stays at", process)
     for _ in range(2):
-        page, location = (urllib.request.urlopen(url + path, timeout=60).read() for path in ("", "api/v1/location"))
+        page, location = (urllib.request.urlopen(url + path, timeout=300).read() for path in ("", "api/v1/location"))
         assert b"laggard</title>" in page
         assert json.loads(location)["job_id"] == "demo"
     assert process.poll() is None

@@ -20,6 +20,13 @@ OWN_NETWORK = ("unshare", "--net")
 """The page's ports are laggard's own, which another daemon on this machine may have."""
 BEFORE = "ip link set lo up"
 AFTER = "kill $(jobs -p) && wait"
+ASK = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1])"
+READY = f"""
+for port in 19400 19401; do
+    until {sys.executable} -S -E -c '{ASK}' http://127.0.0.1:$port/-/ready 2>/dev/null; do sleep 0.2; done
+done
+"""
+"""The agent has checked the node, the collector has asked the agent: a reader's job takes longer to begin."""
 
 
 @pytest.fixture
@@ -40,8 +47,9 @@ def test_a_deepspeed_job_is_watched(folder: Path, launch_in: Callable[..., Any])
         for command in commands_of(PAGES / "deepspeed.md"):
             script = command.script
             if "&\n" in script:
-                # A reader's shell goes on: here the daemons end, and the collector has scraped before the job begins.
-                script = script.replace("localhost &\n", "localhost &\nsleep 3\n") + AFTER
+                # A reader's shell goes on: here the daemons end, and are up before the job begins.
+                assert "localhost &\n" in script
+                script = script.replace("localhost &\n", f"localhost &\n{READY}") + AFTER
             run(command._replace(script=script), {**os.environ, **more}, folder, BEFORE, OWN_NETWORK, by_form=True)
 
 

@@ -206,7 +206,7 @@ class Site:
     def close(self) -> None:
         for process in (self.nginx, self.collector.process):
             process.terminate()
-            process.wait(60)
+            process.wait(300)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def real_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     agent = Daemon(folder / "agent.log", ("agent", "--node", "real0", "--rank-dir", str(ranks)), {})
     yield [agent.url]
     agent.process.terminate()
-    agent.process.wait(60)
+    agent.process.wait(300)
     for rank in started:
         rank.close()
 

@@ -19,7 +19,7 @@ from laggard.recording.reader import read_recording
 
 pytestmark = [pytest.mark.slow, pytest.mark.longest(30)]  # trainings with torch
 
-STEPS, SLEEP = 40, 0.05  # as in the script
+STEPS, SLEEP = 40, 0.1  # as in the script
 
 
 @pytest.fixture

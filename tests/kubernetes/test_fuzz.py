@@ -32,6 +32,6 @@ def test_each_answer_is_as_described_and_none_a_defect(tmp_path: Path) -> None:
         expect_no_defect(found[0], (*described_paths("controller"), "/nothing"), examples=50)
     finally:
         process.terminate()
-        log = process.communicate(timeout=120)[1]
+        log = process.communicate(timeout=300)[1]
     assert "Traceback" not in log and "a defect in laggard" not in log
     assert process.returncode == 0

@@ -259,7 +259,7 @@ def test_a_death_is_the_cause_and_its_neighbours_errors_are_not() -> None:
         second, _ = await enter(port, 1)
         await coordinator.gather(soon())
         first.send(FromRank(0, Failed("connection closed by peer")))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         second.send(RankDied(1, "its process was ended by SIGKILL"))
         with pytest.raises(Exception, match="^node 1 .n1.: rank 1: its process was ended by SIGKILL$"):
             await coordinator.ask({0: Beat(), 1: Beat()}, messages.Done, LONG)  # type: ignore[dict-item]

@@ -81,7 +81,7 @@ class Fleet:
         return {node for node in NODES if self._ask(node).asker_fails}
 
     def _ask(self, node: str) -> DrainsDocument:
-        with urllib.request.urlopen(f"{self.url}/api/v1/drains?node={node}", timeout=60) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/drains?node={node}", timeout=300) as answer:
             return decode(answer.read(), DrainsDocument)
 
 

@@ -90,7 +90,7 @@ def agent(disk: Disk, rank_dir: Path, tmp_path: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stderr=log)
     yield address
     process.terminate()
-    process.wait(60)
+    process.wait(300)
 
 
 @pytest.fixture

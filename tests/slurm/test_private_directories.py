@@ -97,7 +97,7 @@ class Node:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         with self.start(*command) as process:
-            output, errors = process.communicate(timeout=120)
+            output, errors = process.communicate(timeout=300)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     @contextlib.contextmanager
@@ -109,7 +109,7 @@ class Node:
         wait_for(lambda: ask(self.url + "/-/ready") is not None)
         yield
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
     @contextlib.contextmanager
     def rank(self) -> Iterator[str]:
@@ -121,7 +121,7 @@ class Node:
         assert path, job.stderr.read() + self.log()
         yield path
         job.stdin.write("finish\n")
-        job.communicate(timeout=120)
+        job.communicate(timeout=300)
 
     def ranks(self) -> list[Any]:
         """What the agent has of ranks that live."""
@@ -141,7 +141,7 @@ OWN = f"mount -t tmpfs run /run && mount -t tmpfs -o mode=1777 shm /dev/shm && i
 
 def ask(url: str) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             text: str = answer.read().decode()
             return text
     except OSError:

@@ -55,7 +55,7 @@ def test_each_trial_is_a_job_and_neither_a_hang_nor_an_end_leaves_one(cluster: A
         _wait_for(lambda: tuner.poll() is not None or (len(list(tmp_path.rglob("trial-*"))) > 4 and _jobs(cluster)))
         assert tuner.poll() is None, tuner.communicate()
         tuner.send_signal(signal.SIGTERM)
-        tuner.communicate(timeout=60)
+        tuner.communicate(timeout=300)
     assert tuner.returncode == 130
     _wait_for_no_job(cluster)
     with _start(cluster, tmp_path) as tuner:

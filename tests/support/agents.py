@@ -57,11 +57,11 @@ class RankProcess:
 
     def finish(self) -> None:
         self.send("finish")
-        assert self.process.wait(60) == 0
+        assert self.process.wait(300) == 0
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(300)
 
     def close(self) -> None:
         self.kill()
@@ -174,7 +174,7 @@ def _start(rank_dir: Path, log: Path, node: str, flags: Sequence[str], patient: 
 
 def _stop(agent: AgentProcess) -> None:
     agent.process.terminate()
-    agent.process.wait(60)
+    agent.process.wait(300)
 
 
 def _url(process: subprocess.Popen[str], log: Path) -> str:

@@ -107,7 +107,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield run
     for daemon in started:
         daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(60) == 0, daemon.said()
+        assert daemon.process.wait(300) == 0, daemon.said()
 
 
 def client(files: Files, name: str = "") -> ssl.SSLContext:

@@ -66,7 +66,7 @@ class Cluster:
 
     @staticmethod
     def get(url: str) -> dict[str, Any]:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             document: dict[str, Any] = json.load(answer)
             return document
 

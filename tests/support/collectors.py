@@ -146,7 +146,7 @@ class CollectorProcess:
         found = re.search(r"http://[\d.]+:\d+", self.first_line)
         assert found, self.first_line + self.process.stderr.read()
         self.url = found.group()
-        self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=300, trust_env=False)
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
         return self.client.get(path, params=parameters)
@@ -165,7 +165,7 @@ class CollectorProcess:
         self.client.close()
         self.process.send_signal(number)
         try:
-            self.process.communicate(timeout=60)
+            self.process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()

@@ -89,7 +89,7 @@ def expect_as_described(daemon: str, url: str, folder: Path, examples: int = 10)
 
 
 def _answer(address: str, method: str, path: str, sent: dict[str, str], body: bytes) -> tuple[int, str] | None:
-    connection = http.client.HTTPConnection(address, timeout=120)
+    connection = http.client.HTTPConnection(address, timeout=300)
     with contextlib.closing(connection), contextlib.suppress(http.client.HTTPException, OSError):
         connection.request(method, path, body, sent)
         with connection.getresponse() as answer:

@@ -76,7 +76,7 @@ def served(snapshot: ClusterSnapshot, settings: CollectorSettings | None = None)
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(300)
 
 
 __all__ = ["OUTSIDE", "made_snapshot", "served", "with_findings", "with_jobs"]

@@ -44,7 +44,7 @@ def launchers(
         yield {"PATH": f"{programs}:{os.environ['PATH']}"}
     finally:
         (programs / "asked").write_text("")
-        serving.join(60)
+        serving.join(300)
 
 
 def _serve(folder: Path, programs: Path, launch_in: Callable[..., Any], extra: Mapping[str, str] | None) -> None:

@@ -81,11 +81,21 @@ def seconds_of(environ: Mapping[str, str], size: int) -> float:
     return latency + size / speed * (1.0 if algorithm != "tree" or small else 1.15)
 
 
+def _number_of_run() -> int:
+    """How many runs the file STAND_IN_RUNS has counted: each has noise of its own, and a campaign always the same. A
+    random number where no file is given."""
+    if "STAND_IN_RUNS" not in os.environ:
+        return int.from_bytes(os.urandom(4), "big")
+    with open(os.environ["STAND_IN_RUNS"], "ab") as file:
+        file.write(b".")
+        return file.tell()
+
+
 def main() -> int:
     program, size = sys.argv[1], int(sys.argv[sys.argv.index("-b") + 1])
     if "hang" in traps_of(os.environ):
         time.sleep(3600)
-    text, status = output(os.environ, program, size, int.from_bytes(os.urandom(4), "big"))
+    text, status = output(os.environ, program, size, _number_of_run())
     sys.stdout.write(text)
     return status
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ RECORDED = (
     "instance_verdict:laggard_probe_verdict:count",
 )
 STEP_SECONDS = 15
+BEFORE_SECONDS, AHEAD_SECONDS = 900, 1800  # what the fleet has samples of, from when it is made
 NODES = ("n0:19400", "n1:19400")
 COLLECTOR = "collector:19401"
 VALUES: dict[str, tuple[str, ...]] = {
@@ -129,21 +130,23 @@ def series_of(metric: Metric) -> Iterator[dict[str, str]]:
             yield from ({**row, "instance": node, "job": "laggard-agent"} for node in NODES)
 
 
-def openmetrics(start: int, end: int, site: Site = ONE_CLUSTER) -> str:
-    """All series from `start` to `end` (Unix time): counters grow, times are now, other gauges stay."""
-    lines = []
+def openmetrics(now: int, site: Site = ONE_CLUSTER) -> str:
+    """All series, from a quarter of an hour before `now` (Unix time) on: counters grow, times are those of the samples,
+    other gauges stay. The samples go on into the future, so that what is asked on a slow machine, whenever it comes to
+    that, is what was asked at once on a fast one."""
+    lines, times = [], range(now - BEFORE_SECONDS, now + AHEAD_SECONDS, site.scrape_seconds)
     for metric in METRICS:
         counter = metric.kind == "counter"
         name = metric.name.removesuffix("_total") if counter else metric.name
         lines.append(f"# TYPE {name} {'counter' if counter else 'gauge'}")
         if metric.name == "laggard_probe_verdict":
-            lines += verdict_lines(start, end, site)
+            lines += verdict_lines(times, now, site)
             continue
         for labels in (it for row in series_of(metric) for it in targets_of(site, row)):
             text = ",".join(f'{key}="{value}"' for key, value in labels.items())
-            for at in range(start, end, site.scrape_seconds):
+            for at in times:
                 if counter:
-                    value = (at - start) * rate_of(metric, labels)
+                    value = (at - times[0]) * rate_of(metric, labels)
                 else:
                     value = float(at) if "timestamp" in metric.name else STILL.get(metric.name, 1.0)
                 lines.append(f"{metric.name}{{{text}}} {value} {at}")
@@ -157,27 +160,26 @@ def rate_of(metric: Metric, labels: dict[str, str]) -> float:
     return 0.5 if "seconds" in metric.name else 1.0
 
 
-def verdict_lines(start: int, end: int, site: Site) -> Iterator[str]:
+def verdict_lines(times: Sequence[int], now: int, site: Site) -> Iterator[str]:
     """One series for each probe at a time: that of its verdict."""
+    middle = (times[0] + now) // 2
     for (node, probe), halves in VERDICTS.items():
         for verdict in dict.fromkeys(halves):
             row = {"probe": probe, "verdict": verdict, "instance": node, "job": "laggard-agent"}
             for labels in targets_of(site, row):
                 text = ",".join(f'{key}="{value}"' for key, value in labels.items())
-                for at in range(start, end, site.scrape_seconds):
-                    if halves[at >= (start + end) // 2] == verdict:
+                for at in times:
+                    if halves[at >= middle] == verdict:
                         yield f"laggard_probe_verdict{{{text}}} 1 {at}"
 
 
 class Prometheus:
-    """`made_at`: Unix time of the fleet's last samples; those of the recording rules are later."""
+    def __init__(self, url: str) -> None:
+        self.url = url
 
-    def __init__(self, url: str, made_at: int) -> None:
-        self.url, self.made_at = url, made_at
-
-    def query(self, expr: str, at: int | None = None) -> list[dict[str, Any]]:
-        """The samples that the expression has at that time, else now. Raises an HTTPError where it is none."""
-        return self._ask("query", query=expr, **({} if at is None else {"time": at}))
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """The samples that the expression has now. Raises an HTTPError where it is none."""
+        return self._ask("query", query=expr)
 
     def range(self, expr: str, seconds: int, step: int) -> list[dict[str, Any]]:
         """The samples of the last `seconds`, each `step` seconds."""
@@ -185,7 +187,7 @@ class Prometheus:
         return self._ask("query_range", query=expr, start=now - seconds, end=now, step=step)
 
     def _ask(self, path: str, **words: object) -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(words)}", timeout=60) as reply:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(words)}", timeout=300) as reply:
             answer = json.load(reply)
         assert answer["status"] == "success", answer
         return list(answer["data"]["result"])
@@ -195,24 +197,24 @@ class Prometheus:
 def fleet_in_prometheus(folder: Path, site: Site = ONE_CLUSTER) -> Iterator[Prometheus]:
     """A Prometheus whose recording rules have been evaluated."""
     now = int(time.time())
-    # Up to now: Prometheus takes no sample of a rule that is older than its newest block.
-    (folder / "fleet.om").write_text(openmetrics(now - 900, now, site))
+    (folder / "fleet.om").write_text(openmetrics(now, site))
     data = folder / "data"
     made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "fleet.om"), str(data)]
     subprocess.run(made, check=True, capture_output=True, timeout=300)
     (folder / "rules.yml").write_text(re.sub("interval: .*", "interval: 1s", RULES.read_text()))
-    (folder / "prometheus.yml").write_text("rule_files: [rules.yml]\n")
+    # Without the window, Prometheus takes no sample of a rule that is older than its newest block.
+    window = f"storage: {{tsdb: {{out_of_order_time_window: {AHEAD_SECONDS + 3600}s}}}}\n"
+    (folder / "prometheus.yml").write_text(f"rule_files: [rules.yml]\n{window}")
     address = f"127.0.0.1:{free_port()}"
     words = [
         shutil.which("prometheus") or "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={data}",
         f"--web.listen-address={address}",
-        "--query.lookback-delta=1h",  # however slow the machine, the last sample is the present one
     ]
     with open(folder / "prometheus.log", "wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
         try:
-            prometheus = Prometheus(f"http://{address}", now)
+            prometheus = Prometheus(f"http://{address}")
             _wait_for_rules(prometheus, process, folder / "prometheus.log")
             yield prometheus
         finally:

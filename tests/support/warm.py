@@ -142,7 +142,7 @@ class Warm:
                     self._channel.settimeout(0.0)
             except (TimeoutError, BlockingIOError):
                 return
-        status = "" if self._process is None else f" with {self._process.wait(120)}"
+        status = "" if self._process is None else f" with {self._process.wait(300)}"
         raise RuntimeError(f"the server with {', '.join(self._modules)} ended{status}")
 
     def _take(self, answer: dict[str, int]) -> None:
@@ -168,7 +168,7 @@ class Warm:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
             listener.bind(name)  # fails where another process was first
             listener.listen(64)
-            assert self._start_server("shared", listener).wait(120) == 0
+            assert self._start_server("shared", listener).wait(300) == 0
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         until = time.monotonic() + 120
         while channel.connect_ex(name):  # it does not listen yet
@@ -190,7 +190,7 @@ class Warm:
         if self._channel is not None:
             self._channel.close()
         if self._process is not None:
-            self._process.wait(120)
+            self._process.wait(300)
 
 
 @pytest.fixture(scope="session")
@@ -201,8 +201,8 @@ def warm_torch() -> Iterator[Warm]:
 
 @pytest.fixture(scope="session")
 def warm_deepspeed() -> Iterator[Warm]:
-    """Python processes that have imported DeepSpeed, and so torch."""
-    yield from _closed(Warm("deepspeed", _BY_AN_OPTIMIZER, shared=_of_this_run()))
+    """Python processes that have imported DeepSpeed, and so torch, and compile nothing."""
+    yield from _closed(Warm("deepspeed_uncompiled", _BY_AN_OPTIMIZER, shared=_of_this_run()))
 
 
 def _of_this_run() -> str:

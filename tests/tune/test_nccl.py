@@ -140,11 +140,11 @@ def test_a_setting_that_is_fast_and_wrong_is_never_chosen(tens: int) -> None:
         assert search.board.spent <= 120 + 24, f"seed {seed} took {search.board.spent} trials"
 
 
-def tune(tmp_path: Path, *words: str, traps: str = "", trials: int = 60) -> list[str]:
+def tune(tmp_path: Path, *words: str, traps: str = "", trials: int = 60, deadline: int = 20) -> list[str]:
     flags = ["--transport", "roce", "--nodes", "2", "--messages", "all_reduce:64M", "--trials", str(trials)]
     own = [word for name in FEW for word in ("--leave-out", name)]
-    study = ["--study", str(tmp_path / "study.db"), "--deadline", "3", "--format", "json"]
-    command = f"env STAND_IN_TRAPS={shlex.quote(traps)} {COMMAND}"
+    study = ["--study", str(tmp_path / "study.db"), "--deadline", str(deadline), "--format", "json"]
+    command = f"env STAND_IN_TRAPS={shlex.quote(traps)} STAND_IN_RUNS={tmp_path / 'runs'} {COMMAND}"
     return ["tune", "nccl", "--command", command, *flags, *own, *study, *words]
 
 
@@ -153,7 +153,7 @@ def test_a_campaign_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
     """Whole: processes, study, a trap of every kind, the recommendation and its files."""
     traps = (
         "NCCL_MAX_CTAS=8:crash NCCL_MAX_CTAS=24:wrong NCCL_BUFFSIZE=16777216:memory NCCL_BUFFSIZE=1048576:garbage "
-        "NCCL_IB_QPS_PER_CONNECTION=16:hang"
+        "NCCL_IB_QPS_PER_CONNECTION=8:hang"
     )
     page, files = tmp_path / "report.html", tmp_path / "files"
     assert main(tune(tmp_path, "--html", str(page), "--write", str(files), traps=traps)) == 0

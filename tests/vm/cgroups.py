@@ -121,7 +121,7 @@ def _wait_for(number: int, is_there: Callable[[dict[str, Any]], object]) -> dict
     until, rows = time.monotonic() + PATIENCE_SECONDS, "no answer"
     while time.monotonic() < until:
         try:
-            with urllib.request.urlopen(f"http://{ADDRESS}/api/v1/ranks", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://{ADDRESS}/api/v1/ranks", timeout=300) as answer:
                 rows = json.load(answer)["ranks"]
         except OSError:
             time.sleep(0.2)

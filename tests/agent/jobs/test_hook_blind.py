@@ -59,7 +59,7 @@ def test_a_value_that_is_no_reason_makes_no_finding(value: object, start_blind: 
 def test_the_agent_reports_it_of_the_job(start_agent: Start, start_blind: Start) -> None:
     start_blind(0, "flight_recorder_off")
     agent = start_agent()
-    with urllib.request.urlopen(f"{agent.url}/api/v1/ranks", timeout=60) as answer:
+    with urllib.request.urlopen(f"{agent.url}/api/v1/ranks", timeout=300) as answer:
         assert [found["code"] for found in json.load(answer)["findings"]] == ["HOOK_BLIND"]
-    with urllib.request.urlopen(f"{agent.url}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"{agent.url}/metrics", timeout=300) as answer:
         assert 'laggard_finding{code="HOOK_BLIND",device="job j1"' in answer.read().decode()

@@ -88,7 +88,7 @@ def test_the_agent_reports_it_of_the_job_and_not_of_the_node(
     agent = start_agent()
 
     def get(path: str) -> str:
-        with urllib.request.urlopen(agent.url + path, timeout=60) as answer:
+        with urllib.request.urlopen(agent.url + path, timeout=300) as answer:
             return str(answer.read().decode())
 
     document = json.loads(get("/api/v1/ranks"))

@@ -119,7 +119,7 @@ finally:
             helper.wait(0.2)
         helper.stdin.close()
         assert helper.stdout.read() == "probes ended\n"
-        assert helper.wait(60) == 0
+        assert helper.wait(300) == 0
 
 
 def test_a_helper_that_does_not_end_is_killed(children: Children) -> None:

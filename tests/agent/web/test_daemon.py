@@ -44,7 +44,7 @@ def wait_ready(agent: Any) -> None:
 
 def send_bytes(agent: Any, data: bytes) -> bytes:
     """Sends `data` on a connection of its own and returns all that the agent answers."""
-    with socket.create_connection(agent.address, timeout=60) as connection:
+    with socket.create_connection(agent.address, timeout=300) as connection:
         connection.sendall(data)
         response = b""
         while chunk := connection.recv(65_536):
@@ -253,7 +253,7 @@ def test_it_stops_at_once_and_leaves_no_process(start_agent: Start, number: sign
     assert children
     with socket.create_connection(agent.address):  # with a client still connected, which nobody waits for
         agent.process.send_signal(number)
-        assert agent.process.wait(60) == 0
+        assert agent.process.wait(300) == 0
     wait_until(lambda: not any(_runs(child) for child in children))
     log = agent.log.read_text().splitlines()
     assert "listening on http://127.0.0.1:" in log[0] and log[-1].endswith(f"{number.name}: stopping")
@@ -348,7 +348,7 @@ def test_a_port_in_use() -> None:
 def test_every_interface_without_an_address(start_agent: Start) -> None:
     agent = start_agent("--web.listen-address", ":0")
     port = agent.address[1]
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         connection.sendall(b"GET /-/healthy HTTP/1.1\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
@@ -369,7 +369,7 @@ def test_it_imports_nothing_from_the_working_directory(start_agent: Start, tmp_p
             host, _, port = url.rpartition(":")
 
             def ready() -> bool:
-                with socket.create_connection((host, int(port)), timeout=60) as connection:
+                with socket.create_connection((host, int(port)), timeout=300) as connection:
                     connection.sendall(b"GET /-/ready HTTP/1.1\r\n\r\n")
                     return connection.recv(100).startswith(b"HTTP/1.1 200")
 

@@ -21,7 +21,7 @@ def response(*_: object) -> Response:
 
 
 def ask(port: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=300)
     connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     connection.recv(16)  # it has begun to answer
     return connection

@@ -166,11 +166,11 @@ def _through_others(served: Served, locate: Locate, folder: Path) -> None:
     def forward(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
         if headers.get("Authorization") != "Bearer secret":
             return 401, b"no"
-        with urllib.request.urlopen(served.url + path, data=form, timeout=60) as answer:
+        with urllib.request.urlopen(served.url + path, data=form, timeout=300) as answer:
             return 200, answer.read()
 
     def partly(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
-        with urllib.request.urlopen(served.url + path, data=form, timeout=60) as answer:
+        with urllib.request.urlopen(served.url + path, data=form, timeout=300) as answer:
             return 200, answer.read().rstrip()[:-1] + b',"warnings":["store n7 is away"]}'
 
     at = ("--at", str(served.end))

@@ -27,7 +27,7 @@ def test_threads_that_ask_at_once_get_one_answer() -> None:
 
     def make() -> int:
         begun.set()
-        assert go_on.wait(120)
+        assert go_on.wait(300)
         made.append(1)
         return len(made)
 
@@ -35,7 +35,7 @@ def test_threads_that_ask_at_once_get_one_answer() -> None:
     threads = [threading.Thread(target=lambda: got.append(answers.get(snapshot, "a", make))) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert begun.wait(120)
+    assert begun.wait(300)
     assert answers.get(snapshot, "b", lambda: 7) == 7, "another answer waited for the one that is being made"
     go_on.set()
     for thread in threads:

@@ -32,7 +32,7 @@ def collector() -> Iterator[httpx.Client]:
     """4,096 nodes, of which 82 fail, each of them with a job of its own user among 4,096 jobs. The job of one rank a
     node keeps the making short."""
     snapshot = with_jobs(with_findings(made_snapshot(NODES, ranks_per_node=1, steps=60)), JOBS)
-    with served(snapshot) as url, httpx.Client(base_url=f"{url}/api/v1/", timeout=120, trust_env=False) as client:
+    with served(snapshot) as url, httpx.Client(base_url=f"{url}/api/v1/", timeout=300, trust_env=False) as client:
         yield client
 
 

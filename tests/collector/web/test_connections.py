@@ -32,7 +32,7 @@ def test_slow_clients_hold_neither_the_collector_nor_its_files(start_collector: 
     with contextlib.ExitStack() as stack:
         slow = []
         for number in range(400):
-            client = socket.create_connection(("127.0.0.1", port), 5, (f"127.0.1.{1 + number % 8}", 0))
+            client = socket.create_connection(("127.0.0.1", port), 120, (f"127.0.1.{1 + number % 8}", 0))
             stack.enter_context(client)
             client.sendall(b"GET / HTTP/1.1\r\nX: ")
             slow.append(client)
@@ -47,14 +47,14 @@ def test_slow_clients_hold_neither_the_collector_nor_its_files(start_collector: 
         told = re.search(r"^laggard_connections_turned_away_total (\S+)", collector.get("/metrics").text, re.MULTILINE)
         assert told and float(told[1]) > 0, "those that made room are counted"
     collector.process.terminate()
-    said = collector.process.communicate(timeout=60)[1]
+    said = collector.process.communicate(timeout=300)[1]
     assert said.count("\n") < 12 and "Traceback" not in said, said
 
 
 @pytest.mark.slow
 def test_a_client_that_is_slow_after_an_answer_is_closed_too(start_collector: Callable[..., Any]) -> None:
     collector = start_collector("--target", "127.0.0.1:9")
-    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 5) as client:
+    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 120) as client:
         client.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
         while not answer.endswith(b"healthy\n"):

@@ -34,7 +34,7 @@ def _recording(tmp_path: Path, ranks: int = 4, slow: int | None = 2) -> Path:
 
 def _locate(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "laggard", "locate", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def _opened(browser: Any, file: Path, **context: Any) -> Browsed:

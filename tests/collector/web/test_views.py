@@ -192,7 +192,7 @@ def _address(cluster: Any, view: str, folder: Path) -> str:
         return str(cluster.url) + VIEWS[view][0]
     job, page = "2001:pretrain-70b", folder / "pretrain-70b.html"
     words = ["locate", "--collector", cluster.url, "--job", job, "--html", str(page)]
-    done = subprocess.run([sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stderr
     return page.as_uri()
 

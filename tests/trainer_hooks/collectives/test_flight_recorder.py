@@ -26,12 +26,12 @@ before = read_status()
 import torch, torch.distributed as dist
 up = read_status()
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-for _ in range(5):
+for number in range(1, 6):
     dist.all_reduce(torch.ones(1))
-    time.sleep(0.05)  # two of gloo's threads count what is done: of two at once the older may be counted last
-until = time.monotonic() + 60  # another thread of torch's counts what is done
-while read_status().groups and read_status().groups[0][3] < 5 and time.monotonic() < until:
-    time.sleep(0.01)
+    # Two of gloo's threads count what is done: of two at once the older may be counted last.
+    until = time.monotonic() + 120
+    while read_status().groups and read_status().groups[0][3] < number and time.monotonic() < until:
+        time.sleep(0.01)
 print([tuple(each) for each in (before, up, read_status())])
 dist.destroy_process_group()
 """

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.paths import TRAINING
 from support.torch_version import GLOO_CAN_BE_RECORDED, LAUNCHES_ARE_HOOKED
 from support.warm import Warm
 
@@ -35,8 +36,8 @@ from laggard.trainer_hooks.record.recorder import Recorder
 
 pytestmark = pytest.mark.longest(50)
 
-TRAINING = """
-import time, torch, torch.distributed as dist
+TRAINING_SCRIPT = """
+import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
@@ -44,7 +45,7 @@ optimizer = torch.optim.SGD(model.parameters())
 for _ in range(6):
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-time.sleep(2)  # for a heartbeat
+after_a_beat()
 dist.destroy_process_group()
 """
 
@@ -90,7 +91,7 @@ def test_a_rank_reports_why_it_cannot_name_collectives_of_cpp(
     size: str, reason: str | None, tmp_path: Path, warm_torch: Warm
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TRAINING)
+    script.write_text((TRAINING / "beats.py").read_text() + TRAINING_SCRIPT)
     environment = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "RANK": "0", "WORLD_SIZE": "1"}
     done = warm_torch.run(["-m", "laggard", "run", script], {**environment, "TORCH_FR_BUFFER_SIZE": size})
     assert done.returncode == 0, done.stderr

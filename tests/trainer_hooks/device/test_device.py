@@ -421,7 +421,7 @@ def test_what_is_lost_with_too_much_in_flight_is_counted_and_recording_goes_on(t
     assert rank.device.made == 64 and rank.recorder.totals.lost == 100
     seen = rank.finish()
     assert len(seen.steps) == 4 and len(seen.collectives) == 12
-    assert all(it.waited >= 0 and min(it.phases_ns) >= 0 and it.seconds < 1 for it in seen.steps)
+    assert all(it.waited >= 0 and min(it.phases_ns) >= 0 and it.seconds < 100 for it in seen.steps)
 
 
 def test_a_collective_that_never_ended_has_no_end(rank: Rank) -> None:

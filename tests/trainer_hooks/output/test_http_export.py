@@ -92,7 +92,7 @@ def samples(text: str) -> dict[tuple[Any, ...], float]:
 
 
 def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert set(answer.headers.items()) >= set(NO_PAGE)
         text: str = answer.read().decode()
@@ -101,7 +101,7 @@ def fetch(url: str) -> str:
 
 def error_status(request: str | urllib.request.Request) -> int:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=60)
+        urllib.request.urlopen(request, timeout=300)
     with refused.value:
         assert set(refused.value.headers.items()) >= set(NO_PAGE)
         return refused.value.code
@@ -163,7 +163,7 @@ def test_slow_clients_and_junk_hold_up_nobody(train: Callable[..., Trainer]) -> 
         for path in ("/", "/metrics/../.."):
             assert error_status(url.removesuffix("/metrics") + path) == 404
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(url, data=b"x"), timeout=60)
+            urllib.request.urlopen(urllib.request.Request(url, data=b"x"), timeout=300)
         with refused.value as answer:
             assert (answer.code, answer.headers["Allow"]) == (405, "GET, HEAD")
         assert trainer.end()[0] == 0  # with clients still connected

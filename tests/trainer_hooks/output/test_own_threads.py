@@ -33,7 +33,7 @@ def spinning() -> Iterator[Any]:
     yield start
     over.set()
     for thread in started:
-        thread.join(60)
+        thread.join(300)
 
 
 def told_by(watch: OwnThreads, facts: Facts) -> dict[str, Any]:

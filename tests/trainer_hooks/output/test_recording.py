@@ -57,6 +57,17 @@ def step(end=lambda: None):
         recorder.leave()
     recorder.end_step(recorder.step + 1)
 
+def wait_for_steps(count):
+    "Until what came before is in the recording: the end of its last step is written behind the rest of it."
+    import glob
+    def written():
+        files = glob.glob(os.path.join(os.environ["LAGGARD_RECORD_DIR"], "rank-" + os.environ["RANK"] + ".jsonl"))
+        return sum(open(file).read().count('"kind": "step"') for file in files)
+    until = time.monotonic() + 240
+    while written() < count:
+        assert time.monotonic() < until, "the recording lacks steps"
+        time.sleep(0.01)
+
 for _ in range(9): step()
 """
 
@@ -157,7 +168,7 @@ def test_it_is_complete_where_python_ends_the_process(tmp_path: Path, body: str,
 def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_process(
     tmp_path: Path, end: str, status: int
 ) -> None:
-    done = train(tmp_path, f"\ndef end(): time.sleep(1.5); {end}\nstep(end)")
+    done = train(tmp_path, f"\nwait_for_steps(9)\ndef end(): {end}\nstep(end)")
     assert done.returncode == status, done.stderr
     assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
     assert len(of_kind(tmp_path, "collective")) == 2 * 9
@@ -167,7 +178,7 @@ def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_proces
 
 
 def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: Path) -> None:
-    more = "\nfor _ in range(20): step()\ntime.sleep(1.5)\n"  # they are written by then
+    more = "\nfor _ in range(20): step()\nwait_for_steps(29)\n"
     stopped, waits = (
         more + "step(lambda: os.kill(os.getpid(), signal.SIGSTOP))",
         more + "step(lambda: time.sleep(1000))",
@@ -183,8 +194,8 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
     assert (last["last_step"], last["phase"]) == (28, "backward")
     flight = last["in_flight"]
     assert (flight["op"], flight["group"], flight["seq"]) == ("all_reduce", "dp:0-1", 60)
-    assert 0 <= last["quiet_seconds"] - flight["seconds"] < 5, "it has waited since soon after its last step"
-    assert len(beats(tmp_path, 0)) < 9 and not beats(tmp_path, 1)
+    assert 0 <= last["quiet_seconds"] - flight["seconds"] < 120, "it has waited since soon after its last step"
+    assert len(beats(tmp_path, 0)) < 4 + last["quiet_seconds"] / 2 and not beats(tmp_path, 1)
 
     location = judge_recording([str(tmp_path / "recording")]).location
     (culprit,) = location.culprits
@@ -228,16 +239,17 @@ def test_a_rank_that_fails_tells_which_other_of_its_machine_is_gone(tmp_path: Pa
     fails = """
 def gone():
     while not os.path.exists(sys.argv[1]): time.sleep(0.01)
-    time.sleep(0.3)
+    while open(f"/proc/{open(sys.argv[1]).read()}/stat").read().rpartition(")")[2].split()[0] != "Z": time.sleep(0.01)
     raise RuntimeError("Connection reset by peer")
-time.sleep(1.5)
+wait_for_steps(9)
 step(gone)
 """
-    dies = f"\nopen(sys.argv[1], 'w').close(); step(lambda: os.kill(os.getpid(), {int(number)}))"
+    dies = "\nwait_for_steps(9); open(sys.argv[1] + '.new', 'w').write(str(os.getpid()))"
+    dies += f"\nos.rename(sys.argv[1] + '.new', sys.argv[1]); step(lambda: os.kill(os.getpid(), {int(number)}))"
     mark = str(tmp_path / "mark")
     ranks = [
         subprocess.Popen([sys.executable, "-c", TRAINER + body, mark], env=environment_of(tmp_path, rank))
-        for rank, body in enumerate((fails, "\ntime.sleep(1.5)" + dies))
+        for rank, body in enumerate((fails, dies))
     ]
     ended = [process.wait(240) for process in ranks]
     assert ended == [1, -number]
@@ -266,7 +278,7 @@ def test_a_second_run_is_recorded_beside_the_first_and_read_in_its_place(tmp_pat
 
 def test_of_a_recording_from_elsewhere_without_an_end_no_death_is_told(tmp_path: Path) -> None:
     """It was copied here, while the job ran or after it was killed."""
-    train(tmp_path, "\ntime.sleep(0.5); os._exit(0)")
+    train(tmp_path, "\nwait_for_steps(9); os._exit(0)")
     (tmp_path / "copy").mkdir()
     for rank in (0, 1):
         text = (tmp_path / "recording" / "rank-0.jsonl").read_text().replace('"rank": 0', f'"rank": {rank}')

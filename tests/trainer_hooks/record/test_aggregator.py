@@ -193,7 +193,7 @@ def test_a_sink_that_hangs_holds_up_nothing_and_lost_events_are_counted(
     recorder = drained_in_background(kept)
     training = Training(recorder)
     training.step([], 7)
-    assert kept.holding.wait(120)  # now the thread hangs
+    assert kept.holding.wait(300)  # now the thread hangs
     lost, steps = 0, 0
     while not lost and steps < 20_000:
         training.step([(0, 5, False)] * 64, 7)
@@ -211,7 +211,7 @@ def test_at_the_end_a_sink_that_hangs_is_left_behind(drained_in_background: Call
     kept = KeepingSink(hold=threading.Event())
     recorder = drained_in_background(kept)
     Training(recorder).step([], 7)
-    assert kept.holding.wait(120)
+    assert kept.holding.wait(300)
     recorder.close()
     assert kept.hold is not None and not kept.gave_up, "it was not waited for"
     kept.hold.set()
