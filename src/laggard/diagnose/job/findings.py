@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -76,28 +77,48 @@ def who(writer: Writer) -> str:
 
 def _waiting_text(wait: Waiting, first: Event) -> tuple[str, str]:
     """The device and the sentence about a collective that did not end: who was behind, else who did not report."""
-    what = f"collective {wait.number}" if wait.number is not None else "a collective"
-    if len(wait.ops) == 1:
-        what = f"{wait.ops[0][0]}, number {wait.number}" if wait.number is not None else wait.ops[0][0]
-    where = f" of group {wait.group}" if wait.group else ""
-    if "," in what and where:
-        where = f",{where}"
+    what, where = _call_text(wait)
     if wait.behind:
         verb = "is" if len(wait.behind) == 1 else "are"
-        return ranks_text(wait.behind), f"{verb} behind: had not started {what}{where} in which {_waiters(wait)}"
+        if wait.odd_call:
+            text = f"{verb} in another call than the others: {wait.odd_call}, while {_waiters(wait)} in {what}{where}"
+        else:
+            text = f"{verb} behind: had not started {what}{where} in which {_waiters(wait)}"
+        return _ranks(wait, wait.behind), text
     if len(wait.ops) > 1:
-        calls = "; ".join(f"{op} by {ranks_text(ranks)}" for op, ranks in wait.ops)
+        calls = "; ".join(f"{op} by {_ranks(wait, ranks)}" for op, ranks in wait.ops)
         return "the job", f"hung: ranks called different collectives at number {wait.number}{where}: {calls}"
     if wait.missing:
         return ranks_text(wait.missing), f"did not come, or died before: {_waiters(wait)} in {what}{where}"
     if wait.waiting:
-        others = "".join(f", {ranks_text(ranks)} in number {number}" for number, ranks in wait.elsewhere[:4])
-        return ranks_text(wait.waiting), f"waited in {what}{where}{others}; nothing in the log says for whom"
+        others = "".join(f", {_ranks(wait, ranks)} in number {number}" for number, ranks in wait.elsewhere[:4])
+        return _ranks(wait, wait.waiting), f"waited in {what}{where}{others}; nothing in the log says for whom"
     return who(first.writer), _summary(first, who(first.writer))
 
 
+def _call_text(wait: Waiting) -> tuple[str, str]:
+    """`ALLREDUCE, number 77` and `, of group DATA_PARALLEL_GROUP`."""
+    what = f"collective {wait.number}" if wait.number is not None else "a collective"
+    if len(wait.ops) == 1:
+        what = f"{wait.ops[0][0]}, number {wait.number}" if wait.number is not None else wait.ops[0][0]
+    where = f" of group {wait.group.name}" if wait.group.name and not wait.within else ""
+    return what, f",{where}" if "," in what and where else where
+
+
+def _ranks(wait: Waiting, ranks: Iterable[int]) -> str:
+    """`rank 5`; where only the numbers within the group are known, `rank 13 of group PIPELINE_MODEL_PARALLEL_GROUP`."""
+    text = ranks_text(ranks)
+    return f"{text} of {_group_text(wait)} (numbers within it)" if wait.within else text
+
+
+def _group_text(wait: Waiting) -> str:
+    """`group DATA_PARALLEL_GROUP`; with its GUID, since groups share names, where the job's ranks are not known."""
+    name = printable_line(wait.group.name, 80) or "not named"
+    return f"group {name} {wait.group.guid}".rstrip() if wait.within else f"group {name}"
+
+
 def _waiters(wait: Waiting) -> str:
-    return f"{ranks_text(wait.waiting)} waited"
+    return f"{_ranks(wait, wait.waiting)} waited"
 
 
 def _evidence(cause: Cause, waits: tuple[Waiting, ...]) -> dict[str, Any]:
@@ -115,7 +136,7 @@ def _evidence(cause: Cause, waits: tuple[Waiting, ...]) -> dict[str, Any]:
 
 def _wait_evidence(wait: Waiting) -> str:
     parts = [
-        f"group {wait.group or 'not named'}",
+        _group_text(wait),
         f"number {wait.number}",
         f"{ranks_text(wait.waiting)} waited",
         *(f"{ranks_text(ranks)} waited in number {number}" for number, ranks in wait.elsewhere[:4]),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.events import MAX_EVENTS, Event, Place, Weight, WorkStatus, Writer
+from laggard.diagnose.job.events import MAX_EVENTS, Event, Group, Place, Weight, WorkStatus, Writer
 from laggard.diagnose.job.exits import read_exit
 from laggard.diagnose.job.lines import MAX_LINE_CHARACTERS, JobLine, LineParser
 from laggard.diagnose.job.progress import PROGRESS_WORDS
@@ -45,14 +45,26 @@ _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
 _NOT_RAISED = re.compile(r"Exception ignored in|Exception in thread|Traceback of|\S+Warning: ")
 _CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
-_RANK_SEEN = re.compile(r"\[[Rr]ank ?(\d{1,7})\]")
+_RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
 _WORLD_SIZE = re.compile(r"(?:world_?size|WORLD_SIZE|n[rR]anks)['\"]?\s?[:= ]\s?['\"]?(\d{1,7})\b")
 _STATUS = re.compile(
-    r"\[(PG [^\]]{0,80}?) ?Rank (\d{1,7})\].{0,120}?(?:at (?:NCCL )?work(?: sequence id)?: (\d+))?.{0,20}?"
+    r"\[(PG [^\]]{0,120}?) ?Rank (\d{1,7})\].{0,120}?(?:at (?:NCCL )?work(?: sequence id)?: (\d+))?.{0,20}?"
     r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
 )
+_OWN_NUMBER = re.compile(r"\[(?:(PG [^\]]{0,120}?) )?Rank (\d{1,7})\]")
 _NCCL_HEAD = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[-?\d+\] ")
 _TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
+
+
+_NO_GROUP: Final = Group()
+_GROUP = re.compile(r"PG(?: ID)? (\d{1,9})(?: PG GUID (\d{1,9}))?(?: ?\(([^()]{1,80})\))?")
+
+
+class _Process(NamedTuple):
+    """A process, by the heads of its lines and its number within a group."""
+
+    stream: tuple[object, ...]
+    number: int
 
 
 class JobEvidence(NamedTuple):
@@ -76,7 +88,7 @@ class JobLogReader:
     def __init__(self) -> None:
         self._parser = LineParser()
         self._events: list[Event] = []
-        self._statuses: dict[tuple[str, int], WorkStatus] = {}
+        self._statuses: dict[tuple[Group, _Process], WorkStatus] = {}
         self._ranks: set[int] = set()
         self._world_size: int | None = None
         self._progress: list[int] = []
@@ -171,7 +183,7 @@ class JobLogReader:
         if "the above exception" in text:
             self._chained[line.stream] = len(self._events) - 1
             return
-        self._note_status(text)
+        self._note_status(line)
         if exit_event := read_exit(line, place, lambda: self._lines_before(piece, start, 8)):
             self._add(exit_event)
             return
@@ -181,9 +193,9 @@ class JobLogReader:
 
     def _match(self, piece: str, start: int, end: int, line: JobLine, place: Place) -> None:
         opened = self._tracebacks.get(line.stream)
-        rule = self._rule_for(line.text)
+        rule = self._rule_for(line.text) or (self._rule_for(line.logged) if line.logged else None)
         raised = _EXCEPTION.match(line.text)
-        if rule is None and not (raised and opened):
+        if rule is None and not (raised and (opened or line.traced)):
             return
         if rule is not None and not opened and self._is_repeated(rule.kind, line):
             return
@@ -243,23 +255,29 @@ class JobLogReader:
             self._shapes[shape] = next((rule for rule in RULES if rule.pattern.match(text)), None)
         return self._shapes[shape]
 
-    def _note_status(self, text: str) -> None:
+    def _note_status(self, line: JobLine) -> None:
+        """Of the two numbers in `[rank218]: [PG ID 6 PG GUID 623(PIPELINE) Rank 13]` the one in front is the rank in
+        the job, the other that within the group."""
+        text = line.text
         if len(self._statuses) >= _MAX_STATUSES:
             return
         if "last enqueued" in text and (match := _STATUS.search(text)):
-            group, rank = _group_name(match[1]), int(match[2])
-            before = self._statuses.pop(("", rank), None) or self._statuses.get((group, rank))
+            group, number = _group_of(match[1]), int(match[2])
+            process = _Process(line.stream, number)
+            before = self._statuses.pop((_NO_GROUP, process), None) or self._statuses.get((group, process))
             timed_out = int(match[3]) if match[3] else before.timed_out if before else None
             op = before.op if before and before.timed_out in (None, timed_out) else ""
-            status = WorkStatus(group, rank, timed_out, op, int(match[4]), int(match[5]))
-            self._statuses[group, rank] = status
+            rank = number if line.rank is None and group.is_default else line.rank
+            status = WorkStatus(group, rank, number, timed_out, op, int(match[4]), int(match[5]))
+            self._statuses[group, process] = status
         elif "Watchdog caught" in text and (match := _TIMED_OUT.search(text)):
-            rank, number = int(match[1]), int(match[2]) if match[2] else None
-            if not any(status.rank == rank and status.timed_out == number for status in self._of_rank(rank)):
-                self._statuses["", rank] = WorkStatus("", rank, number, match[3])
+            process, work = _Process(line.stream, int(match[1])), int(match[2]) if match[2] else None
+            if not any(status.timed_out == work for status in self._of_process(process)):
+                status = WorkStatus(_NO_GROUP, line.rank, process.number, work, match[3])
+                self._statuses[_NO_GROUP, process] = status
 
-    def _of_rank(self, rank: int) -> Iterator[WorkStatus]:
-        return (status for status in list(self._statuses.values())[-64:] if status.rank == rank)
+    def _of_process(self, process: _Process) -> Iterator[WorkStatus]:
+        return (status for (_, other), status in list(self._statuses.items())[-64:] if other == process)
 
     def _place(self, piece: str, start: int, line: JobLine) -> Place:
         if line.seconds is not None:
@@ -337,7 +355,7 @@ def _count_progress(piece: str, start: int, end: int) -> int:
 
 
 def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
-    match = rule.pattern.match(line.text)
+    match = rule.pattern.match(line.text) or rule.pattern.match(line.logged)
     groups = [(group or "").strip() for group in match.groups()] if match else []
     summary = rule.summary.format(*groups, *[""] * 4).strip().rstrip(":. ")
     kind = (
@@ -350,16 +368,20 @@ def _is_bare(line: JobLine) -> bool:
     return len(line.text) < 40 and line.rank is None and line.task is None and ":" not in line.text
 
 
-def _group_name(text: str) -> str:
-    """`default_pg` of `PG ID 0 PG GUID 0(default_pg)`; `PG 3` of `PG 3`."""
-    named = re.search(r"\(([^()]+)\)$", text)
-    return named[1] if named else text
+def _group_of(text: str) -> Group:
+    """The group of `PG ID 3 PG GUID 12(DATA_PARALLEL_GROUP)`, `PG ID 0 PG GUID 0`, `PG 3`, `PG 0 (default_pg)`. The ID
+    is the group's place in a process's own list: without a GUID or a name there is nothing better."""
+    match = _GROUP.match(text)
+    if match is None:
+        return Group(text.strip())
+    index, guid, name = match[1], match[2] or "", match[3] or ""
+    return Group(name or f"PG {guid or index}", guid)
 
 
 def _writer(line: JobLine) -> Writer:
     rank = line.rank
-    if rank is None and (match := re.search(r"\[(?:PG [^\]]{0,80} )?Rank (\d{1,7})\]", line.text[:200])):
-        rank = int(match[1])
+    if rank is None and (match := _OWN_NUMBER.search(line.text[:240])):
+        rank = int(match[2]) if match[1] is None or _group_of(match[1]).is_default else None
     host = line.host
     if host is None and (match := _NCCL_HEAD.match(line.text)):
         host = match[1]
