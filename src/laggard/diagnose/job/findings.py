@@ -15,6 +15,8 @@ from laggard.probes.probe import finding
 from laggard.text.words import printable_line, ranks_text
 
 _WATCHDOG: Final = ("watchdog", "monitored")
+_STUCK: Final = ("watchdog_stuck", "engine_stuck")
+"""Every rank that stands still says so."""
 _MAX_LINE_CHARACTERS: Final = 300
 _NOBODY: Final = "the job"
 
@@ -37,6 +39,9 @@ def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
     first = cause.first
     device = who(first.writer)
     summary = _summary(first, device)
+    if first.kind in _STUCK and (stuck := ranks_of([first, *cause.same])):
+        device = ranks_text(sorted(stuck))
+        summary = f"{'has' if len(stuck) == 1 else 'have'} stopped: {printable_line(first.summary)}"
     waits = find_waiting(evidence) if first.kind in _WATCHDOG else ()
     if waits:
         device, summary = _waiting_text(waits[0], first)

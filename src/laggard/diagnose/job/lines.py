@@ -3,8 +3,8 @@
 The forms: torchrun's tee (`[rank3]:`, `[default3]:`), `srun -l` (`3: `), Open MPI's `--tag-output` (`[1,3]<stderr>:`),
 pdsh and DeepSpeed (`worker-1: `), kubectl and stern (`[pod/name/container] `), Ray (`(Worker pid=12, ip=10.0.0.1) `),
 JSON lines with the text under any key, containerd's and journald's heads, docker compose, dates of loggers, colours,
-and progress bars that end in a carriage return. Loggers' heads are taken off where they say ERROR or worse: what they say
-below that ends no job. Any other head is learned from a line that has it before `Traceback (most recent call last):`.
+and progress bars that end in a carriage return. Loggers' heads are taken off where they say ERROR or worse: what they
+say below that ends no job. Any other head is learned from a line that has it before a traceback.
 """
 
 from __future__ import annotations

@@ -11,9 +11,11 @@ from typing import Final, NamedTuple
 
 from laggard.diagnose.job.events import MAX_EVENTS, Event, Group, Place, Weight, WorkStatus, Writer
 from laggard.diagnose.job.exits import read_exit
+from laggard.diagnose.job.known_reasons import reason_rule
 from laggard.diagnose.job.lines import MAX_LINE_CHARACTERS, JobLine, LineParser
 from laggard.diagnose.job.progress import PROGRESS_WORDS
-from laggard.diagnose.job.rules import EXCEPTION_NAME, NAN_LOSS, RULES, WEAK_TEXT, Rule
+from laggard.diagnose.job.rule import EXCEPTION_NAME, Rule
+from laggard.diagnose.job.rules import NAN_LOSS, RULES, WEAK_TEXT
 
 _WORDS: Final = (
     "rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog",
@@ -213,7 +215,7 @@ class JobLogReader:
             event = Event("JOB_EXCEPTION", kind, weight, line.text[:400], line.text, place, _writer(line))
         located = len(self._events) < _MAX_LOCATED_EVENTS
         if located and event.kind.startswith("nccl") and (reason := self._last_error(piece, end, line)):
-            event = event._replace(summary=f"{event.summary}: {reason}")
+            event = _with_reason(event, reason)
         if raised and located:
             event = event._replace(where=self._where(piece, start, line))
         self._add_raised(event, line)
@@ -362,6 +364,16 @@ def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
         "bare" if rule.weight is Weight.DIED and rule.pattern.match(line.text.split(" (")[0]) and _is_bare(line) else ""
     )
     return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, _writer(line))
+
+
+def _with_reason(event: Event, reason: str) -> Event:
+    """The event with the reason that NCCL gave below `Last error:`; where that is a known one, of its code and kind."""
+    found = reason_rule(reason)
+    if found is None or event.kind not in ("nccl_system", "nccl_usage"):
+        return event._replace(summary=f"{event.summary}: {reason}")
+    rule, groups = found
+    summary = rule.summary.format(*groups, *[""] * 4)
+    return event._replace(code=rule.code, kind=rule.kind, weight=rule.weight, summary=f"{summary}: {reason}"[:400])
 
 
 def _is_bare(line: JobLine) -> bool:
