@@ -88,7 +88,7 @@ def judge(truth: Mapping[str, Any], diagnosis: Diagnosis) -> Judged:
     if not serious:
         return Judged("silent", diagnosis.verdict.value)
     first, text = serious[0], render_diagnosis(diagnosis).casefold()
-    accused = ranks_in(f"{first.device}")
+    accused = set() if first.summary.startswith(("waited ", "reported first")) else ranks_in(first.device)
     if accused & set(truth["not_ranks"]) or (truth["ranks"] and accused and not accused & set(truth["ranks"])):
         return Judged("wrong", f"accuses {first.device}")
     is_kind = any(fits(found, truth) for found in serious[:3])
@@ -109,8 +109,9 @@ def fits(found: Finding, truth: Mapping[str, Any]) -> bool:
 
 
 def ranks_in(device: str) -> set[int]:
-    """The ranks that a finding's device names: `rank 3 on n1`, `ranks 0-2 and 5`; those within a group are none."""
-    match = re.match(r"ranks? ([\d, -]+(?: and [\d-]+)?)(?! of group)", device)
+    """The ranks that a finding's device names: `rank 3 on n1`, `ranks 0-2 and 5`, `task 5`; those within a group are
+    none."""
+    match = re.match(r"(?:local rank|ranks?|task) ([\d, -]+(?: and [\d-]+)?)(?! of group)", device)
     if match is None or " of group" in device:
         return set()
     spans = [span.split("-") for span in re.findall(r"\d+-\d+|\d+", match[1])]

@@ -53,6 +53,8 @@ class Event(NamedTuple):
     writer: Writer = Writer()
     where: str = ""
     """The line of code that failed: `train.py line 88`."""
+    accused: tuple[int, ...] = ()
+    """The ranks that the line itself names as those at fault, whoever wrote it."""
 
 
 class Group(NamedTuple):

@@ -15,6 +15,10 @@ from laggard.probes.probe import finding
 from laggard.text.words import printable_line, ranks_text
 
 _WATCHDOG: Final = ("watchdog", "monitored")
+MAX_ODD_SHARE: Final = 1 / 3
+"""The largest share of the ranks that is named as those that called another collective than the others."""
+_OF_ALL: Final = ("interrupted", "cancelled")
+"""What somebody did to the whole job, whichever process says so."""
 _STUCK: Final = ("watchdog_stuck", "engine_stuck")
 """Every rank that stands still says so."""
 _MAX_LINE_CHARACTERS: Final = 300
@@ -37,8 +41,10 @@ def judge_job(evidence: JobEvidence) -> tuple[Finding, ...]:
 
 def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
     first = cause.first
-    device = who(first.writer)
+    device = _NOBODY if first.kind in _OF_ALL else who(first.writer)
     summary = _summary(first, device)
+    if accused := sorted({rank for event in (first, *cause.same) for rank in event.accused}):
+        device, summary = ranks_text(accused), f"did not come to a barrier of {who(first.writer)}"
     if first.kind in _STUCK and (stuck := ranks_of([first, *cause.same])):
         device = ranks_text(sorted(stuck))
         summary = f"{'has' if len(stuck) == 1 else 'have'} stopped: {printable_line(first.summary)}"
@@ -92,7 +98,10 @@ def _waiting_text(wait: Waiting, first: Event) -> tuple[str, str]:
         return _ranks(wait, wait.behind), text
     if len(wait.ops) > 1:
         calls = "; ".join(f"{op} by {_ranks(wait, ranks)}" for op, ranks in wait.ops)
-        return "the job", f"hung: ranks called different collectives at number {wait.number}{where}: {calls}"
+        text = f"ranks called different collectives at number {wait.number}{where}: {calls}"
+        fewest = min((ranks for _, ranks in wait.ops), key=len)
+        is_odd = len(fewest) <= MAX_ODD_SHARE * sum(len(ranks) for _, ranks in wait.ops)
+        return (_ranks(wait, fewest), f"called another collective: {text}") if is_odd else ("the job", f"hung: {text}")
     if wait.missing:
         return ranks_text(wait.missing), f"did not come, or died before: {_waiters(wait)} in {what}{where}"
     if wait.waiting:

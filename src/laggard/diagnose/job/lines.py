@@ -26,6 +26,7 @@ _OTHER_DATES = re.compile(
     rf"(?:\[?\d\d?/\d\d?/(?:\d\d){{1,2}},? {_TIME}\]?|\[{_TIME}\]|{_TIME})(?:Z|[+-]\d\d:?\d\d)?:?\s+"
     rf"|\[\d{{4}}-\d\d-\d\d[T ]{_TIME}(?: [A-Z]{{2,3}}\d{{1,5}}){{1,4}}\] "  # SGLang's ranks are those of its groups
     r"|\[\d{1,9}\] (?=\S)"  # the number of a line, or of a process
+    r"|[0-9a-f]{6,64} \|\|? "  # a container
 )
 _LOUD = r"(?:ERROR|CRITICAL|FATAL|SEVERE)"
 _QUIET = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE|TRACE|SUCCESS)\b", re.IGNORECASE)
@@ -43,9 +44,12 @@ _PLAIN_DATE = re.compile(rf"\[?{_DATE}\]?:?(?:\s+|$)(?:(?:stderr|stdout) [FP] )?
 _SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([\w.-]+) ([\w./-]+)(?:\[\d+\])?: ")
 _JOURNAL = re.compile(r"([\w.-]+) [\w./-]+\[\d+\]: ")
 _GLOG = re.compile(r"\[?[EWIFC](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9})\s+(?:\d+ )?[\w./-]+:\d+\] ?")
-_RANK = re.compile(r"\[[Rr]ank ?(\d{1,7})\]: ?")
+_RANK = re.compile(r"\[[Rr]ank ?(\d{1,7})\]: ?|\[rank(?:=|: )(\d{1,7})\]:? ?")
 _LOCAL = re.compile(r"\[(?:default|trainer|worker)_?(\d{1,5})\]: ?")
-_MPI = re.compile(r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(\d{1,7})\]<(?:stderr|stdout|stddiag)>: ?")
+_MPI = re.compile(
+    r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(?:mpirank:)?(\d{1,7})(?:,[\w.-]+)?\]<(?:stderr|stdout|stddiag)>: ?"
+)
+_TP = re.compile(r"(?:\d{2} |Worker_)TP(\d{1,3})\b")
 _TASK = re.compile(r" {0,6}(\d{1,6}): ")
 _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ")
 _ACTOR = re.compile(r"\([\w.:<>-]*(?: ?[\w.]+=[\w.-]+,?){0,4} ?pid=\d+(?:, ip=([\d.]+))?\) ")
@@ -133,7 +137,7 @@ def _strip_one(text: str, found: dict[str, object]) -> str | None:
     if first == "[":
         for pattern, name in ((_RANK, "rank"), (_LOCAL, "local_rank"), (_MPI, "task")):
             if match := pattern.match(text):
-                found[name] = int(match[1])
+                found[name] = int(next(filter(None, match.groups())))
                 return text[match.end() :]
         if match := _POD.match(text):
             found["host"] = match[1]
@@ -144,8 +148,10 @@ def _strip_one(text: str, found: dict[str, object]) -> str | None:
     if first == "(" and (match := _ACTOR.match(text)):
         if match[1]:
             found["host"] = match[1]
+        _note_tensor_rank(match[0], found)
         return text[match.end() :]
-    if (first.isdigit() or first == "[") and (match := _OTHER_DATES.match(text)):
+    if (first in "[0123456789abcdef") and (match := _OTHER_DATES.match(text)):
+        _note_tensor_rank(match[0], found)
         return text[match.end() :]
     if match := _LOGGERS.match(text):
         found.setdefault("logged", text)
@@ -153,6 +159,12 @@ def _strip_one(text: str, found: dict[str, object]) -> str | None:
             found["rank"] = int(rank[1])
         return text[match.end() :]
     return _strip_word(text, found)
+
+
+def _note_tensor_rank(head: str, found: dict[str, object]) -> None:
+    """Notes the rank in the tensor group, by which servers name a worker: it is the only one on most machines."""
+    if match := _TP.search(head):
+        found.setdefault("local_rank", int(match[1]))
 
 
 def _strip_word(text: str, found: dict[str, object]) -> str | None:

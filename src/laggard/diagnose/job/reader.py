@@ -54,6 +54,7 @@ _STATUS = re.compile(
     r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
 )
 _OWN_NUMBER = re.compile(r"\[(?:(PG [^\]]{0,120}?) )?Rank (\d{1,7})\]")
+_ONE_NODE = re.compile(r"\bn(?:um_)?nodes['\"]?\s?[:= ]\s?['\"]?1\b(?!:)")
 _NCCL_HEAD = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[-?\d+\] ")
 _TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
 
@@ -93,6 +94,7 @@ class JobLogReader:
         self._statuses: dict[tuple[Group, _Process], WorkStatus] = {}
         self._ranks: set[int] = set()
         self._world_size: int | None = None
+        self._one_node = False
         self._progress: list[int] = []
         self._nan: Event | None = None
         self._dropped = 0
@@ -155,7 +157,7 @@ class JobLogReader:
         return *found, self._nan is None, tuple(self._statuses.items())[-1:]
 
     def evidence(self) -> JobEvidence:
-        events = tuple(self._events)
+        events = tuple(map(_with_rank, self._events) if self._one_node else self._events)
         if not sum(self._progress) and all(event.kind == "bare" for event in events):
             events = ()  # a single word, in a text that shows no training
         return JobEvidence(
@@ -171,6 +173,8 @@ class JobLogReader:
     def _note_ranks(self, piece: str) -> None:
         if "ank" in piece and len(self._ranks) < _MAX_RANKS:
             self._ranks.update(map(int, set(_RANK_SEEN.findall(piece))))
+        if not self._one_node and "nodes" in piece:
+            self._one_node = _ONE_NODE.search(piece) is not None
         if "world" in piece or "WORLD" in piece or "anks" in piece:
             sizes = [int(size) for size in _WORLD_SIZE.findall(piece)]
             self._world_size = max([*sizes, self._world_size or 0]) or None
@@ -363,7 +367,8 @@ def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
     kind = (
         "bare" if rule.weight is Weight.DIED and rule.pattern.match(line.text.split(" (")[0]) and _is_bare(line) else ""
     )
-    return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, _writer(line))
+    accused = tuple(map(int, re.findall(r"\d{1,7}", groups[0])[:64])) if rule.kind == "monitored" else ()
+    return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, _writer(line), "", accused)
 
 
 def _with_reason(event: Event, reason: str) -> Event:
@@ -374,6 +379,16 @@ def _with_reason(event: Event, reason: str) -> Event:
     rule, groups = found
     summary = rule.summary.format(*groups, *[""] * 4)
     return event._replace(code=rule.code, kind=rule.kind, weight=rule.weight, summary=f"{summary}: {reason}"[:400])
+
+
+def _with_rank(event: Event) -> Event:
+    """The same of a job on one node, on which a local rank is a rank."""
+    own = event.writer
+    return (
+        event
+        if own.rank is not None or own.local_rank is None
+        else event._replace(writer=own._replace(rank=own.local_rank))
+    )
 
 
 def _is_bare(line: JobLine) -> bool:

@@ -560,6 +560,7 @@ EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
     re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<words>.+)"),
     re.compile(r".*?(?:--local_rank=(?P<local_rank>\d+)\b.*)? exits with return code = (?P<status>-?\d+)"),
     re.compile(r".*process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)"),
+    re.compile(r"Child process with PID \d+ terminated with code (?P<status>-?\d+)"),
     re.compile(r".*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     re.compile(r".*RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)"),
     re.compile(r".*died with <Signals\.SIG\w+: (?P<signal>\d+)>"),
