@@ -34,13 +34,13 @@ KEYWORDS: Final = re.compile(r"\b(?:error|fail(?:ed|ure)?|fatal|exception|killed
 _NETWORK: Final = ("network", "port", "config", "nccl_setup", "fabric")
 _GPU: Final = ("gpu_hardware", "driver", "fabric", "pcie")
 KINDS_OF_CODES: Final[Mapping[str, tuple[str, ...]]] = {
-    "JOB_COLLECTIVE_TIMEOUT": ("hang", "network"),
+    "JOB_COLLECTIVE_TIMEOUT": ("hang", "network", "exception"),
     "JOB_NCCL_ERROR": _NETWORK,
     "JOB_GPU_OUT_OF_MEMORY": ("gpu_out_of_memory",),
     "JOB_HOST_OUT_OF_MEMORY": ("host_out_of_memory",),
     "JOB_CUDA_ERROR": ("exception", "config", *_GPU),
     "JOB_SEGFAULT": ("signal", "host_out_of_memory"),
-    "JOB_KILLED": ("killed", "signal", "cancelled", "launcher", "host_out_of_memory"),
+    "JOB_KILLED": ("killed", "signal", "cancelled", "launcher", "scheduler", "host_out_of_memory"),
     "JOB_PREEMPTED": ("scheduler", "time_limit", "cancelled"),
     "JOB_DATALOADER_DIED": ("data", "killed", "signal", "host_out_of_memory"),
     "JOB_DISK_FULL": ("disk_full", "host_out_of_memory", "nccl_setup"),
@@ -54,6 +54,7 @@ KINDS_OF_CODES: Final[Mapping[str, tuple[str, ...]]] = {
     "OPEN_FILES_LIMIT": ("config",),
     "MACHINE_CHECK": ("memory_hardware", "gpu_hardware"),
     "GPU": _GPU,
+    "RING": ("gpu_hardware", "hang", *_NETWORK),
     "NVLINK": ("fabric", "gpu_hardware"),
     "FABRIC": ("fabric", "driver", "nccl_setup"),
     "P2P": ("fabric", "gpu_hardware"),

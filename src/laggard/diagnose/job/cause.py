@@ -71,7 +71,9 @@ def _last_failures(evidence: JobEvidence) -> list[Event]:
         following = [event.place.progress for event in events[1:]] + [evidence.progress[file]]
         start = 0
         for place, (event, after) in enumerate(zip(events, following, strict=True)):
-            if after - event.place.progress >= _SURVIVING_LINES:
+            lines = after - event.place.progress
+            restarted = event.code == "JOB_PREEMPTED" and lines and place + 1 < len(events)
+            if lines >= _SURVIVING_LINES or restarted:  # a job that is queued again writes into the same file
                 start = place + 1
         kept += events[start:]
     return kept
@@ -90,7 +92,7 @@ def _first(events: Sequence[Event]) -> Event:
     if earliest.weight is Weight.STOPPED:
         return _who_stopped(earliest, events)
     if earliest.weight is Weight.WAITED:
-        died = [event for event in told if event.weight is Weight.DIED]
+        died = [event for event in told if event.weight is Weight.DIED or event.kind == "node_failed"]
         if died:  # launchers report a death after the peers have complained of it
             return min(died, key=order)
     return earliest

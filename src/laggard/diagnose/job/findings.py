@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -43,6 +45,8 @@ def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
     first = cause.first
     device = _NOBODY if first.kind in _OF_ALL else who(first.writer)
     summary = _summary(first, device)
+    if first.kind == "mismatch" and (odd := _odd_ranks([first, *cause.same])):
+        device, summary = ranks_text(odd), f"called another collective than the others: {printable_line(first.summary)}"
     if accused := sorted({rank for event in (first, *cause.same) for rank in event.accused}):
         device, summary = ranks_text(accused), f"did not come to a barrier of {who(first.writer)}"
     if first.kind in _STUCK and (stuck := ranks_of([first, *cause.same])):
@@ -61,6 +65,22 @@ def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
         commands=advice.commands,
         severity=Severity.CRITICAL,
     )
+
+
+_FINGERPRINT = re.compile(
+    r"Rank (\d{1,7}) is running (?:inconsistent )?collective: CollectiveFingerPrint"
+    r"\((?:SequenceNumber=\d+, )?(OpType=\w+(?:, TensorShape=\[[^\]]*\])?)"
+)
+
+
+def _odd_ranks(events: Sequence[Event]) -> list[int]:
+    """The ranks that ran another collective than most, by what torch's detailed debug mode says of both sides; empty
+    where neither side is in the majority."""
+    calls = {int(rank): call for event in events for rank, call in _FINGERPRINT.findall(event.line)}
+    counts = Counter(calls.values()).most_common(2)
+    if len(counts) < 2 or counts[0][1] == counts[1][1]:
+        return []
+    return sorted(rank for rank, call in calls.items() if call != counts[0][0])
 
 
 def _summary(first: Event, device: str) -> str:

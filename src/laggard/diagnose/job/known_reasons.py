@@ -116,6 +116,22 @@ def reason_rule(text: str) -> tuple[Rule, tuple[str, ...]] | None:
 
 KNOWN_REASONS: Final[tuple[Rule, ...]] = (
     rule_of(
+        "JOB_DISK_FULL",
+        "disk",
+        FAILED,
+        rf"{EXCEPTION_NAME}: .*(?:inline_container\.cc:\d+\].*(?:unexpected pos|write failed|failed writing)"
+        r"|PytorchStreamWriter failed writing)",
+        "torch.save could not write its file: the disk is full, the quota is used up, or the storage failed",
+    ),
+    rule_of(
+        "JOB_STORAGE_ERROR",
+        "object_storage",
+        FAILED,
+        rf"(?:[\w.]*\.)?(?:S3\w*Error|ClientError|{EXCEPTION_NAME}): .*(?:\(SlowDown\)|reached max retries"
+        r"|Please reduce your request rate|\(RequestTimeout\)|\(503\)).*",
+        "the object storage refused or did not answer",
+    ),
+    rule_of(
         "FABRIC_NOT_READY",
         "nccl_nvls",
         FAILED,

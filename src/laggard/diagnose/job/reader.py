@@ -39,12 +39,16 @@ _SHAPE_CHARACTERS: Final = 200
 _LINES_PER_CANDIDATE: Final = 8
 """The number of lines of which one has a word, from where on lines are looked at one by one."""
 
+MIN_FINITE_LINES: Final = 3
+"""The number of lines of progress without NaN after which a loss that was NaN is no failure."""
+
 _NUMBER = re.compile(r"[0-9]+")
 _DIGITS: Final = str.maketrans("123456789", "0" * 9)
 _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
 _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
 _NOT_RAISED = re.compile(r"Exception ignored in|Exception in thread|Traceback of|\S+Warning: ")
+_WARNED = re.compile(r"(?:^| - |\| ?|\[)(?:WARN(?:ING)?|INFO|DEBUG|warn(?:ing)?|info)(?: - | *\||:|\]|\s{2})")
 _CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 _RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
@@ -97,6 +101,7 @@ class JobLogReader:
         self._one_node = False
         self._progress: list[int] = []
         self._nan: Event | None = None
+        self._last_nan: Place | None = None
         self._dropped = 0
         self._offset = 0
         self._last_date: tuple[float | None, bool] = (None, False)
@@ -166,9 +171,14 @@ class JobLogReader:
             frozenset(self._ranks),
             self._world_size,
             tuple(self._progress),
-            self._nan,
+            None if self._is_finite_again() else self._nan,
             self._dropped,
         )
+
+    def _is_finite_again(self) -> bool:
+        """Whether the loss was a number again after the last NaN: a step was skipped, and training went on."""
+        last = self._last_nan
+        return last is not None and self._progress[last.file] - last.progress > MIN_FINITE_LINES
 
     def _note_ranks(self, piece: str) -> None:
         if "ank" in piece and len(self._ranks) < _MAX_RANKS:
@@ -193,8 +203,12 @@ class JobLogReader:
         if exit_event := read_exit(line, place, lambda: self._lines_before(piece, start, 8)):
             self._add(exit_event)
             return
-        if self._nan is None and "nan" in text.lower() and NAN_LOSS.search(text):
-            self._nan = Event("JOB_NAN_LOSS", "nan", Weight.FAILED, "the loss became NaN", text, place, _writer(line))
+        if "nan" in text.lower() and NAN_LOSS.search(text):
+            self._last_nan = place
+            if self._nan is None:
+                self._nan = Event(
+                    "JOB_NAN_LOSS", "nan", Weight.FAILED, "the loss became NaN", text, place, _writer(line)
+                )
         self._match(piece, start, end, line, place)
 
     def _match(self, piece: str, start: int, end: int, line: JobLine, place: Place) -> None:
@@ -293,7 +307,8 @@ class JobLogReader:
 
     def _open_traceback(self, piece: str, start: int, line: JobLine, place: Place) -> None:
         before = next(iter(self._lines_before(piece, start, 1)), None)
-        ends_nothing = before is not None and before.stream == line.stream and _NOT_RAISED.match(before.text)
+        text = before.text if before is not None and before.stream == line.stream else ""
+        ends_nothing = bool(_NOT_RAISED.match(text) or _WARNED.search(text[:160]))
         if len(self._tracebacks) >= _MAX_STREAMS:
             self._tracebacks.clear()
         self._tracebacks[line.stream] = place._replace(offset=-1) if ends_nothing else place
