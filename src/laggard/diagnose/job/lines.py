@@ -44,7 +44,8 @@ _PLAIN_DATE = re.compile(rf"\[?{_DATE}\]?:?(?:\s+|$)(?:(?:stderr|stdout) [FP] )?
 _SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([\w.-]+) ([\w./-]+)(?:\[\d+\])?: ")
 _JOURNAL = re.compile(r"([\w.-]+) [\w./-]+\[\d+\]: ")
 _GLOG = re.compile(r"\[?[EWIFC](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9})\s+(?:\d+ )?[\w./-]+:\d+\] ?")
-_RANK = re.compile(r"\[[Rr]ank ?(\d{1,7})\]: ?|\[rank(?:=|: )(\d{1,7})\]:? ?")
+_RANK = re.compile(r"\[[Rr]ank ?(\d{1,7})\]: ?|\[rank(?:=|: ?| )(\d{1,7})\]:? ?")
+_RANK_INSIDE = re.compile(r".{1,160}?\[rank(\d{1,7})\]: ?")
 _LOCAL = re.compile(r"\[(?:default|trainer|worker)_?(\d{1,5})\]: ?")
 _MPI = re.compile(
     r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(?:mpirank:)?(\d{1,7})(?:,[\w.-]+)?\]<(?:stderr|stdout|stddiag)>: ?"
@@ -52,7 +53,7 @@ _MPI = re.compile(
 _TP = re.compile(r"(?:\d{2} |Worker_)TP(\d{1,3})\b")
 _TASK = re.compile(r" {0,6}(\d{1,6}): ")
 _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ")
-_ACTOR = re.compile(r"\([\w.:<>-]*(?: ?[\w.]+=[\w.-]+,?){0,4} ?pid=\d+(?:, ip=([\d.]+))?\) ")
+_ACTOR = re.compile(r"\([\w.:<>-]*,?(?: ?[\w.]+=[\w.-]+,?){0,4} ?pid=\d+(?:, ip=([\d.]+))?\) ")
 _HOST = re.compile(r"([A-Za-z0-9][\w-]*(?:\.[\w-]+)*): ")
 _NO_HOST = re.compile(
     r"(?:.*(?:Error|Exception|Warning|Interrupt|Exit|Failure|Timeout|Expired|Empty|Iteration)|[A-Z]+|[a-z]+d?|what"
@@ -108,6 +109,9 @@ class LineParser:
 
     def _strip_one(self, text: str, found: dict[str, object]) -> str | None:
         rest = _strip_one(text, found)
+        if rest is None and "rank" not in found and (match := _RANK_INSIDE.match(text)):
+            found["rank"] = int(match[1])  # torchrun's own, behind a head that is not known
+            return text[match.end() :]
         return rest if rest is not None else self._strip_learned(text)
 
     def _strip_learned(self, text: str) -> str | None:

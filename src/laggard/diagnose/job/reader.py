@@ -64,6 +64,7 @@ _TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:Seq
 
 
 _NO_GROUP: Final = Group()
+_NOBODY: Final = JobLine("").stream
 _GROUP = re.compile(r"PG(?: ID)? (\d{1,9})(?: PG GUID (\d{1,9}))?(?: ?\(([^()]{1,80})\))?")
 
 
@@ -106,6 +107,8 @@ class JobLogReader:
         self._offset = 0
         self._last_date: tuple[float | None, bool] = (None, False)
         self._tracebacks: dict[tuple[object, ...], Place] = {}
+        self._announced: dict[tuple[object, ...], Writer] = {}
+        """Who wrote the line before a traceback that has no head itself, as loggers write it."""
         self._chained: dict[tuple[object, ...], int] = {}
         self._shapes: dict[str, Rule | None] = {}
         self._dull: dict[str, int] = {}
@@ -236,6 +239,8 @@ class JobLogReader:
             event = _with_reason(event, reason)
         if raised and located:
             event = event._replace(where=self._where(piece, start, line))
+        if raised and opened and (writer := self._announced.pop(line.stream, None)) and event.writer == Writer():
+            event = event._replace(writer=writer)
         self._add_raised(event, line)
 
     def _add_raised(self, event: Event, line: JobLine) -> None:
@@ -312,6 +317,9 @@ class JobLogReader:
         if len(self._tracebacks) >= _MAX_STREAMS:
             self._tracebacks.clear()
         self._tracebacks[line.stream] = place._replace(offset=-1) if ends_nothing else place
+        self._announced.pop(line.stream, None)
+        if before is not None and line.stream == _NOBODY and before.stream != _NOBODY and before.logged:
+            self._announced[line.stream] = _writer(before)
 
     def _lines_before(self, piece: str, start: int, count: int) -> list[JobLine]:
         """The last lines before `start` in the piece, the nearest first."""
