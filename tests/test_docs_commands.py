@@ -72,7 +72,6 @@ REVIEWED = {
     "make": "its targets are looked up in the Makefile",
     "pip install .": INSTALLED,
     "pip install .[locate]": "make install-check installs each extra by itself",
-    "pip install .[collector]": "make install-check installs each extra by itself",
     "pip install laggard[tune]": "make install-check installs each extra by itself",
     "pip install laggard[otlp]": "make install-check installs each extra by itself",
     "kubectl -n laggard create secret": A_CLUSTER,

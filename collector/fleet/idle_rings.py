@@ -100,7 +100,8 @@ class IdleRings:
     def _forget(self, now: float) -> None:
         patience = 2.5 * self._settings.ask_seconds
         self._asked = {node: at for node, at in self._asked.items() if now - at <= patience}
-        self._tried = {node: at for node, at in self._tried.items() if now - at <= _RETRY_SECONDS}
+        retry_seconds = min(_RETRY_SECONDS, self._settings.period_seconds)
+        self._tried = {node: at for node, at in self._tried.items() if now - at <= retry_seconds}
         self._rings = [ring for ring in self._rings if ring.ends_at > now]
         if not self._asked:
             self._gathering_since = None
