@@ -24,6 +24,10 @@ ELSEWHERE: Final = {
     **{code: "`laggard diagnose` (tuner tables)" for code in ("NCCL_TUNER_ONE_CHANNEL", "NCCL_TUNER_TABLE")},
     "RANK_LATE": "`laggard diagnose` (NCCL Inspector's logs)",
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
+    "KERNEL_FAULT": "`laggard diagnose` (kernel logs)",
+    "DISK_FAILED": "`laggard diagnose` (kernel logs)",
+    "CLOCK_SOURCE_SLOW": "`laggard diagnose` (kernel logs)",
+    "GPU_DRIVER_FAILED": "`laggard diagnose` (kernel logs)",
     **{kind.code: "`laggard diagnose` (job logs)" for kind in FINDINGS if kind.code.startswith("JOB_")},
     **{code: "active probes" for code in ("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT")},
 }

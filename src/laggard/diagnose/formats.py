@@ -9,7 +9,7 @@ from laggard.diagnose.environment import ENVIRONMENT
 from laggard.diagnose.file_format import FileFormat
 from laggard.diagnose.inspector import INSPECTOR_LOG, INSPECTOR_METRICS
 from laggard.diagnose.job_log import JOB_LOG, TRAINING_OUTPUT
-from laggard.diagnose.kernel_log import KERNEL_LOG
+from laggard.diagnose.kernel_log import FILE_SYSTEM_LOG, KERNEL_LOG
 from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nccl_tests import NCCL_TESTS
@@ -25,6 +25,7 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     NCCL_TESTS,
     LSPCI,
     KERNEL_LOG,
+    FILE_SYSTEM_LOG,
     JOB_LOG,
     NCCL_LOG,
     ENVIRONMENT,
