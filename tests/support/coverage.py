@@ -23,6 +23,7 @@ ELSEWHERE: Final = {
     "DEEPSPEED_CONFIG": "`laggard diagnose` (DeepSpeed's configuration)",
     **{code: "`laggard diagnose` (tuner tables)" for code in ("NCCL_TUNER_ONE_CHANNEL", "NCCL_TUNER_TABLE")},
     "RANK_LATE": "`laggard diagnose` (NCCL Inspector's logs)",
+    **{code: "`laggard diagnose` (tools of GPUs)" for code in ("GPU_DRIVER_UNAVAILABLE", "GPU_DIAG_FAILED")},
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
     **{kind.code: "`laggard diagnose` (job logs)" for kind in FINDINGS if kind.code.startswith("JOB_")},
     **{code: "active probes" for code in ("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT")},
