@@ -23,6 +23,7 @@ ELSEWHERE: Final = {
     "DEEPSPEED_CONFIG": "`laggard diagnose` (DeepSpeed's configuration)",
     **{code: "`laggard diagnose` (tuner tables)" for code in ("NCCL_TUNER_ONE_CHANNEL", "NCCL_TUNER_TABLE")},
     "RANK_LATE": "`laggard diagnose` (NCCL Inspector's logs)",
+    **{code: "`laggard diagnose` (tools of GPUs)" for code in ("GPU_DRIVER_FAILED", "GPU_DIAG_FAILED")},
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
     "KERNEL_FAULT": "`laggard diagnose` (kernel logs)",
     "DISK_FAILED": "`laggard diagnose` (kernel logs)",

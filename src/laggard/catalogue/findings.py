@@ -29,6 +29,7 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("DISK_FULL", Severity.CRITICAL, "A file system that jobs write to is full or nearly so."),
     FindingType("GPU_DRIVER_HUNG", Severity.CRITICAL, "A call into NVIDIA's driver does not return."),
     FindingType("GPU_DRIVER_FAILED", Severity.CRITICAL, "NVIDIA's driver does not start or fit the node's software."),
+    FindingType("GPU_DIAG_FAILED", Severity.CRITICAL, "A vendor's own diagnostics failed a GPU."),
     FindingType("GPU_MISSING", Severity.CRITICAL, "Fewer GPUs answer than the node has."),
     FindingType("GPU_LOST", Severity.CRITICAL, "A GPU no longer answers, or the driver wants it reset."),
     FindingType("GPU_ECC_UNCORRECTED", Severity.CRITICAL, "A GPU's memory had errors that ECC could not correct."),

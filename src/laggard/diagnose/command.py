@@ -6,27 +6,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from laggard import wire
 from laggard.diagnose.describe import diagnosis_lines, render_diagnosis, terminal_columns
 from laggard.diagnose.document import Diagnosis, FileResult
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.formats import FORMATS
 from laggard.diagnose.input_file import InputFile
-from laggard.diagnose.unknown_format import what_is_known
+from laggard.diagnose.origin import named, without_repeats
+from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, recognise
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
 from laggard.terminal.output import show_or_write
 from laggard.terminal.progress import Progress, size_text
 from laggard.text.words import counted
 
-_FORMAT_NAMES = ", ".join(file_format.name for file_format in FORMATS)
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        f"Files are recognised by their content, plain, gzip or zstd: {_FORMAT_NAMES}. Give all files of one machine "
+        f"Files are recognised by their content, plain, gzip or zstd: {FORMAT_NAMES}. Give all files of one machine "
         "or one job in one call: they explain each other. Of a large log the beginning and the end are read. Exit "
         "status: 0 nothing wrong, 1 something wrong was found, 2 could not tell, 64 wrong usage."
     )
@@ -50,9 +48,9 @@ def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Di
     for each of these, and never held beside another's. Raises UsageError for what is no file."""
     progress = progress or Progress()
     progress.begin(f"recognising {counted(len(files), 'file')}")
-    recognised = [_recognise(file) for file in files]
+    recognised = [part for file in files for part in recognise(file)]
     hardware = _merge_hardware(file.hardware for file in recognised)
-    _begin_judging(files, progress)
+    _begin_judging([part.file for part in recognised], progress)
     results: list[FileResult] = []
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
@@ -62,6 +60,7 @@ def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Di
         findings += judgement.findings
         if judgement.facts:
             facts[file.file.path] = judgement.facts
+    findings = without_repeats(findings)
     return Diagnosis(_verdict(results, findings), tuple(results), tuple(findings), facts)
 
 
@@ -70,25 +69,6 @@ def _begin_judging(files: Sequence[InputFile], progress: Progress) -> None:
     progress.begin(f"judging {size_text(size_bytes)}", size_bytes)
     for file in files:
         file.count = progress.add
-
-
-class _RecognisedFile(NamedTuple):
-    file: InputFile
-    format: FileFormat | None
-    hardware: KnownHardware
-    problem: str
-    """The reason why the format judges only a part of the file; or, without a format, everything that is known of the
-    file."""
-
-
-def _recognise(file: InputFile) -> _RecognisedFile:
-    content = file.read()
-    file_format = next((each for each in FORMATS if content.text and each.recognise(content)), None)
-    if file_format is None:
-        known = "; ".join(filter(None, (what_is_known(content, _FORMAT_NAMES), content.problem)))
-        return _RecognisedFile(file, None, KnownHardware(), known)
-    problem = content.problem if file_format.end_matters else content.problem_of_the_beginning
-    return _RecognisedFile(file, file_format, file_format.read_hardware(content), problem)
 
 
 def _merge_hardware(shown: Iterable[KnownHardware]) -> KnownHardware:
@@ -100,14 +80,15 @@ def _merge_hardware(shown: Iterable[KnownHardware]) -> KnownHardware:
     return KnownHardware(gpus, rdma)
 
 
-def _judgements(files: Sequence[_RecognisedFile], hardware: KnownHardware) -> Iterator[FileJudgement]:
+def _judgements(files: Sequence[RecognisedFile], hardware: KnownHardware) -> Iterator[FileJudgement]:
     """Yields one judgement for each file. Files that are parts of one whole are judged with the first of them."""
     judged: set[str] = set()
     for file, file_format, _, _ in files:
         if file_format is None:
             yield FileJudgement()
         elif file_format.judge_together is None:
-            yield file_format.judge(file.read(), hardware)
+            content = file.read()
+            yield named(file_format.judge(content, hardware), content)
         elif file_format.name in judged:
             yield FileJudgement()
         else:
@@ -115,7 +96,7 @@ def _judgements(files: Sequence[_RecognisedFile], hardware: KnownHardware) -> It
             yield file_format.judge_together(_contents(files, file_format), hardware)
 
 
-def _contents(files: Iterable[_RecognisedFile], file_format: FileFormat) -> Iterator[FileContent]:
+def _contents(files: Iterable[RecognisedFile], file_format: FileFormat) -> Iterator[FileContent]:
     return (other.file.read() for other in files if other.format is file_format)
 
 

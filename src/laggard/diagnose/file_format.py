@@ -33,3 +33,5 @@ class FileFormat(NamedTuple):
     """Judges all files of this format at once, where they are parts of one whole."""
     end_matters: bool = False
     """True: a file is judged by its end too, as logs are; False: by its beginning alone."""
+    holds_others: bool = False
+    """True: a file of it may hold prompts of terminals and heads of machines, and is a whole all the same."""

@@ -7,17 +7,20 @@ from typing import Final
 from laggard.diagnose.deepspeed import DEEPSPEED_CONFIG
 from laggard.diagnose.environment import ENVIRONMENT
 from laggard.diagnose.file_format import FileFormat
+from laggard.diagnose.gpu_tools.smi import NVIDIA_SMI_TABLE
 from laggard.diagnose.inspector import INSPECTOR_LOG, INSPECTOR_METRICS
 from laggard.diagnose.job_log import JOB_LOG, TRAINING_OUTPUT
 from laggard.diagnose.kernel_log import FILE_SYSTEM_LOG, KERNEL_LOG
 from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nccl_tests import NCCL_TESTS
-from laggard.diagnose.nvidia_smi import NVIDIA_SMI
+from laggard.diagnose.nvidia_smi import NVIDIA_SMI, NVIDIA_SMI_TEXT
 from laggard.diagnose.tuner_table import TUNER_TABLE
 
 FORMATS: Final[tuple[FileFormat, ...]] = (
     NVIDIA_SMI,
+    NVIDIA_SMI_TEXT,
+    NVIDIA_SMI_TABLE,
     DEEPSPEED_CONFIG,
     INSPECTOR_LOG,
     INSPECTOR_METRICS,

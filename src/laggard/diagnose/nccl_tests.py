@@ -46,4 +46,4 @@ def _facts(output: TestsOutput) -> dict[str, object]:
     }
 
 
-NCCL_TESTS = FileFormat("nccl-tests", recognise, judge)
+NCCL_TESTS = FileFormat("nccl-tests", recognise, judge, holds_others=True)
