@@ -24,6 +24,10 @@ ELSEWHERE: Final = {
     **{code: "`laggard diagnose` (tuner tables)" for code in ("NCCL_TUNER_ONE_CHANNEL", "NCCL_TUNER_TABLE")},
     "RANK_LATE": "`laggard diagnose` (NCCL Inspector's logs)",
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
+    "HOST_MEMORY_LOW": "`laggard diagnose` (free, numactl -H, Slurm's nodes)",
+    "NODE_DRAINED": "`laggard diagnose` (Slurm's nodes)",
+    "POD_NOT_STARTED": "`laggard diagnose` (Kubernetes' pods and events)",
+    "TEST_MEASURED_NOTHING": "`laggard diagnose` (nccl-tests)",
     **{kind.code: "`laggard diagnose` (job logs)" for kind in FINDINGS if kind.code.startswith("JOB_")},
     **{code: "active probes" for code in ("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT")},
 }

@@ -58,7 +58,8 @@ def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Di
     facts: dict[str, Any] = {}
     for file, judgement in zip(recognised, _judgements(recognised, hardware), strict=True):
         unknown = "; ".join(filter(None, (judgement.unknown, file.problem)))
-        results.append(FileResult(file.file.path, file.format.name if file.format else None, unknown))
+        kind = ", ".join(file_format.name for file_format in file.formats) or None
+        results.append(FileResult(file.file.path, kind, unknown))
         findings += judgement.findings
         if judgement.facts:
             facts[file.file.path] = judgement.facts
@@ -74,7 +75,8 @@ def _begin_judging(files: Sequence[InputFile], progress: Progress) -> None:
 
 class _RecognisedFile(NamedTuple):
     file: InputFile
-    format: FileFormat | None
+    formats: tuple[FileFormat, ...]
+    """The formats that the file is judged as: several where it is a paste of several tools' output."""
     hardware: KnownHardware
     problem: str
     """The reason why the format judges only a part of the file; or, without a format, everything that is known of the
@@ -83,12 +85,27 @@ class _RecognisedFile(NamedTuple):
 
 def _recognise(file: InputFile) -> _RecognisedFile:
     content = file.read()
-    file_format = next((each for each in FORMATS if content.text and each.recognise(content)), None)
-    if file_format is None:
+    formats = _formats_of(content) if content.text else ()
+    if not formats:
         known = "; ".join(filter(None, (what_is_known(content, _FORMAT_NAMES), content.problem)))
-        return _RecognisedFile(file, None, KnownHardware(), known)
-    problem = content.problem if file_format.end_matters else content.problem_of_the_beginning
-    return _RecognisedFile(file, file_format, file_format.read_hardware(content), problem)
+        return _RecognisedFile(file, (), KnownHardware(), known)
+    end_matters = any(file_format.end_matters for file_format in formats)
+    problem = content.problem if end_matters else content.problem_of_the_beginning
+    hardware = _merge_hardware(file_format.read_hardware(content) for file_format in formats)
+    return _RecognisedFile(file, formats, hardware, problem)
+
+
+def _formats_of(content: FileContent) -> tuple[FileFormat, ...]:
+    """Returns each format that shares its texts and recognises the file, and the first of the others that does."""
+    formats: list[FileFormat] = []
+    alone = False
+    for each in FORMATS:
+        if alone and not each.shares:
+            continue
+        if not (each.fallback and formats) and each.recognise(content):
+            formats.append(each)
+            alone |= not each.shares
+    return tuple(formats)
 
 
 def _merge_hardware(shown: Iterable[KnownHardware]) -> KnownHardware:
@@ -103,20 +120,39 @@ def _merge_hardware(shown: Iterable[KnownHardware]) -> KnownHardware:
 def _judgements(files: Sequence[_RecognisedFile], hardware: KnownHardware) -> Iterator[FileJudgement]:
     """Yields one judgement for each file. Files that are parts of one whole are judged with the first of them."""
     judged: set[str] = set()
-    for file, file_format, _, _ in files:
-        if file_format is None:
-            yield FileJudgement()
-        elif file_format.judge_together is None:
-            yield file_format.judge(file.read(), hardware)
-        elif file_format.name in judged:
-            yield FileJudgement()
-        else:
-            judged.add(file_format.name)
-            yield file_format.judge_together(_contents(files, file_format), hardware)
+    for file in files:
+        yield _merged(_judgement(file, each, files, hardware, judged) for each in file.formats)
+
+
+def _judgement(
+    file: _RecognisedFile,
+    file_format: FileFormat,
+    files: Sequence[_RecognisedFile],
+    hardware: KnownHardware,
+    judged: set[str],
+) -> FileJudgement:
+    """Judges a file as one of its formats. `judged`: the formats whose files were all judged; one is added to it."""
+    if file_format.judge_together is None:
+        return file_format.judge(file.file.read(), hardware)
+    if file_format.name in judged:
+        return FileJudgement()
+    judged.add(file_format.name)
+    return file_format.judge_together(_contents(files, file_format), hardware)
+
+
+def _merged(judgements: Iterable[FileJudgement]) -> FileJudgement:
+    findings: list[Finding] = []
+    facts: dict[str, Any] = {}
+    unknown: list[str] = []
+    for judgement in judgements:
+        findings += (found for found in judgement.findings if found not in findings)
+        facts |= judgement.facts
+        unknown.append(judgement.unknown)
+    return FileJudgement(tuple(findings), facts, "; ".join(filter(None, unknown)))
 
 
 def _contents(files: Iterable[_RecognisedFile], file_format: FileFormat) -> Iterator[FileContent]:
-    return (other.file.read() for other in files if other.format is file_format)
+    return (other.file.read() for other in files if file_format in other.formats)
 
 
 def _verdict(files: Sequence[FileResult], findings: Sequence[Finding]) -> Verdict:

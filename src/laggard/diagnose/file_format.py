@@ -33,3 +33,7 @@ class FileFormat(NamedTuple):
     """Judges all files of this format at once, where they are parts of one whole."""
     end_matters: bool = False
     """True: a file is judged by its end too, as logs are; False: by its beginning alone."""
+    shares: bool = False
+    """True: a text may hold other things beside this, as a paste of several tools does, and is judged as each."""
+    fallback: bool = False
+    """True: a text is of this format only where it is of no other one: its lines are everyday ones."""

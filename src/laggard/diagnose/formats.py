@@ -14,6 +14,7 @@ from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nccl_tests import NCCL_TESTS
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI
+from laggard.diagnose.pastes.tools import TOOL_OUTPUTS
 from laggard.diagnose.tuner_table import TUNER_TABLE
 
 FORMATS: Final[tuple[FileFormat, ...]] = (
@@ -24,6 +25,7 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     TUNER_TABLE,
     NCCL_TESTS,
     LSPCI,
+    *TOOL_OUTPUTS,
     KERNEL_LOG,
     JOB_LOG,
     NCCL_LOG,

@@ -77,6 +77,12 @@ def recognise_training(content: FileContent) -> bool:
 
 JOB_LOG = FileFormat("job log", recognise, judge, nccl_log.read_hardware, judge_together, end_matters=True)
 TRAINING_OUTPUT = FileFormat(
-    "training output", recognise_training, judge, nccl_log.read_hardware, judge_together, end_matters=True
+    "training output",
+    recognise_training,
+    judge,
+    nccl_log.read_hardware,
+    judge_together,
+    end_matters=True,
+    fallback=True,
 )
 """A job's output that names no rank and no failure: last of all, since the words are everyday ones."""
