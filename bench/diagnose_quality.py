@@ -61,6 +61,7 @@ KINDS_OF_CODES: Final[Mapping[str, tuple[str, ...]]] = {
     "PCIE": ("pcie", "gpu_hardware"),
     "RING": ("gpu_hardware", "fabric", "pcie", "network"),
     "ACS": ("config", "pcie"),
+    "TCP": ("nccl_setup", "network"),
     "TEST": ("measured_nothing", "config"),
     "HOST": ("host_out_of_memory", "memory_hardware"),
     "NODE": ("scheduler", "filesystem", "hang"),

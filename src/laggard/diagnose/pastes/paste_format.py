@@ -54,7 +54,7 @@ def paste_format(
             elif isinstance(item, Fact):
                 facts[f"{host}: {item.name}" if host else item.name] = item.value
             elif len(findings) < _MAX_FINDINGS:
-                findings.append(_on_host(item, host))
+                findings.append(on_host(item, host))
         return FileJudgement(tuple(findings), facts, "; ".join(list(lacks)[:4]))
 
     return FileFormat(name, recognise, judge, shares=True)
@@ -71,5 +71,6 @@ def _items(
         yield "", item
 
 
-def _on_host(found: Finding, host: str) -> Finding:
+def on_host(found: Finding, host: str) -> Finding:
+    """Returns the finding with its host in the evidence; unchanged where no host is known."""
     return msgspec.structs.replace(found, evidence={"host": host, **found.evidence}) if host else found

@@ -50,6 +50,12 @@ def sections_of(text: str) -> tuple[Section, ...]:
     return tuple(Section(host, "", "\n".join(rest)) for host, rest in by_host) if by_host else _by_prompt(lines)
 
 
+def only_host(text: str) -> str:
+    """Returns the host that all of a text comes from; empty: none is named, or several are."""
+    hosts = {section.host for section in sections_of(text) if section.host}
+    return hosts.pop() if len(hosts) == 1 else ""
+
+
 def parts_of(head: re.Pattern[str], text: str, most: int = 256) -> list[tuple[re.Match[str], str]]:
     """Returns each match of `head` with the text from it to the next one."""
     heads = [match for _, match in zip(range(most), head.finditer(text), strict=False)]
