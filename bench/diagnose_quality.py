@@ -64,6 +64,13 @@ KINDS_OF_CODES: Final[Mapping[str, tuple[str, ...]]] = {
     "P2P": ("fabric", "gpu_hardware"),
     "RDMA": _NETWORK,
     "PCIE": ("pcie", "gpu_hardware"),
+    "RING": ("gpu_hardware", "fabric", "pcie", "network"),
+    "ACS": ("config", "pcie"),
+    "TCP": ("nccl_setup", "network"),
+    "TEST": ("measured_nothing", "config"),
+    "HOST": ("host_out_of_memory", "memory_hardware"),
+    "NODE": ("scheduler", "filesystem", "hang"),
+    "POD": ("scheduler", "launcher", "driver", "config"),
     "NCCL": ("nccl_setup", "config", "network"),
 }
 """The kinds of truths that a finding may be of, by its code or by the code's first word."""

@@ -71,6 +71,10 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("NUMA_MISMATCH", Severity.WARNING, "A GPU and its nearest NIC are on different processors."),
     FindingType("CPU_AFFINITY", Severity.WARNING, "The CPUs that jobs may use do not reach the GPUs' NUMA nodes."),
     FindingType("HUGE_SWAP", Severity.WARNING, "The machine swaps to disk: its memory was or is short."),
+    FindingType(
+        "HOST_MEMORY_LOW", Severity.CRITICAL, "The host's memory is used up, or less than the host should have."
+    ),
+    FindingType("NODE_DRAINED", Severity.CRITICAL, "The scheduler gives a node no jobs, for a fault of it."),
     FindingType("MOUNT_HUNG", Severity.CRITICAL, "A network file system does not answer."),
     FindingType("NCCL_ENV_UNKNOWN", Severity.WARNING, "An NCCL variable that nothing reads: most often a typo."),
     FindingType("NCCL_ENV_HARMFUL", Severity.WARNING, "An NCCL variable switches a fast path off or is dangerous."),
@@ -87,6 +91,7 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("DEEPSPEED_CONFIG", Severity.WARNING, "A DeepSpeed configuration contradicts itself."),
     FindingType("RING_SLOW", Severity.CRITICAL, "An all-reduce is slower than its peers'."),
     FindingType("RING_FAILED", Severity.CRITICAL, "An all-reduce failed or gave wrong results."),
+    FindingType("TEST_MEASURED_NOTHING", Severity.WARNING, "A test of collectives ran on single ranks."),
     FindingType("MACHINE_CHECK", Severity.CRITICAL, "The CPU or the host's memory reports hardware errors."),
     FindingType("KERNEL_FAULT", Severity.CRITICAL, "The kernel panicked, crashed, or hangs on a CPU or in a process."),
     FindingType("DISK_FAILED", Severity.CRITICAL, "A local disk, its array or its file system failed."),
@@ -105,6 +110,7 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("JOB_DISK_FULL", Severity.CRITICAL, "A rank could not write: no room, or no quota."),
     FindingType("JOB_STORAGE_ERROR", Severity.CRITICAL, "A file system failed while a rank used it."),
     FindingType("JOB_RENDEZVOUS_FAILED", Severity.CRITICAL, "The ranks did not find each other at the start."),
+    FindingType("POD_NOT_STARTED", Severity.CRITICAL, "Kubernetes cannot start a pod, or took it off its node."),
     FindingType("JOB_NAN_LOSS", Severity.CRITICAL, "The loss became NaN."),
     FindingType("JOB_EXCEPTION", Severity.CRITICAL, "The program of a rank raised an exception."),
     FindingType("RANK_LATE", Severity.WARNING, "A rank is regularly the last to come to its job's collectives."),

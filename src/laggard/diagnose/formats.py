@@ -15,6 +15,7 @@ from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nccl_tests import NCCL_TESTS
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI, NVIDIA_SMI_TEXT
+from laggard.diagnose.pastes.tools import TOOL_OUTPUTS
 from laggard.diagnose.tuner_table import TUNER_TABLE
 
 FORMATS: Final[tuple[FileFormat, ...]] = (
@@ -27,6 +28,7 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     TUNER_TABLE,
     NCCL_TESTS,
     LSPCI,
+    *TOOL_OUTPUTS,
     KERNEL_LOG,
     FILE_SYSTEM_LOG,
     JOB_LOG,

@@ -86,5 +86,6 @@ TRAINING_OUTPUT = FileFormat(
     judge_together,
     end_matters=True,
     holds_others=True,
+    fallback=True,
 )
 """A job's output that names no rank and no failure: last of all, since the words are everyday ones."""
