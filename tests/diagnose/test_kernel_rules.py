@@ -33,7 +33,7 @@ AER = "PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"
 def log(*messages: str, apart: float = 60.0) -> str:
     """A log as dmesg prints it: the lines after a record's first are indented and have no time."""
     rows = (
-        f"[{100 + place * apart:12.6f}] " + text.replace("\n", "\n" + " " * 15) for place, text in enumerate(messages)
+        f"[{1000 + place * apart:12.6f}] " + text.replace("\n", "\n" + " " * 15) for place, text in enumerate(messages)
     )
     return BOOT + "".join(f"{row}\n" for row in rows)
 
@@ -140,6 +140,7 @@ def test_a_load_of_the_same_start_closes_nothing() -> None:
 
 def test_a_port_that_never_had_a_cable_is_quiet_and_one_that_lost_it_is_not() -> None:
     start = f"{MLX}firmware version: 28.39.1002"
+    assert found(f"[    2.962781] {UNPLUGGED}\n") == []
     assert found(log(start, UNPLUGGED, apart=1)) == []
     assert found(log(start, PLUGGED, UNPLUGGED, apart=1)) != []
     assert found(log(start, UNPLUGGED, apart=7200)) != []

@@ -11,6 +11,7 @@ import msgspec
 from laggard.diagnose import kernel_findings
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.kernel.accelerator_rules import GSP_XIDS, SOME_GSP
 from laggard.diagnose.kernel.corrected_storm import CorrectedStorms
 from laggard.diagnose.kernel.judge import RuleJudge
 from laggard.diagnose.kernel.lines import KERNEL, LogLine, is_bare, read_line
@@ -115,7 +116,11 @@ def _without_repeats(findings: Iterable[Finding]) -> list[Finding]:
     """Returns for each device and code one finding, the gravest: several tables know some of the records. An Xid is
     one by its number."""
     kept: dict[tuple[object, ...], Finding] = {}
-    for each in findings:
+    listed = list(findings)
+    named = any(each.evidence.get("xid") in GSP_XIDS for each in listed)
+    for each in listed:
+        if named and each.device == SOME_GSP:  # an Xid names the GPU
+            continue
         key = (each.code, each.device, each.evidence.get("xid"), each.evidence.get("sxid"))
         if key not in kept or (kept[key].severity is not Severity.CRITICAL and each.severity is Severity.CRITICAL):
             kept[key] = each

@@ -12,6 +12,9 @@ from typing import Final
 from laggard.diagnose.kernel.rule import ADDRESS, CRITICAL, WARNING, KernelRule, rule
 
 _LOADED: Final = r"NVRM: loading NVIDIA UNIX"
+SOME_GSP: Final = "a GPU's firmware (GSP)"
+"""The device of findings whose records name no GPU."""
+GSP_XIDS: Final = frozenset((119, 120))
 _START_SECONDS: Final = 10.0
 _REBOOT: Final = "Drain the node and reboot it; a GPU that fails again has to be reseated or replaced."
 _REPLACE: Final = "Drain the node and restart it; a GPU that reports this again has to be replaced."
@@ -70,10 +73,10 @@ NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
     rule("GSP", r"NVRM: (?!Xid).*?(?:waiting for RPC response from GPU(?P<gpu>\d+)|GSP (?:heartbeat|task).{0,40}[Tt]im"
          r"|Heartbeat.{0,20}GSP|RPC timeout|(?:cannot proceed with|[Ff]ailed to) boot(?:ing)? GSP"
          r"|GSP-\w+ reported an error)",
-         "GPU_LOST", CRITICAL, "a GPU's firmware (GSP)", "gives no answer to the driver",
+         "GPU_LOST", CRITICAL, SOME_GSP, "gives no answer to the driver",
          "Drain the node and reset the GPU or reboot; if it comes back, update the driver.", _NVIDIA, _LOADED),
     rule("GSP", r"NVRM: GPU(?:\d+| at PCI:\S+)? (?:GSP RPC buffer contains|RPC history)", "GPU_LOST", CRITICAL,
-         "a GPU's firmware (GSP)", "gave no answer to the driver, which dumped its calls",
+         SOME_GSP, "gave no answer to the driver, which dumped its calls",
          "Drain the node and reset the GPU or reboot; if it comes back, update the driver.", _NVIDIA, _LOADED),
     rule("GSP RPC error", r"NVRM: Rate limiting GSP RPC error prints for GPU at PCI:(?P<device>[0-9a-f:]{10,13})",
          "GPU_LOST", CRITICAL, "GPU {device}.0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -14,7 +15,10 @@ _NAMES: Final = {"nvidia": "GPU", "amdgpu": "GPU", "habanalabs": "Gaudi", "nvme"
 _OF_DRIVER = re.compile(
     r"^(nvidia|amdgpu|habanalabs|mlx5_core|mlx4_core|bnxt_en|ice|nvme)(?: nvme\d+: pci function)? ([0-9a-f:.]{12})\b"
 )
-_NIC_STARTED = re.compile(r"^mlx5_core ([0-9a-f:.]{12}): (?:firmware version: |.*module \d+, Cable (plugged))")
+_NIC_STARTED = re.compile(
+    r"^mlx5_core ([0-9a-f:.]{12}): (?:.*module \d+, Cable (plugged)|"
+    r"firmware version: |.*available PCIe bandwidth|E-Switch: Total vports|Rate limit: )"
+)
 _ADDRESS = re.compile(r"(?:[0-9a-f]{0,4}?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
@@ -28,16 +32,14 @@ class Devices:
     def note(self, record: LogLine) -> None:
         if len(self._drivers) < _MAX_DEVICES and (found := _OF_DRIVER.match(record.text)):
             self._drivers[found[2]] = found[1]
-        if found := _NIC_STARTED.match(record.text):
-            if found[2]:
-                self._started.pop(found[1], None)
-            elif len(self._started) < _MAX_DEVICES:
-                self._started[found[1]] = record.seconds
+        found = _NIC_STARTED.match(record.text)
+        if found and (len(self._started) < _MAX_DEVICES or found[1] in self._started):
+            self._started[found[1]] = -math.inf if found[2] else record.seconds
 
     def is_starting(self, address: str, seconds: float | None) -> bool:
         """Whether the NIC's driver was started just before, and has seen no cable since."""
         if address not in self._started:
-            return False
+            return seconds is not None and seconds <= _START_SECONDS  # after boot; dates are larger
         started = self._started[address]
         return started is None or seconds is None or seconds - started <= _START_SECONDS
 

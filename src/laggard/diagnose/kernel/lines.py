@@ -26,7 +26,8 @@ _RAW = re.compile(r"<(\d{1,3})>(?:1 )?")
 _FOUND_IN = re.compile(r"(?:/[^\s:]{1,200}|[\w.-]{1,80}\.log[\w.-]{0,20}):(?:\d{1,9}:)?(?=[A-Z\[\d<])")  # grep
 _FROM_HOST = re.compile(r"([\w.-]{1,64}): (?=\[ *[\d+A-Z]|[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d)")  # pdsh
 _BRACKET = re.compile(
-    r"\[([A-Z][a-z]{2}[A-Za-z \d]{1,8} [\d:]{5,8}(?: \d{4})?| *\+?\d{1,10}\.\d{1,9})(?: *< *[\d.]+ *>)?\] ?"
+    r"\[((?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} ?[ \d]?\d [\d:]{5,8}(?: \d{4})?| *\+?\d{1,10}\.\d{1,9})"
+    r"(?: *< *[\d.]+ *>)?\] ?"
 )
 _CALLER = re.compile(r"\[ *[TC]\d+ *\] ?")
 _ISO_OF_DMESG = re.compile(r"(\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d) ")

@@ -33,7 +33,8 @@ _BENIGN: Final = re.compile(
     r"|Machine check events logged|Thermal monitoring|temperature|using \d+ MCE banks"
     r"|PCIe Bus Error|error status/mask|: +\[ ?\d+\] \w"
     # NICs
-    r"|port_module|Port module event|Supported tc|Rate limit|E-Switch|mlx5e?_\w+: .*not supported|FTE|Total vports"
+    r"|port_module|mlx5_cmd_out_err|cmd_err|cq_err_event|Recovered \d+ EQEs|maximal mount count"
+    r"|Port module event|Supported tc|Rate limit|E-Switch|mlx5e?_\w+: .*not supported|FTE|Total vports"
     r"|PTP|flow steering|IPsec|health recovery|PCIe slot|MPFS|hwmon|lag map|Shared FDB|mlx5_core \S+ \S+: Link"
     # Disks and file systems
     r"|SUBNQN field|poll queues|Shutdown timeout|Abort status: 0x0|supports timestamps|re-mounted|errors=remount-ro"
