@@ -110,7 +110,7 @@ def _judge(name: str, state: str, body: str) -> Iterator[Finding]:
         code,
         device if service.pattern else f"{name}.service",
         f"does not run ({state}){reason}",
-        evidence={"host": lines[0]["host"] if lines else None, "said": said[-_MAX_TOLD_LINES:]},
+        evidence={"host": lines[0]["host"] if lines else None, "said": said[-_MAX_TOLD_LINES:] or None},
         fix=fix,
         commands=(f"journalctl -b -u {name}", f"systemctl restart {name}", "cat /proc/driver/nvidia/version"),
         severity=severity,
