@@ -64,7 +64,6 @@ KINDS_OF_CODES: Final[Mapping[str, tuple[str, ...]]] = {
     "P2P": ("fabric", "gpu_hardware"),
     "RDMA": _NETWORK,
     "PCIE": ("pcie", "gpu_hardware"),
-    "RING": ("gpu_hardware", "fabric", "pcie", "network"),
     "ACS": ("config", "pcie"),
     "TCP": ("nccl_setup", "network"),
     "TEST": ("measured_nothing", "config"),
@@ -109,10 +108,15 @@ def judge(truth: Mapping[str, Any], diagnosis: Diagnosis) -> Judged:
     lacks = [
         *([] if not truth["ranks"] or accused else [f"rank {truth['ranks']}"]),
         *(host for host in truth["hosts"][:1] if host.casefold() not in text),
-        *(device for device in truth["devices"][:1] if device.casefold() not in text),
+        *(device for device in truth["devices"][:1] if not names(device, text)),
         *([] if not truth["must_say"] or says(truth["must_say"], text) else [f"one of {truth['must_say']}"]),
     ]
     return Judged("partly", f"lacks {', '.join(lacks)}") if lacks else Judged("right", "")
+
+
+def names(device: str, text: str) -> bool:
+    """Whether the text names the device: `GPU 5` is how GPU5 of a truth is written."""
+    return device.casefold() in text or re.sub(r"^gpu(?=\d)", "gpu ", device.casefold()) in text
 
 
 def fits(found: Finding, truth: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 _MAX_CHARACTERS: Final = 64 << 20
 _MAX_GPUS: Final = 1024
 _MAX_DEPTH: Final = 12
-_GPU = re.compile(r"GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
+_GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _LINE = re.compile(r"( *)([A-Za-z][\w .()/#-]{0,80}?) *(?::(?: (.*))?)?$")
 _DRIVER = re.compile(r"^Driver Version +: +([\w.]+)", re.MULTILINE)
 _REASONS: Final = ("clocks_event_reasons", "clocks_throttle_reasons")

@@ -138,6 +138,13 @@ def test_the_node_that_has_one_gpu_less_than_the_others_is_found(form: object) -
     assert [(each.code, each.evidence["host"]) for each in missing] == [("GPU_MISSING", "gpu-2")]
 
 
+def test_one_line_a_node_is_enough() -> None:
+    lines = "".join(
+        f"gpu-{n}: No devices were found\n" if n == 3 else f"gpu-{n}: GPU 0: X (UUID: G)\n" for n in range(9)
+    )
+    assert [each.evidence["host"] for each in diagnose_text(lines).findings] == ["gpu-3"]
+
+
 def test_nodes_of_other_kinds_are_not_compared() -> None:
     other = HEAD + "".join(rows(number, f"0{number}", name="NVIDIA L4") for number in range(4))
     assert not diagnose_text(heads("a", table(*range(8))) + heads("b", other)).findings
@@ -209,6 +216,11 @@ GPU 00000000:BA:00.0
         ("Current                   : 16x", "Current                   : 8x", "PCIE_LINK_DEGRADED"),
         ("Current                   : 5", "Current                   : 1", "PCIE_LINK_DEGRADED"),
         ("Completed", "In Progress", "FABRIC_NOT_READY"),
+        ("    Retired Pages", "        Aggregate\n            SRAM Threshold Exceeded : Yes\n    Retired Pages",
+         "GPU_ECC_UNCORRECTED"),
+        ("    Retired Pages", "        TPC Repair Pending : Yes\n    Retired Pages", "GPU_ROW_REMAP_PENDING"),
+        ("    Temperature", "    A : Unknown Error\n    B : Unknown Error\n    C : Unknown Error\n    Temperature",
+         "GPU_LOST"),
         ("Action                   : None", "Action                   : Reset", "GPU_LOST"),
     ],
 )  # fmt: skip
@@ -222,6 +234,11 @@ def test_a_link_of_an_idle_gpu_or_of_a_guest_is_no_fault() -> None:
     idle = QUERY.replace(": 99 %", ": 0 %").replace("Current                   : 5", "Current                   : 1")
     guest = QUERY.replace("16x", "Unknown").replace("Host Max                  : 5", "Host Max                  : N/A")
     assert not diagnose_text(idle).findings and not diagnose_text(guest).findings
+
+
+def test_a_gpu_without_a_handle_among_those_of_nvidia_smi_q_is_found() -> None:
+    line = "Unable to determine the device handle for GPU 0000:5D:00.0: GPU is lost.  Reboot the system\n"
+    assert found(diagnose_text(QUERY + line)) == [("GPU_LOST", "GPU 0000:5d:00.0")]
 
 
 def test_what_grep_left_of_it_is_read() -> None:

@@ -65,6 +65,8 @@ class FileContent:
     @cached_property
     def text(self) -> str:
         """The beginning as text. What is no text in it is replaced."""
+        if self._beginning[:2] not in _MARKS:  # a decoder that is incremental makes one copy more
+            return self._beginning.decode(errors="replace").removeprefix("\ufeff")
         return self._decoder().decode(self._beginning, not self._end).removeprefix("\ufeff")
 
     @property

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.gpu_tools.smi_log_findings import judge_log
+from laggard.diagnose.gpu_tools.smi_messages import judge_messages
 from laggard.diagnose.parts.terminal import without_colours
 from laggard.model import Finding, Verdict
 from laggard.probes.host.host import Host
@@ -22,7 +23,8 @@ from laggard.probes.registry import PROBES
 from laggard.probes.runner.worker import observe
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_MAX_TEXT_CHARACTERS: Final = 1 << 18
+_MAX_CHARACTERS: Final = 8 << 20
+_SAMPLE_CHARACTERS: Final = 1 << 18
 _PROBES: Final = (
     "gpu_lost",
     "gpu_ecc",
@@ -41,7 +43,7 @@ def recognise(content: FileContent) -> bool:
 
 
 def recognise_text(content: FileContent) -> bool:
-    return is_text(content.text[:_MAX_TEXT_CHARACTERS])
+    return is_text(content.text[:_SAMPLE_CHARACTERS])
 
 
 def read_hardware(content: FileContent) -> KnownHardware:
@@ -63,7 +65,9 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
 
 
 def judge_text(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return _judge(_parse_text(content))
+    judged = _judge(_parse_text(content))
+    messages = judge_messages(without_colours(content.text[:_MAX_CHARACTERS]))
+    return judged._replace(findings=(*messages, *judged.findings))
 
 
 def _parse_text(content: FileContent) -> ElementTree.Element:

@@ -28,19 +28,22 @@ class RecognisedFile(NamedTuple):
 def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:
     """Returns the file; or those of its parts that are of a known format, where one of them is the output of a tool.
     What a job prints may hold prompts and heads too, and is one whole."""
-    parts = parts_of(file)
-    known = tuple(part for part in map(_recognise, parts.files) if part.formats)
+    content = file.read()
+    parts = parts_of(file, content)
+    whole = None if parts.is_archive else _recognise(file, content)
+    if whole and whole.formats and all(file_format.shares for file_format in whole.formats):
+        return (whole,)  # its readers know prompts, and the commands behind them, themselves
+    known = tuple(found for part in parts.files if (found := _recognise(part, part.read())).formats)
     if parts.is_archive:
         told = parts.problem or ("" if known else f"none of its {len(parts.files)} files is of a known format")
         rest = RecognisedFile(file, (), KnownHardware(), f"is a tar archive: {told}") if told else None
         return (*known, *((rest,) if rest else ()))
     if any(not file_format.holds_others for part in known for file_format in part.formats):
         return known
-    return (_recognise(file),)
+    return (whole or _recognise(file, content),)
 
 
-def _recognise(file: InputFile) -> RecognisedFile:
-    content = file.read()
+def _recognise(file: InputFile, content: FileContent) -> RecognisedFile:
     formats = _formats_of(content) if content.text else ()
     if not formats:
         known = "; ".join(filter(None, (what_is_known(content, FORMAT_NAMES), content.problem)))

@@ -1,5 +1,7 @@
 """`laggard diagnose`: nccl-tests in its forms, and lspci without registers."""
 
+# ruff: noqa: E501  (tools print long lines)
+
 from __future__ import annotations
 
 import pytest

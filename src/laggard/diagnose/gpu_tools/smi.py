@@ -17,6 +17,7 @@ from laggard.diagnose.parts.terminal import without_colours
 from laggard.model import Finding
 
 _MAX_CHARACTERS: Final = 4 << 20
+_SAMPLE_CHARACTERS: Final = 1 << 18
 _MAX_MESSAGE_LINES: Final = 60
 _MIN_SHARE: Final = 0.6
 _LISTED = re.compile(r"^GPU (\d{1,4}): .{1,120}\(UUID: ", re.MULTILINE)
@@ -31,7 +32,7 @@ class _Output(NamedTuple):
 
 def recognise(content: FileContent) -> bool:
     """Returns whether a table is most of the text, or every line is a message that nvidia-smi prints."""
-    text = without_colours(content.text[:_MAX_CHARACTERS])
+    text = without_colours(content.text[:_SAMPLE_CHARACTERS])
     lines = [line for line in text.splitlines() if line.strip() and not _DATE.match(line)]
     known = sum(1 for line in lines if line.startswith(("|", "+")) or LINE.search(line[:400]))
     if HEAD.search(text):

@@ -1,4 +1,5 @@
-"""Findings from what `nvidia-smi -q` has beside NVML's values: PCIe links, and pages that wait to be retired. Pure.
+"""Findings from what `nvidia-smi -q` has beside NVML's values: PCIe links, pages that wait to be retired, errors in the
+place of values. Pure.
 
 A link's generation is lower while the GPU is idle, to save power, and its width is not. In a virtual machine the host's
 end is not shown, and neither is judged.
@@ -16,6 +17,8 @@ from laggard.probes.nvml.model import Gpu, Nvml
 from laggard.probes.probe import finding
 
 _MIN_BUSY_PERCENT: Final = 20
+_MIN_FAILED_READINGS: Final = 3
+_ERRORS: Final = frozenset({"Unknown Error", "ERR!"})
 _LINK: Final = "pci/pci_gpu_link_info"
 _LINK_FIX: Final = (
     "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed, bifurcation). If that "
@@ -31,6 +34,8 @@ def judge_log(root: ElementTree.Element, nvml: Nvml) -> Iterator[Finding]:
     for gpu, element in zip(nvml.gpus, root.iterfind("gpu"), strict=True):
         yield from _link(gpu, element)
         yield from _retired_pages(gpu, element)
+        yield from _memory(gpu, element)
+        yield from _silence(gpu, element)
 
 
 def _link(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
@@ -84,6 +89,31 @@ def _retired_pages(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
         fix=_PAGE_FIX,
         commands=(f"nvidia-smi -q -d PAGE_RETIREMENT -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}"),
     )
+
+
+def _memory(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
+    """What Hopper and newer say of errors that remapping of rows does not mend."""
+    texts = {each.tag: (each.text or "").strip().lower() for each in element.iterfind("ecc_errors//*")}
+    if texts.get("sram_threshold_exceeded") == "yes":
+        summary = "has had more uncorrectable errors of its SRAM than its maker allows (threshold exceeded)"
+        fix = "Take the node out of service and return the board."
+        commands = (f"nvidia-smi -q -d ECC -i {gpu.index}",)
+        yield finding("GPU_ECC_UNCORRECTED", gpu.device, summary, evidence={}, fix=fix, commands=commands)
+    for part in ("channel", "tpc"):
+        if texts.get(f"{part}_repair_pending") == "yes":
+            summary = f"has a repair of its memory pending until the next reset ({part} repair)"
+            commands = (f"nvidia-smi --gpu-reset -i {gpu.index}",)
+            yield finding("GPU_ROW_REMAP_PENDING", gpu.device, summary, evidence={}, fix=_PAGE_FIX, commands=commands)
+
+
+def _silence(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
+    """A GPU that answers with errors. One that is lost by name, or asks for a reset, is the probe's."""
+    failed = [each.tag for each in element.iter() if (each.text or "").strip(" []\n") in _ERRORS]
+    if len(failed) >= _MIN_FAILED_READINGS:
+        summary = f"does not answer the driver: {len(failed)} of its readings are errors"
+        fix = "Look for Xid in the kernel's log. Reset the GPU; if that does not help, power the node off and on."
+        commands = ("dmesg -T | grep -E 'NVRM|pcieport'", f"nvidia-smi --gpu-reset -i {gpu.index}")
+        yield finding("GPU_LOST", gpu.device, summary, evidence={"failed": failed[:16]}, fix=fix, commands=commands)
 
 
 def _first(element: ElementTree.Element, *paths: str) -> int | None:

@@ -41,9 +41,8 @@ class Parts(NamedTuple):
     """The reason why these are not all parts."""
 
 
-def parts_of(file: InputFile) -> Parts:
-    """Returns the parts of a file; none of one that is a whole."""
-    content = file.read()
+def parts_of(file: InputFile, content: FileContent) -> Parts:
+    """Returns the parts of a file with this content; none of one that is a whole."""
     if content.first_bytes[_TAR[0] :].startswith(_TAR[1]):
         return _archive_parts(file, content)
     return Parts(tuple(_text_parts(file.path, content)))

@@ -10,6 +10,7 @@ from laggard.diagnose.parts.part import MAX_PARTS, Part
 
 _MIN_SHARE: Final = 0.9
 _HEAD = re.compile(r"([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,62}){0,6}):(?: |$)", re.MULTILINE)
+_NUMBERED = re.compile(r"\d")
 _NAME: Final = r"[A-Za-z][\w.-]{0,62}(?:\[[\d,-]{1,80}\])?"
 _BANNER = re.compile(rf"^-{{4,}}\n({_NAME}(?:,{_NAME}){{0,99}})(?: \(\d+\))?\n-{{4,}}\n", re.MULTILINE)
 _ANSIBLE = re.compile(r"^([A-Za-z][\w.-]{0,62}) \| (?:CHANGED|SUCCESS|FAILED!?)(?: \| rc=\d+)? (?:>>|=>)\s*?\n", re.M)
@@ -32,8 +33,8 @@ def _by_lines(text: str) -> tuple[Part, ...]:
             by_host.setdefault(head[1], []).append(line[head.end() :] + "\n")
         else:
             strange += 1
-    many = len(by_host) <= max(len(lines) // 2, 1)
-    if not many or strange > (1 - _MIN_SHARE) * len(lines):
+    several = len(by_host) <= max(len(lines) // 2, 1) or all(map(_NUMBERED.search, by_host))
+    if not several or strange > (1 - _MIN_SHARE) * len(lines):
         return ()
     return tuple(Part(host, host, "".join(rest)) for host, rest in by_host.items())
 
