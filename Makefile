@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate bench-engines demo-table others-suites gpu-check soak docs release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate bench-diagnose bench-engines demo-table others-suites gpu-check soak docs release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -76,6 +76,11 @@ bench:
 bench-locate:
 	@scripts/setup
 	@$(BIN)/python bench/locate_quality.py $(ARGS)
+
+# How right `laggard diagnose` is on what people post: tests/data/field. ARGS="--list": each case that is not right.
+bench-diagnose:
+	@scripts/setup
+	@$(BIN)/python bench/diagnose_quality.py $(ARGS)
 
 # Real trainings of many engines, each in thirteen cases, judged: docs/engines.md. The libraries are in .venv-engines. Goes
 # on where it was stopped. ARGS="--engine ddp --case sigkill", "--list", "--table".

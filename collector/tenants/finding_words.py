@@ -30,14 +30,17 @@ WHOLE: Final = frozenset(
 """The findings about hardware and the machine's settings alone."""
 
 WITH_DEVICE: Final = frozenset(
-    ("GPU_XID", "GPU_BUSY", "GPU_DRIVER_HUNG", "FABRIC_NOT_READY", "RDMA_DRIVER_ERROR", "MACHINE_CHECK")
+    (
+        *("GPU_XID", "GPU_BUSY", "GPU_DRIVER_HUNG", "GPU_DRIVER_FAILED", "FABRIC_NOT_READY", "RDMA_DRIVER_ERROR"),
+        *("MACHINE_CHECK", "CLOCK_SOURCE_SLOW"),
+    )
 )
 """The findings whose device is shown, but not their words: these may have a process or a line of the kernel's log,
 their device is hardware."""
 
 CODE_ALONE: Final = frozenset(
     (
-        *("DISK_FULL", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
+        *("DISK_FULL", "DISK_FAILED", "KERNEL_FAULT", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
         *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too
     )
 )

@@ -34,6 +34,7 @@ _UNCORRECTED: Final = (
     "sram_uncorrectable_secded",
     "sram_uncorrectable",
     "dram_uncorrectable",
+    "double_bit/total",  # Volta and older
 )
 
 
@@ -42,8 +43,13 @@ class NotNvidiaSmi(ValueError):
 
 
 def parse_nvidia_smi(text: str) -> Nvml:
-    """The readings in `text`. Raises NotNvidiaSmi. Entities and other declarations are refused, since they can make a
-    small file endless."""
+    """The readings in `text`. Raises NotNvidiaSmi."""
+    return read_log(parse_xml(text))
+
+
+def parse_xml(text: str) -> ElementTree.Element:
+    """The element `nvidia_smi_log` of `text`. Raises NotNvidiaSmi. Entities and other declarations are refused, since
+    they can make a small file endless."""
     if len(text) > _MAX_CHARACTERS:
         raise NotNvidiaSmi(f"larger than {_MAX_CHARACTERS >> 20} MiB")
     if _DECLARATIONS.search(text):
@@ -54,6 +60,11 @@ def parse_nvidia_smi(text: str) -> Nvml:
         raise NotNvidiaSmi(f"is not XML: {error}") from None
     if root.tag != "nvidia_smi_log":
         raise NotNvidiaSmi(f"begins with <{root.tag[:40]}>, not <nvidia_smi_log>")
+    return root
+
+
+def read_log(root: ElementTree.Element) -> Nvml:
+    """The readings of the element `nvidia_smi_log`."""
     gpus = tuple(_gpu(index, element) for index, element in enumerate(root.iterfind("gpu")))
     return Nvml(driver_version=_text(root, "driver_version") or "", gpus=gpus)
 

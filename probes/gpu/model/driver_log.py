@@ -8,7 +8,7 @@ Sources: open-gpu-kernel-modules 595.45.04, osinit.c and osapi.c (GPUs off the b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from laggard.probes.host.kernel_log import KernelMessage, parse_messages
@@ -23,9 +23,15 @@ _GONE = re.compile(rf"NVRM: GPU {_ADDRESS}\.\d: (GPU has fallen off the bus.*)")
 _GONE_AT_START = re.compile(rf"NVRM: The NVIDIA GPU {_ADDRESS}\.\d")  # and two lines on, or all in one record:
 _NOT_RESPONDING: Final = "fallen off the bus and is not responding"
 _LOADED: Final = "NVRM: loading NVIDIA UNIX"
+_PROBE_FAILED: Final = "NVRM: The NVIDIA probe routine failed"
 _RECOVERED = re.compile(r"\(([^)]*)\) to 0x0+ \(None\)")
 _SAME_EVENT_SECONDS: Final = 10.0
 _LINES_BETWEEN: Final = 3
+_START_SECONDS: Final = 10.0
+"""The time within which the driver's start reports what failed in it, and that it is loaded: it writes so after its
+probe routine, and that line closes nothing of the same start."""
+_START_LINES: Final = 16
+"""The most errors that are taken as those of a start where the log has no times."""
 
 
 class XidLine(NamedTuple):
@@ -46,17 +52,53 @@ class XidLine(NamedTuple):
 def find_xids(log: str) -> list[XidLine]:
     """Finds the errors in a kernel log of any form that host/kernel_log.py reads, oldest first. PCI domains longer than
     four digits are shortened as in sysfs. A GPU that fell off the bus without an Xid counts as Xid 79."""
+    return xids_of(parse_messages(log))
+
+
+def xids_of(messages: Iterable[KernelMessage]) -> list[XidLine]:
+    """Finds the errors among messages, as find_xids does."""
     lines: list[XidLine] = []
     loaded_at = 0  # as many lines came before the driver was loaded last
+    failed: _FailedStart | None = None
     reset_at: dict[str, int] = {}
-    for line in _events(log):
-        if line is None:
-            loaded_at = len(lines)
-        elif not _is_known(lines, line):
-            if _was_reset(line):
-                reset_at[line.bus_id] = len(lines)
-            lines.append(line)
+    for event in _events(messages):
+        if isinstance(event, _DriverLoaded):
+            same_start = failed is not None and _within(failed.seconds, event.seconds, _START_SECONDS)
+            loaded_at = failed.first if failed is not None and same_start else len(lines)
+            failed = None
+        elif isinstance(event, _ProbeFailed):
+            failed = _FailedStart(event.seconds, _first_of_start(lines, event.seconds))
+        elif not _is_known(lines, event):
+            if _was_reset(event):
+                reset_at[event.bus_id] = len(lines)
+            lines.append(event)
     return [line._replace(closed_by=_closed_by(place, line, loaded_at, reset_at)) for place, line in enumerate(lines)]
+
+
+class _DriverLoaded(NamedTuple):
+    seconds: float | None
+
+
+class _ProbeFailed(NamedTuple):
+    seconds: float | None
+
+
+class _FailedStart(NamedTuple):
+    seconds: float | None
+    first: int
+    """The place of the first error of this start."""
+
+
+def _within(earlier: float | None, later: float | None, seconds: float) -> bool:
+    """Returns whether no more time went by; True where a time is not known."""
+    return earlier is None or later is None or 0 <= later - earlier <= seconds
+
+
+def _first_of_start(lines: Sequence[XidLine], seconds: float | None) -> int:
+    first = len(lines)
+    while first and len(lines) - first < _START_LINES and _within(lines[first - 1].seconds, seconds, _START_SECONDS):
+        first -= 1
+    return first
 
 
 def _was_reset(line: XidLine) -> bool:
@@ -71,15 +113,17 @@ def _closed_by(place: int, line: XidLine, loaded_at: int, reset_at: dict[str, in
     return "the GPU was reset" if place < reset_at.get(line.bus_id, 0) else ""
 
 
-def _events(log: str) -> Iterator[XidLine | None]:
-    """Yields the errors, and None where the driver was loaded."""
+def _events(messages: Iterable[KernelMessage]) -> Iterator[XidLine | _DriverLoaded | _ProbeFailed]:
+    """Yields the errors, and where the driver was loaded or its start failed."""
     address, lines_left = "", 0
-    for message in parse_messages(log):
+    for message in messages:
         text = message.text
         if "NVRM: " not in text and "SXid" not in text:  # most lines of most logs
             continue
         if _LOADED in text:
-            yield None
+            yield _DriverLoaded(message.seconds)
+        elif _PROBE_FAILED in text:
+            yield _ProbeFailed(message.seconds)
         elif found := _XID.search(text):
             yield _line(message, found[1], int(found[2]), found[3])
         elif found := _SXID.search(text):

@@ -5,10 +5,11 @@ drivers/pci/pcie/aer.c."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.host.kernel_log import parse_messages
+from laggard.probes.host.kernel_log import KernelMessage, parse_messages
 from laggard.probes.probe import finding
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
@@ -106,8 +107,13 @@ _RULES: Final = (  # of each code the most severe first
 def find_device_errors(log: str, since_seconds: float = 0.0) -> tuple[Finding, ...]:
     """Returns for each device and code the most severe finding. Messages older than `since_seconds` after boot do not
     count; messages without a time do. Messages of a NIC from before its driver restarted it are dropped."""
+    return device_errors_of(parse_messages(log), since_seconds)
+
+
+def device_errors_of(messages: Iterable[KernelMessage], since_seconds: float = 0.0) -> tuple[Finding, ...]:
+    """Returns what find_device_errors does, of messages."""
     hits: dict[tuple[int, str], list[str]] = {}
-    for message in parse_messages(log):
+    for message in messages:
         text = message.text
         if message.seconds is not None and message.seconds < since_seconds:
             continue

@@ -6,27 +6,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from laggard import wire
 from laggard.diagnose.describe import diagnosis_lines, render_diagnosis, terminal_columns
 from laggard.diagnose.document import Diagnosis, FileResult
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.formats import FORMATS
 from laggard.diagnose.input_file import InputFile
-from laggard.diagnose.unknown_format import what_is_known
+from laggard.diagnose.origin import named, without_repeats
+from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, merge_hardware, recognise
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
 from laggard.terminal.output import show_or_write
 from laggard.terminal.progress import Progress, size_text
 from laggard.text.words import counted
 
-_FORMAT_NAMES = ", ".join(file_format.name for file_format in FORMATS)
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        f"Files are recognised by their content, plain, gzip or zstd: {_FORMAT_NAMES}. Give all files of one machine "
+        f"Files are recognised by their content, plain, gzip or zstd: {FORMAT_NAMES}. Give all files of one machine "
         "or one job in one call: they explain each other. Of a large log the beginning and the end are read. Exit "
         "status: 0 nothing wrong, 1 something wrong was found, 2 could not tell, 64 wrong usage."
     )
@@ -50,18 +48,20 @@ def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Di
     for each of these, and never held beside another's. Raises UsageError for what is no file."""
     progress = progress or Progress()
     progress.begin(f"recognising {counted(len(files), 'file')}")
-    recognised = [_recognise(file) for file in files]
-    hardware = _merge_hardware(file.hardware for file in recognised)
-    _begin_judging(files, progress)
+    recognised = [part for file in files for part in recognise(file)]
+    hardware = merge_hardware(file.hardware for file in recognised)
+    _begin_judging([part.file for part in recognised], progress)
     results: list[FileResult] = []
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
     for file, judgement in zip(recognised, _judgements(recognised, hardware), strict=True):
         unknown = "; ".join(filter(None, (judgement.unknown, file.problem)))
-        results.append(FileResult(file.file.path, file.format.name if file.format else None, unknown))
+        kind = ", ".join(file_format.name for file_format in file.formats) or None
+        results.append(FileResult(file.file.path, kind, unknown))
         findings += judgement.findings
         if judgement.facts:
             facts[file.file.path] = judgement.facts
+    findings = without_repeats(findings)
     return Diagnosis(_verdict(results, findings), tuple(results), tuple(findings), facts)
 
 
@@ -72,51 +72,43 @@ def _begin_judging(files: Sequence[InputFile], progress: Progress) -> None:
         file.count = progress.add
 
 
-class _RecognisedFile(NamedTuple):
-    file: InputFile
-    format: FileFormat | None
-    hardware: KnownHardware
-    problem: str
-    """The reason why the format judges only a part of the file; or, without a format, everything that is known of the
-    file."""
-
-
-def _recognise(file: InputFile) -> _RecognisedFile:
-    content = file.read()
-    file_format = next((each for each in FORMATS if content.text and each.recognise(content)), None)
-    if file_format is None:
-        known = "; ".join(filter(None, (what_is_known(content, _FORMAT_NAMES), content.problem)))
-        return _RecognisedFile(file, None, KnownHardware(), known)
-    problem = content.problem if file_format.end_matters else content.problem_of_the_beginning
-    return _RecognisedFile(file, file_format, file_format.read_hardware(content), problem)
-
-
-def _merge_hardware(shown: Iterable[KnownHardware]) -> KnownHardware:
-    """Merges what the files show of the machine; where several show the same thing, the first counts."""
-    gpus, rdma = None, None
-    for each in shown:
-        gpus = each.gpus if gpus is None else gpus
-        rdma = each.rdma if rdma is None else rdma
-    return KnownHardware(gpus, rdma)
-
-
-def _judgements(files: Sequence[_RecognisedFile], hardware: KnownHardware) -> Iterator[FileJudgement]:
+def _judgements(files: Sequence[RecognisedFile], hardware: KnownHardware) -> Iterator[FileJudgement]:
     """Yields one judgement for each file. Files that are parts of one whole are judged with the first of them."""
     judged: set[str] = set()
-    for file, file_format, _, _ in files:
-        if file_format is None:
-            yield FileJudgement()
-        elif file_format.judge_together is None:
-            yield file_format.judge(file.read(), hardware)
-        elif file_format.name in judged:
-            yield FileJudgement()
-        else:
-            judged.add(file_format.name)
-            yield file_format.judge_together(_contents(files, file_format), hardware)
+    for file in files:
+        yield _merged(_judgement(file, each, files, hardware, judged) for each in file.formats)
 
 
-def _contents(files: Iterable[_RecognisedFile], file_format: FileFormat) -> Iterator[FileContent]:
-    return (other.file.read() for other in files if other.format is file_format)
+def _judgement(
+    file: RecognisedFile,
+    file_format: FileFormat,
+    files: Sequence[RecognisedFile],
+    hardware: KnownHardware,
+    judged: set[str],
+) -> FileJudgement:
+    """Judges a file as one of its formats. `judged`: the formats whose files were all judged; one is added to it."""
+    if file_format.judge_together is None:
+        content = file.file.read()
+        return named(file_format.judge(content, hardware), content)
+    if file_format.name in judged:
+        return FileJudgement()
+    judged.add(file_format.name)
+    return file_format.judge_together(_contents(files, file_format), hardware)
+
+
+def _merged(judgements: Iterable[FileJudgement]) -> FileJudgement:
+    findings: list[Finding] = []
+    facts: dict[str, Any] = {}
+    unknown: list[str] = []
+    for judgement in judgements:
+        findings += (found for found in judgement.findings if found not in findings)
+        facts |= judgement.facts
+        unknown.append(judgement.unknown)
+    return FileJudgement(tuple(findings), facts, "; ".join(filter(None, unknown)))
+
+
+def _contents(files: Iterable[RecognisedFile], file_format: FileFormat) -> Iterator[FileContent]:
+    return (other.file.read() for other in files if file_format in other.formats)
 
 
 def _verdict(files: Sequence[FileResult], findings: Sequence[Finding]) -> Verdict:

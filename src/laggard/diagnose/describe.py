@@ -35,7 +35,7 @@ def diagnosis_lines(diagnosis: Diagnosis) -> list[Line]:
     lines = [Line(headline(diagnosis, findings), diagnosis.verdict.value, indent=0)]
     for found in findings:
         lines += [Line(""), *_finding_lines(found)]
-    lines += [Line(""), *(Line(_file_text(file), "aside") for file in diagnosis.files)]
+    lines += [Line(""), *(Line(_file_text(file, diagnosis), "aside") for file in diagnosis.files)]
     return [line._replace(text=ascii_line(line.text)) for line in lines]
 
 
@@ -65,8 +65,9 @@ def _finding_lines(found: Finding) -> Iterator[Line]:
     yield Line(f"  More: laggard findings explain {found.code}", whole=True)
 
 
-def _file_text(file: FileResult) -> str:
-    return f"file {_path(file)}: " + "; ".join(filter(None, (file.kind, file.unknown)))
+def _file_text(file: FileResult, diagnosis: Diagnosis) -> str:
+    looked_for = "" if diagnosis.findings else diagnosis.facts.get(file.path, {}).get("looked_for", "")
+    return f"file {_path(file)}: " + "; ".join(filter(None, (file.kind, file.unknown, looked_for)))
 
 
 def _path(file: FileResult) -> str:

@@ -78,4 +78,4 @@ def _variables(tree: Any) -> dict[str, str]:
     return plain if len(plain) >= _MIN_SHARE * len(tree) else {}
 
 
-ENVIRONMENT = FileFormat("environment", recognise, judge)
+ENVIRONMENT = FileFormat("environment", recognise, judge, holds_others=True, fallback=True)

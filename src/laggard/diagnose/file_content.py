@@ -24,6 +24,10 @@ class FileContent:
         self.skipped_bytes = skipped_bytes
         """The number of bytes between the beginning and the end that were not kept."""
         self._problem = problem
+        self.host = ""
+        """The machine that it comes from, where the file that it is a part of names it."""
+        self.other_hosts: tuple[str, ...] = ()
+        """The other machines that this file names."""
         self.count: Callable[[int], None] | None = None
         """Is told how many bytes each piece was made of, when the next one is asked for."""
 
@@ -34,6 +38,14 @@ class FileContent:
     @property
     def held_bytes(self) -> int:
         return len(self._beginning) + sum(map(len, self._end))
+
+    @property
+    def raw(self) -> bytes:
+        return b"".join((self._beginning, *self._end))
+
+    @property
+    def raw_beginning(self) -> bytes:
+        return self._beginning
 
     @property
     def problem(self) -> str:
@@ -53,6 +65,8 @@ class FileContent:
     @cached_property
     def text(self) -> str:
         """The beginning as text. What is no text in it is replaced."""
+        if self._beginning[:2] not in _MARKS:  # a decoder that is incremental makes one copy more
+            return self._beginning.decode(errors="replace").removeprefix("\ufeff")
         return self._decoder().decode(self._beginning, not self._end).removeprefix("\ufeff")
 
     @property

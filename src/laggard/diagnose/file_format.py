@@ -33,3 +33,9 @@ class FileFormat(NamedTuple):
     """Judges all files of this format at once, where they are parts of one whole."""
     end_matters: bool = False
     """True: a file is judged by its end too, as logs are; False: by its beginning alone."""
+    holds_others: bool = False
+    """True: a file of it may hold prompts of terminals and heads of machines, and is a whole all the same."""
+    shares: bool = False
+    """True: a text may hold other things beside this, as a paste of several tools does, and is judged as each."""
+    fallback: bool = False
+    """True: a text is of this format only where it is of no other one: its lines are everyday ones."""

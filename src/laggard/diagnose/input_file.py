@@ -3,6 +3,7 @@ its end, so of a file that is larger than the bounds the beginning and the end a
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
@@ -11,7 +12,7 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, BinaryIO, Final, cast
 
@@ -87,6 +88,52 @@ def _read_path(path: str) -> FileContent:
         return FileContent(problem=f"cannot read it: {error.strerror or error}")
 
 
+@contextlib.contextmanager
+def open_unpacked(path: str) -> Iterator[Any]:
+    """Opens a file of any packing as a stream of its unpacked bytes, whose read() gives nothing more where it is
+    damaged. Raises UsageError where there is no such file any more."""
+    try:
+        _refuse_special(path, os.stat(path))
+        with open(path, "rb") as file:
+            begin = file.read(len(_ZSTD_MAGIC)) or b""
+            yield _Undamaged(*_unpacked(begin, _Timed(begin, file)))
+    except FileNotFoundError:
+        raise UsageError(f"no file {path}") from None
+
+
+def read_member(file: BinaryIO, max_bytes: int) -> tuple[FileContent, int]:
+    """Reads a file within an archive, which may itself be packed, and returns how many bytes it unpacked to. Of one
+    that unpacks to more than `max_bytes` the rest is not read."""
+    begin = file.read(len(_ZSTD_MAGIC)) or b""
+    stream, damages = _unpacked(begin, _Timed(begin, file))
+    content, size = _read_stream(stream, "member's", damages, max_bytes)
+    return content, size
+
+
+def _unpacked(begin: bytes, source: io.RawIOBase) -> tuple[Any, tuple[type[Exception], ...]]:
+    """Returns a stream of unpacked bytes, and what damaged data raises beside OSError."""
+    if begin.startswith(_GZIP_MAGIC):
+        return gzip.GzipFile(fileobj=cast(BinaryIO, source)), (EOFError, zlib.error)
+    if begin == _ZSTD_MAGIC:
+        zstd = _zstd()
+        return zstd.ZstdFile(cast(BinaryIO, source)), (EOFError, zstd.ZstdError)
+    return source, ()
+
+
+class _Undamaged:
+    """A stream that ends where its data is damaged."""
+
+    def __init__(self, stream: Any, damages: tuple[type[Exception], ...]) -> None:
+        self._stream = stream
+        self._damages: tuple[type[Exception], ...] = (OSError, _TooLong, *damages)
+
+    def read(self, size: int) -> bytes:
+        try:
+            return bytes(self._stream.read(size))
+        except self._damages:
+            return b""
+
+
 def _refuse_special(path: str, status: os.stat_result) -> None:
     """Raises UsageError for what is no regular file: to open a pipe waits for its writer, and a device may never end.
     It is asked before the file is opened, which may do something to a device, and after, for what was opened."""
@@ -101,14 +148,11 @@ def _read(file: BinaryIO, size: int | None) -> FileContent:
     """Reads an open file of `size` bytes; None: not known."""
     begin = file.read(len(_ZSTD_MAGIC)) or b""
     source = _Timed(begin, file)
-    if begin.startswith(_GZIP_MAGIC):
-        return _read_stream(gzip.GzipFile(fileobj=source), "gzip", (EOFError, zlib.error))
-    if begin == _ZSTD_MAGIC:
-        zstd = _zstd()
-        return _read_stream(zstd.ZstdFile(cast(BinaryIO, source)), "zstd", (EOFError, zstd.ZstdError))
-    if size is not None and size > BEGINNING_BYTES + END_BYTES:
+    stream, damages = _unpacked(begin, source)
+    if stream is source and size is not None and size > BEGINNING_BYTES + END_BYTES:
         return _read_both_ends(source, file, size)
-    return _read_stream(source, "", ())
+    packing = "gzip" if begin.startswith(_GZIP_MAGIC) else "zstd"
+    return _read_stream(stream, packing, damages, MAX_UNPACKED_BYTES)[0]
 
 
 def _read_both_ends(source: io.RawIOBase, file: BinaryIO, size: int) -> FileContent:
@@ -125,16 +169,18 @@ def _read_up_to(source: Any, count: int) -> bytes:
     return bytes(data)
 
 
-def _read_stream(source: Any, packing: str, damages: tuple[type[Exception], ...]) -> FileContent:
-    """Reads to the end, and keeps the beginning and the last END_BYTES of what follows it. `damages`: what damaged data
-    of this packing raises, beside OSError."""
+def _read_stream(
+    source: Any, packing: str, damages: tuple[type[Exception], ...], max_bytes: int
+) -> tuple[FileContent, int]:
+    """Reads to the end, and keeps the beginning and the last END_BYTES of what follows it; with how many bytes were
+    read. `damages`: what damaged data of this packing raises, beside OSError."""
     kept = _BothEnds()
     problem = ""
     try:
         while piece := source.read1(_PIECE_BYTES):  # what is there, so that all up to a damage is kept
             kept.add(piece)
-            if kept.read_bytes >= MAX_UNPACKED_BYTES:
-                problem = f"it is longer than {MAX_UNPACKED_BYTES >> 30} GiB, and what follows them was not read"
+            if kept.read_bytes >= max_bytes:
+                problem = f"it is longer than {max_bytes / (1 << 30):.0f} GiB, and what follows them was not read"
                 break
     except _TooLong:
         problem = f"it was not read to its end within {MAX_READ_SECONDS:.0f} s"
@@ -144,7 +190,7 @@ def _read_stream(source: Any, packing: str, damages: tuple[type[Exception], ...]
         problem = f"cannot read it: {error.strerror or error}"
     except damages as error:
         problem = f"the {packing} data is damaged after {kept.read_bytes} bytes: {error}"
-    return kept.content(problem)
+    return kept.content(problem), kept.read_bytes
 
 
 class _BothEnds:

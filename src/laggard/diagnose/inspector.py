@@ -84,5 +84,7 @@ def judge_metrics(content: FileContent, hardware: KnownHardware) -> FileJudgemen
     return FileJudgement((), {"samples": samples, "gpus": len(gpus)}, NO_NUMBERS)
 
 
-INSPECTOR_LOG = FileFormat("NCCL Inspector log", recognise, judge, judge_together=judge_together, end_matters=True)
-INSPECTOR_METRICS = FileFormat("NCCL Inspector metrics", recognise_metrics, judge_metrics)
+INSPECTOR_LOG = FileFormat(
+    "NCCL Inspector log", recognise, judge, judge_together=judge_together, end_matters=True, holds_others=True
+)
+INSPECTOR_METRICS = FileFormat("NCCL Inspector metrics", recognise_metrics, judge_metrics, holds_others=True)

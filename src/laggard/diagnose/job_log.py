@@ -75,8 +75,17 @@ def recognise_training(content: FileContent) -> bool:
     return False
 
 
-JOB_LOG = FileFormat("job log", recognise, judge, nccl_log.read_hardware, judge_together, end_matters=True)
+JOB_LOG = FileFormat(
+    "job log", recognise, judge, nccl_log.read_hardware, judge_together, end_matters=True, holds_others=True
+)
 TRAINING_OUTPUT = FileFormat(
-    "training output", recognise_training, judge, nccl_log.read_hardware, judge_together, end_matters=True
+    "training output",
+    recognise_training,
+    judge,
+    nccl_log.read_hardware,
+    judge_together,
+    end_matters=True,
+    holds_others=True,
+    fallback=True,
 )
 """A job's output that names no rank and no failure: last of all, since the words are everyday ones."""

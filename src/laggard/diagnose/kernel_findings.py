@@ -13,12 +13,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from laggard.diagnose.job.advice import ADVICE
 from laggard.model import Finding, Severity
-from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.probe import finding
 
 RELEVANT: Final = (
     "Killed process", "segfault at", "Hardware Error", "Machine Check", "machine check", "Memory failure", "EDAC ",
-    "Link ", "nfs: server",
+    "Link ", "nfs: server", "oom-kill:",
 )  # fmt: skip
 """Words of the lines that are judged here."""
 
@@ -29,6 +28,11 @@ _MIN_FLAPS: Final = 2
 _MAX_DEVICES: Final = 64
 
 _KILLED = re.compile(r"(?:Memory cgroup out|Out) of memory: Killed process (\d+) \(([^)]{1,40})\)")
+_OOM_OF = re.compile(r"oom-kill:constraint=CONSTRAINT_MEMCG\b.*?\boom_memcg=([^,]*).*\bpid=(\d+)")
+_OF_SCHEDULER = re.compile(r"slurm|pbs|lsf|htcondor|sge|flux", re.IGNORECASE)
+_OF_SYSTEM = re.compile(r"^/(?:system|init)\b")
+_TRAINING = re.compile(r"(?:python[\d.]*|pt_\w+|torchrun|ray::.*|ray|deepspeed|accelerate|train.*)$")
+"""The names of processes that train: a limit of another program's own is no fault of the node."""
 _CRASHED = re.compile(r"((?:python|pt_|ray|torch)[\w.:-]{0,40})\[(\d+)\]: segfault at")
 _UNCORRECTED = re.compile(
     r"\bEDAC \S+: \d+ UE |Machine Check Exception|Hardware Error\].*[Uu]ncorrected"
@@ -36,7 +40,10 @@ _UNCORRECTED = re.compile(
 )
 _CORRECTED = re.compile(r"\bEDAC \S+: (\d+) CE |Machine check events logged|Hardware Error\].*[Cc]orrected error")
 _MODULE = re.compile(r"\bon (\S*(?:DIMM|CPU_SrcID|mc#|MC#)\S*)")
-_LINK = re.compile(r"(\S+ [0-9a-f:.]{7,12}) (\S+): (?:NIC )?Link (?:is )?([Dd]own|[Uu]p)\b")
+_LINK = re.compile(
+    r"(\S+ [0-9a-f:.]{7,12}) (\S+): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )([Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b"
+)
+_STARTED = re.compile(r"(mlx5_core [0-9a-f:.]{12}): firmware version: ")
 _SERVER = re.compile(r"nfs: server (\S+) (not responding|OK)")
 
 
@@ -48,24 +55,44 @@ class _Lines(NamedTuple):
     last: str
 
 
-def judge_host_messages(log: str) -> tuple[Finding, ...]:
-    messages = [message.text for message in parse_messages(log)]
+def knows(text: str) -> bool:
+    """Whether a record is one of those that are judged here."""
+    return any(pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, _LINK, _SERVER))
+
+
+def judge_messages(texts: Iterable[str]) -> tuple[Finding, ...]:
+    messages = list(texts)
     return (*_deaths(messages), *_machine_checks(messages), *_links(messages), *_servers(messages))
 
 
 def _deaths(messages: Iterable[str]) -> Iterator[Finding]:
-    """One finding for each program: the one that is killed again and again has a new number each time."""
-    found: dict[tuple[str, str], _Lines] = {}
+    """One finding for each program: the one that is killed again and again has a new number each time. A program that
+    reached the limit of its own cgroup and is neither a job's nor a training is a warning."""
+    found: dict[tuple[str, str, Severity], _Lines] = {}
+    groups: dict[str, str] = {}
     for text in messages:
-        if killed := _KILLED.search(text):
-            _count(found, ("JOB_HOST_OUT_OF_MEMORY", killed[2]), text)
+        if limited := _OOM_OF.search(text):
+            groups = {limited[2]: limited[1]}  # the kernel names the cgroup, and kills next
+        elif killed := _KILLED.search(text):
+            severity = _severity_of_kill(killed[2], groups.get(killed[1]) if text.startswith("Memory cgroup") else None)
+            _count(found, ("JOB_HOST_OUT_OF_MEMORY", killed[2], severity), text)
         elif crashed := _CRASHED.search(text):
-            _count(found, ("JOB_SEGFAULT", crashed[1]), text)
-    for (code, program), lines in found.items():
+            _count(found, ("JOB_SEGFAULT", crashed[1], Severity.CRITICAL), text)
+    for (code, program, severity), lines in found.items():
         starved = code == "JOB_HOST_OUT_OF_MEMORY"
         summary = "was killed by the kernel for want of host memory" if starved else "crashed in native code"
+        if severity is Severity.WARNING:
+            summary += ": it reached the limit of its own cgroup"
         advice = ADVICE["host_memory" if starved else "segfault"]
-        yield _finding(code, program, summary, lines, advice.text, advice.commands, Severity.CRITICAL)
+        yield _finding(code, program, summary, lines, advice.text, advice.commands, severity)
+
+
+def _severity_of_kill(program: str, cgroup: str | None) -> Severity:
+    """`cgroup`: the one whose limit was reached; None: the whole host had no memory left, or it is not told."""
+    if cgroup is None or _OF_SCHEDULER.search(cgroup):
+        return Severity.CRITICAL
+    trains = _TRAINING.match(program) and not _OF_SYSTEM.match(cgroup)
+    return Severity.CRITICAL if trains else Severity.WARNING
 
 
 def _machine_checks(messages: Iterable[str]) -> Iterator[Finding]:
@@ -90,14 +117,21 @@ def _machine_checks(messages: Iterable[str]) -> Iterator[Finding]:
 
 
 def _links(messages: Iterable[str]) -> Iterator[Finding]:
-    """Reports links that went down and did not come back, and those that did so more than once."""
+    """Reports links that went down and did not come back, and those that did so more than once; not those that have
+    been down since their driver's start."""
     downs: dict[str, _Lines] = {}
     is_down: dict[str, bool] = {}
+    started: set[str] = set()
     for text in messages:
-        if match := _LINK.search(text):
+        if begun := _STARTED.search(text):
+            started.add(begun[1])
+        elif match := _LINK.search(text):
             device = f"{match[2]} ({match[1]})"
-            is_down[device] = match[3].lower() == "down"
-            if is_down[device]:
+            down = match[3].lower() == "down"
+            if down and device not in is_down and match[1] in started:
+                continue  # it has no cable since the start
+            is_down[device] = down
+            if down:
                 _count(downs, device, text)
     commands = ("ip -br link", "rdma link")
     for device, lines in downs.items():

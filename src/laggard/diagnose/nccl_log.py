@@ -55,4 +55,4 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
     return FileJudgement(judgement.findings, judgement.facts, judgement.gaps)
 
 
-NCCL_LOG = FileFormat("NCCL log", recognise, judge, read_hardware, judge_together, end_matters=True)
+NCCL_LOG = FileFormat("NCCL log", recognise, judge, read_hardware, judge_together, end_matters=True, holds_others=True)

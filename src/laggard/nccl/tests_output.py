@@ -1,7 +1,8 @@
 """The output of nccl-tests (all_reduce_perf and the others) to values. Pure, standard library only.
 
 A row is size, count, type, redop and root, then time, algbw, busbw and #wrong, out of place and in place; `N/A` is what
-was not checked or not measured (src/util.cu of nccl-tests 2.19). `-I 1` adds four columns to each half.
+was not checked or not measured (src/util.cu of nccl-tests 2.19). `-I 1` adds four columns to each half. Old releases
+print the largest error in place of #wrong, and no root; collectives that reduce nothing may have no redop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 _HEADER: Final = re.compile(r"#\s+size\s+count\s+type\b")
-_ROW: Final = re.compile(r"\s*(\d{1,18})\s+(\d{1,18})\s+([a-z0-9_]+)\s+(\S+)\s+(-?\d+)\s+(.*)")
+_ROW: Final = re.compile(r"\s*(\d{1,18})\s+(\d{1,18})\s+([a-z][a-z0-9_]*)\s+(\S.*)")
+_BOUNDS: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)\s+(OK|FAILED)")
+_HALF: Final = 4  # time, algbw, busbw, #wrong
+_MIN_WRONG_ERROR: Final = 1.0  # of old releases, whose column `error` is the largest deviation
 _RANK: Final = re.compile(r"#\s+Rank\s+(\d{1,7})\s.*?\bon\s+(\S+)")
 _OPERATION: Final = re.compile(
     r"\b(all_?reduce|all_?gather|reduce_?scatter|broadcast|reduce|all_?to_?all|sendrecv)(_perf)?\b"
@@ -36,6 +40,11 @@ class TestsOutput(NamedTuple):
     """0: not known."""
     nodes: int
     rows: tuple[TestRow, ...]
+    hosts: tuple[str, ...] = ()
+    out_of_bounds: bool = False
+    """True: the last lines say that values are wrong."""
+    alone: int = 0
+    """The number of processes each of which was the only rank of its own test; 0: the ranks were together."""
 
 
 def is_tests_output(text: str) -> bool:
@@ -46,8 +55,11 @@ def parse_tests_output(text: str) -> TestsOutput:
     lines = [_LAUNCHER.sub("", line) for line in text.splitlines()]
     rows = [row for line in lines if (row := _row(line))][:_MAX_ROWS]
     named = [match for line in lines if (match := _RANK.match(line))]
-    hosts = {match[2] for match in named}
-    return TestsOutput(_operation(lines), len({match[1] for match in named}), len(hosts), tuple(rows))
+    numbers = [match[1] for match in named]
+    hosts = tuple(dict.fromkeys(match[2] for match in named))
+    alone = len(numbers) if set(numbers) == {"0"} else 0
+    failed = any(match[2] == "FAILED" for line in lines if (match := _BOUNDS.match(line)))
+    return TestsOutput(_operation(lines), len(set(numbers)), len(hosts), tuple(rows), hosts, failed, alone)
 
 
 def _operation(lines: Iterable[str]) -> str:
@@ -61,9 +73,11 @@ def _row(line: str) -> TestRow | None:
     match = _ROW.fullmatch(line)
     if match is None:
         return None
-    halves = match[6].split()
+    words = match[4].split()
+    others = len(words) % (2 * _HALF)  # redop and root
+    halves = words[others:]
     width = len(halves) // 2
-    if width < 4 or len(halves) % 2:
+    if width < _HALF or others > 2:
         return None
     found = [half for half in (_half(halves[:width]), _half(halves[width:])) if half]
     if not found:
@@ -78,7 +92,15 @@ def _half(words: list[str]) -> tuple[float, float, int | None] | None:
     #wrong."""
     try:
         seconds, busbw = float(words[0]) * 1e-6, float(words[2]) * 1e9
-        wrong = None if words[3] == "N/A" else int(float(words[3]))
+        wrong = None if words[3] == "N/A" else _wrong(words[3])
     except ValueError:
         return None
     return (seconds, busbw, wrong) if seconds > 0 else None
+
+
+def _wrong(word: str) -> int:
+    """Returns the number of wrong elements; of old releases, which print the largest error as 4e+00, 1 where it is one
+    that no rounding makes."""
+    if "e" in word.lower():
+        return int(float(word) >= _MIN_WRONG_ERROR)
+    return int(float(word))

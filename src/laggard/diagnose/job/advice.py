@@ -90,6 +90,116 @@ ADVICE: Final[dict[str, Advice]] = {
         ("laggard healthcheck",),
     ),
     "nccl_port": Advice("A port of this node failed or lost its link: check it and its cable.", _LINKS),
+    "nccl_memlock": Advice(
+        "Raise the limit of locked memory to unlimited where the ranks start: in the container (`--ulimit "
+        "memlock=-1`), "
+        "in Slurm (PropagateResourceLimits=NONE, LimitMEMLOCK=infinity of slurmd), in mpirun's shell (limits.conf).",
+        ("ulimit -l", "laggard healthcheck"),
+    ),
+    "nccl_interface": Advice(
+        "NCCL_SOCKET_IFNAME names no interface that this node has: compare it with `ip -br addr`. `eth` matches a "
+        "beginning, `=eth0` one name, `^docker0` all others. Without the variable NCCL takes what is up.",
+        ("ip -br addr", "echo $NCCL_SOCKET_IFNAME"),
+    ),
+    "nccl_efa": Advice(
+        "The security group of the instances has to allow all traffic from itself, inbound and outbound, and the "
+        "instances have to be in one subnet with EFA interfaces.",
+        ("fi_info -p efa", "fi_pingpong -p efa PEER"),
+    ),
+    "nccl_plugin": Advice(
+        "libfabric offers no provider that the plugin can use: check that the container sees /dev/infiniband and the "
+        "EFA driver, and that the plugin is built for this libfabric and NCCL.",
+        ("fi_info -p efa", "ls /dev/infiniband", "laggard healthcheck"),
+    ),
+    "nccl_nvls": Advice(
+        "No kernel of yet ran: NVLink's switches refused the multicast memory. Look at the fabric manager (it may have "
+        "been restarted under live GPUs: reset them or reboot). NCCL_NVLS_ENABLE=0 goes round it, at some speed.",
+        ("systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A3 Fabric", "laggard healthcheck"),
+    ),
+    "nccl_imex": Advice(
+        "Start nvidia-imex on all nodes of the NVLink domain with one nodes_config.cfg, and give the container its "
+        "channel (/dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 goes round it, over the network.",
+        ("nvidia-imex-ctl -N", "ls /dev/nvidia-caps-imex-channels"),
+    ),
+    "nccl_p2p": Advice(
+        "Look at the NVLinks between both, and at the kernel's log; reset the GPUs or have the board replaced. "
+        "NCCL_IGNORE_DISABLED_P2P=1 runs without, slowly.",
+        ("nvidia-smi nvlink -s", "nvidia-smi topo -p2p r", "dmesg -T | grep -E 'Xid|NVLink'"),
+    ),
+    "nccl_topology": Advice(
+        "Correct NCCL_TOPO_FILE or NCCL_GRAPH_FILE, or take it away: NCCL finds the topology by itself."
+    ),
+    "nccl_route": Advice(
+        "The address that NCCL chose has no way to the peer: set NCCL_SOCKET_IFNAME to the interface that both nodes "
+        "share, and let its ports through the firewall.",
+        ("ip route get PEER", "ip -br addr"),
+    ),
+    "nccl_loopback": Advice(
+        "Set NCCL_SOCKET_IFNAME to an interface that the other nodes reach (`^docker0,lo` leaves these out).",
+        ("ip -br addr",),
+    ),
+    "nccl_queue_pair": Advice(
+        "Compare the active MTU of both ends (they have to be the same), then the IOMMU, ACS and the firmware.",
+        ("ibv_devinfo | grep -E 'hca_id|active_mtu'", "laggard healthcheck"),
+    ),
+    "open_files": Advice("Raise `ulimit -n` where the ranks start: NCCL opens sockets to all peers.", ("ulimit -n",)),
+    "cuda_802": Advice(
+        "Start the fabric manager of the driver's own version on this node; until it runs, no program gets a GPU.",
+        ("systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A3 Fabric"),
+    ),
+    "cuda_803": Advice(
+        "The kernel's driver and the libraries of the container or the host are of different versions, or the driver "
+        "is "
+        "too old for this CUDA: reboot after an upgrade, and compare both.",
+        ("cat /proc/driver/nvidia/version", "nvidia-smi", "ls -l /usr/lib/*/libcuda.so.*"),
+    ),
+    "cuda_hardware": Advice(
+        "Take the node out, look at its kernel log and its GPU, and have it reset or replaced; the program is not at "
+        "fault.",
+        ("laggard healthcheck", "dmesg -T | grep -E 'Xid|NVRM'", "nvidia-smi -q -d ECC,ROW_REMAPPER"),
+    ),
+    "watchdog_stuck": Advice(
+        "A call of CUDA or NCCL blocks torch's own watchdog: look at these ranks' GPUs (Xid, a GPU that hangs), at a "
+        "thread that holds Python's lock within CUDA, and at ranks that are not among them, which may have another "
+        "fate. Where the wait is legitimate, raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC.",
+        ("py-spy dump --native --pid PID", "dmesg -T | grep Xid", "laggard locate"),
+    ),
+    "engine_stuck": Advice(
+        "A forward pass or a collective did not end: look at the rank without this line, at its GPU and its stack.",
+        ("py-spy dump --pid PID", "dmesg -T | grep Xid"),
+    ),
+    "stalled": Advice(
+        "Look at the ranks that it lists as missing: what they do instead (`py-spy dump`), and whether they live."
+    ),
+    "loopback": Advice(
+        "The host's own name stands for 127.0.0.1 or 127.0.1.1 in /etc/hosts: correct it, or set GLOO_SOCKET_IFNAME "
+        "(and NCCL_SOCKET_IFNAME) to the interface that the nodes share.",
+        ("getent hosts $(hostname)", "ip -br addr"),
+    ),
+    "slurm_launch": Advice(
+        "Look at slurmd on that node: whether it runs, is reached (firewall), and has the same munge key and time.",
+        ("scontrol show node NODE", "systemctl status slurmd munge", "remunge"),
+    ),
+    "ray_worker": Advice(
+        "Read that worker's own log under /tmp/ray/session_latest/logs, and its node's kernel log: Ray lists an OOM "
+        "kill "
+        "and a crash as possible, and knows neither.",
+        ("ray logs cluster", "dmesg -T | grep -iE 'oom|segfault|killed process'"),
+    ),
+    "ray_gcs": Advice(
+        "Look at the head node: whether `ray start --head` still runs there, and its port can be reached.",
+        ("ray status", "nc -vz HEAD 6379"),
+    ),
+    "daemon_lost": Advice("Look at the node that mpirun names, or whose ranks are silent: it went away.", _LINKS),
+    "jax_task": Advice(
+        "Read the log of the task that is named: it ended, or its node did, before the others complained."
+    ),
+    "object_storage": Advice(
+        "Look at the storage's side and the way to it; retries, larger parts and fewer readers help.",
+    ),
+    "permission": Advice(
+        "Correct the owner or the mode of the path that is named, or mount it for this user.", ("ls -ld PATH", "id")
+    ),
     "nccl_usage": Advice(
         "Give each rank a GPU of its own (torch.cuda.set_device(local_rank), CUDA_VISIBLE_DEVICES), and one version "
         "of NCCL."

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.events import Event, Weight, WorkStatus, Writer
+from laggard.diagnose.job.events import Event, Group, Weight, WorkStatus, Writer
 from laggard.diagnose.job.reader import JobEvidence
 
 _SURVIVING_LINES: Final = 200
 """The number of lines of progress after a failure that show that the training went on. What stood in a rank's output
 buffer, at most 8 KiB, comes out at its end and is less."""
 _MAX_NAMED: Final = 8
+_MAX_WORLD: Final = 1 << 17
+_MIN_REPORTING: Final = 3
+"""The fewest ranks that report before others are taken to exist that do not."""
+_MAX_SILENT_SHARE: Final = 0.25
+"""The largest share of the ranks up to the highest that may be silent, for these to be taken to exist: of a job whose
+output is there in part most ranks are silent."""
 
 
 class Cause(NamedTuple):
@@ -26,7 +32,7 @@ class Cause(NamedTuple):
 class Waiting(NamedTuple):
     """The ranks that waited in collectives of one process group, and for whom."""
 
-    group: str
+    group: Group
     number: int | None
     ops: tuple[tuple[str, tuple[int, ...]], ...]
     """The operations that ranks waited in, each with its ranks."""
@@ -37,6 +43,10 @@ class Waiting(NamedTuple):
     """Ranks of which no timeout is reported: they had not come, or are dead."""
     elsewhere: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """Other numbers that ranks waited in, each with its ranks."""
+    within: bool = False
+    """True where all these ranks are numbers within the group: the job's ranks are not in the text."""
+    odd_call: str = ""
+    """The call of the ranks that are behind, where it is of another operation than the others'."""
 
 
 def find_cause(evidence: JobEvidence) -> Cause | None:
@@ -61,7 +71,9 @@ def _last_failures(evidence: JobEvidence) -> list[Event]:
         following = [event.place.progress for event in events[1:]] + [evidence.progress[file]]
         start = 0
         for place, (event, after) in enumerate(zip(events, following, strict=True)):
-            if after - event.place.progress >= _SURVIVING_LINES:
+            lines = after - event.place.progress
+            restarted = event.code == "JOB_PREEMPTED" and lines and place + 1 < len(events)
+            if lines >= _SURVIVING_LINES or restarted:  # a job that is queued again writes into the same file
                 start = place + 1
         kept += events[start:]
     return kept
@@ -80,7 +92,7 @@ def _first(events: Sequence[Event]) -> Event:
     if earliest.weight is Weight.STOPPED:
         return _who_stopped(earliest, events)
     if earliest.weight is Weight.WAITED:
-        died = [event for event in told if event.weight is Weight.DIED]
+        died = [event for event in told if event.weight is Weight.DIED or event.kind == "node_failed"]
         if died:  # launchers report a death after the peers have complained of it
             return min(died, key=order)
     return earliest
@@ -141,55 +153,86 @@ def _order(events: Sequence[Event]) -> Callable[[Event], tuple[float, ...]]:
 
 def find_waiting(evidence: JobEvidence) -> tuple[Waiting, ...]:
     """Compares what the watchdogs of all ranks say, for each process group."""
-    groups: dict[str, list[WorkStatus]] = {}
-    for status in _named_statuses(evidence.statuses):
+    groups: dict[Group, list[WorkStatus]] = {}
+    for status in _in_their_groups(evidence.statuses):
         groups.setdefault(status.group, []).append(status)
+    found = [_waiting(group, statuses, _world(evidence, statuses)) for group, statuses in sorted(groups.items())]
+    return tuple(sorted(found, key=lambda each: (not each.behind, not each.odd_call, -len(each.waiting))))
+
+
+def _world(evidence: JobEvidence, statuses: Sequence[WorkStatus]) -> set[int]:
+    """The ranks of the job, as far as its output shows them. Ranks count from 0: where most of the ranks up to the
+    highest report, so do the others exist."""
     world = set(evidence.ranks_seen)
-    if evidence.world_size is not None and evidence.world_size <= 1 << 17:
-        world |= set(range(evidence.world_size))
-    found = [_waiting(group, statuses, world) for group, statuses in sorted(groups.items())]
-    return tuple(sorted(found, key=lambda each: (not each.behind, -len(each.waiting))))
+    if evidence.world_size is not None:
+        return world | set(range(min(evidence.world_size, _MAX_WORLD)))
+    reporting = {status.rank for status in statuses if status.rank is not None}
+    upto = max(reporting, default=-1) + 1
+    is_dense = len(reporting) >= _MIN_REPORTING and upto - len(reporting) <= _MAX_SILENT_SHARE * upto
+    return world | set(range(upto)) if is_dense else world
 
 
-def _named_statuses(statuses: Sequence[WorkStatus]) -> Iterable[WorkStatus]:
-    """Gives a status whose line names no group the one group in which other ranks waited in the same collective."""
-    by_number: dict[int | None, set[str]] = {}
+def _in_their_groups(statuses: Sequence[WorkStatus]) -> Iterator[WorkStatus]:
+    """Gives a status whose line names no group the one group in which other ranks waited in the same collective. In the
+    group of all ranks, and where no line names another, a rank's number is that in the job."""
+    by_work: dict[int | None, set[Group]] = {}
     for status in statuses:
-        if status.group:
-            by_number.setdefault(status.timed_out, set()).add(status.group)
+        if status.group.name:
+            by_work.setdefault(status.timed_out, set()).add(status.group)
+    only_default = all(group.is_default for groups in by_work.values() for group in groups)
     for status in statuses:
-        groups = by_number.get(status.timed_out, set()) if status.timed_out is not None else set()
-        yield status._replace(group=min(groups)) if not status.group and len(groups) == 1 else status
+        groups = by_work.get(status.timed_out, set()) if status.timed_out is not None else set()
+        group = min(groups) if not status.group.name and len(groups) == 1 else status.group
+        in_job = group.is_default or (not group.name and only_default)
+        yield status._replace(group=group, rank=status.number if status.rank is None and in_job else status.rank)
 
 
-def _waiting(group: str, statuses: Sequence[WorkStatus], world: set[int]) -> Waiting:
-    numbers = Counter(status.timed_out for status in statuses if status.timed_out is not None)
+def _waiting(group: Group, statuses: Sequence[WorkStatus], world: set[int]) -> Waiting:
+    """`statuses`: of the ranks of one group. Where the lines of none say its rank in the job, numbers are those within
+    the group; where those of some do, the others are left out."""
+    within = all(status.rank is None for status in statuses)
+    own = {
+        (status.number if within else status.rank): status for status in statuses if within or status.rank is not None
+    }
+    by_rank = {rank: status for rank, status in own.items() if rank is not None}
+    numbers = Counter(status.timed_out for status in by_rank.values() if status.timed_out is not None)
     number = max(numbers, key=lambda each: (numbers[each], each)) if numbers else None
     ops: dict[str, list[int]] = {}
-    for status in statuses:
+    for rank, status in by_rank.items():
         if status.op and status.timed_out == number:
-            ops.setdefault(status.op, []).append(status.rank)
-    behind = [
-        status.rank
-        for status in statuses
+            ops.setdefault(status.op, []).append(rank)
+    behind = {
+        rank
+        for rank, status in by_rank.items()
         if number is not None and status.enqueued is not None and status.enqueued < number
-    ]
+    }
     others: dict[int, set[int]] = {}
-    for status in statuses:
-        if status.timed_out not in (None, number) and status.rank not in behind:
-            others.setdefault(status.timed_out or 0, set()).add(status.rank)
-    ranks = {status.rank for status in statuses}
-    is_world = group in ("", "PG 0", "default_pg")
-    missing = sorted(world - ranks) if is_world and len(ranks) < len(world) else []
+    for rank, status in by_rank.items():
+        if status.timed_out not in (None, number) and rank not in behind:
+            others.setdefault(status.timed_out or 0, set()).add(rank)
+    is_world = (group.is_default or not group.name) and not within
+    missing = sorted(world - by_rank.keys()) if is_world and len(by_rank) < len(world) else []
     return Waiting(
         group,
         number,
         tuple((op, tuple(sorted(members))) for op, members in sorted(ops.items())),
-        tuple(sorted(ranks - set(behind) - set().union(*others.values()))),
+        tuple(sorted(by_rank.keys() - behind - set().union(*others.values()))),
         tuple(sorted(behind)),
         tuple(missing),
         tuple((each, tuple(sorted(members))) for each, members in sorted(others.items())),
+        within,
+        _odd_call([by_rank[rank] for rank in sorted(behind)], ops),
     )
+
+
+def _odd_call(behind: Sequence[WorkStatus], ops: Mapping[str, object]) -> str:
+    """The call in which ranks wait that others have left behind, where those wait in another operation: then the ranks
+    do not call the same collectives, and none is merely late. Empty: it is not so."""
+    calls = {(status.op, status.timed_out) for status in behind if status.op and status.timed_out is not None}
+    if not ops or len(calls) != 1 or len(calls) != len({status.op for status in behind}):
+        return ""
+    ((op, number),) = calls
+    return "" if op in ops else f"{op}, number {number}"
 
 
 def consequences(cause: Cause) -> list[str]:

@@ -53,13 +53,30 @@ class Event(NamedTuple):
     writer: Writer = Writer()
     where: str = ""
     """The line of code that failed: `train.py line 88`."""
+    accused: tuple[int, ...] = ()
+    """The ranks that the line itself names as those at fault, whoever wrote it."""
+
+
+class Group(NamedTuple):
+    """A process group as torch's watchdog names it. Many groups share a name, as those of a job's pipelines do: `guid`
+    tells them apart. Both are empty where a line names none."""
+
+    name: str = ""
+    guid: str = ""
+
+    @property
+    def is_default(self) -> bool:
+        """True of the group of all ranks, in which a rank's number is that in the job."""
+        return self.name == "default_pg" or (self.name == "PG 0" and self.guid in ("", "0"))
 
 
 class WorkStatus(NamedTuple):
-    """The statement of torch's watchdog about one rank's collectives in one process group."""
+    """The statement of torch's watchdog about one rank's collectives in one process group. `rank`: in the job; None
+    where the line has only `number`, the rank within the group."""
 
-    group: str
-    rank: int
+    group: Group
+    rank: int | None
+    number: int
     timed_out: int | None = None
     op: str = ""
     enqueued: int | None = None

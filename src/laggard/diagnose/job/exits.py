@@ -35,7 +35,8 @@ def read_exit(line: JobLine, place: Place, lines_before: Callable[[], Sequence[J
     if not any(mark in line.text for mark in _MARKS):
         return None
     text = line.text.strip()
-    match = next((found for pattern in EXIT_LINES if (found := pattern.match(text))), None)
+    tried = (text, line.logged) if line.logged else (text,)
+    match = next((found for each in tried for pattern in EXIT_LINES if (found := pattern.match(each))), None)
     if match is None:
         return None
     fields = {name: value for name, value in match.groupdict().items() if value}

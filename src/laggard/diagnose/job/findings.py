@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -14,6 +17,12 @@ from laggard.probes.probe import finding
 from laggard.text.words import printable_line, ranks_text
 
 _WATCHDOG: Final = ("watchdog", "monitored")
+MAX_ODD_SHARE: Final = 1 / 3
+"""The largest share of the ranks that is named as those that called another collective than the others."""
+_OF_ALL: Final = ("interrupted", "cancelled")
+"""What somebody did to the whole job, whichever process says so."""
+_STUCK: Final = ("watchdog_stuck", "engine_stuck")
+"""Every rank that stands still says so."""
 _MAX_LINE_CHARACTERS: Final = 300
 _NOBODY: Final = "the job"
 
@@ -34,8 +43,15 @@ def judge_job(evidence: JobEvidence) -> tuple[Finding, ...]:
 
 def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
     first = cause.first
-    device = who(first.writer)
+    device = _NOBODY if first.kind in _OF_ALL else who(first.writer)
     summary = _summary(first, device)
+    if first.kind == "mismatch" and (odd := _odd_ranks([first, *cause.same])):
+        device, summary = ranks_text(odd), f"called another collective than the others: {printable_line(first.summary)}"
+    if accused := sorted({rank for event in (first, *cause.same) for rank in event.accused}):
+        device, summary = ranks_text(accused), f"did not come to a barrier of {who(first.writer)}"
+    if first.kind in _STUCK and (stuck := ranks_of([first, *cause.same])):
+        device = ranks_text(sorted(stuck))
+        summary = f"{'has' if len(stuck) == 1 else 'have'} stopped: {printable_line(first.summary)}"
     waits = find_waiting(evidence) if first.kind in _WATCHDOG else ()
     if waits:
         device, summary = _waiting_text(waits[0], first)
@@ -49,6 +65,22 @@ def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
         commands=advice.commands,
         severity=Severity.CRITICAL,
     )
+
+
+_FINGERPRINT = re.compile(
+    r"Rank (\d{1,7}) is running (?:inconsistent )?collective: CollectiveFingerPrint"
+    r"\((?:SequenceNumber=\d+, )?(OpType=\w+(?:, TensorShape=\[[^\]]*\])?)"
+)
+
+
+def _odd_ranks(events: Sequence[Event]) -> list[int]:
+    """The ranks that ran another collective than most, by what torch's detailed debug mode says of both sides; empty
+    where neither side is in the majority."""
+    calls = {int(rank): call for event in events for rank, call in _FINGERPRINT.findall(event.line)}
+    counts = Counter(calls.values()).most_common(2)
+    if len(counts) < 2 or counts[0][1] == counts[1][1]:
+        return []
+    return sorted(rank for rank, call in calls.items() if call != counts[0][0])
 
 
 def _summary(first: Event, device: str) -> str:
@@ -76,28 +108,51 @@ def who(writer: Writer) -> str:
 
 def _waiting_text(wait: Waiting, first: Event) -> tuple[str, str]:
     """The device and the sentence about a collective that did not end: who was behind, else who did not report."""
-    what = f"collective {wait.number}" if wait.number is not None else "a collective"
-    if len(wait.ops) == 1:
-        what = f"{wait.ops[0][0]}, number {wait.number}" if wait.number is not None else wait.ops[0][0]
-    where = f" of group {wait.group}" if wait.group else ""
-    if "," in what and where:
-        where = f",{where}"
+    what, where = _call_text(wait)
     if wait.behind:
         verb = "is" if len(wait.behind) == 1 else "are"
-        return ranks_text(wait.behind), f"{verb} behind: had not started {what}{where} in which {_waiters(wait)}"
+        if wait.odd_call:
+            text = f"{verb} in another call than the others: {wait.odd_call}, while {_waiters(wait)} in {what}{where}"
+        else:
+            text = f"{verb} behind: had not started {what}{where} in which {_waiters(wait)}"
+        return _ranks(wait, wait.behind), text
     if len(wait.ops) > 1:
-        calls = "; ".join(f"{op} by {ranks_text(ranks)}" for op, ranks in wait.ops)
-        return "the job", f"hung: ranks called different collectives at number {wait.number}{where}: {calls}"
+        calls = "; ".join(f"{op} by {_ranks(wait, ranks)}" for op, ranks in wait.ops)
+        text = f"ranks called different collectives at number {wait.number}{where}: {calls}"
+        fewest = min((ranks for _, ranks in wait.ops), key=len)
+        is_odd = len(fewest) <= MAX_ODD_SHARE * sum(len(ranks) for _, ranks in wait.ops)
+        return (_ranks(wait, fewest), f"called another collective: {text}") if is_odd else ("the job", f"hung: {text}")
     if wait.missing:
         return ranks_text(wait.missing), f"did not come, or died before: {_waiters(wait)} in {what}{where}"
     if wait.waiting:
-        others = "".join(f", {ranks_text(ranks)} in number {number}" for number, ranks in wait.elsewhere[:4])
-        return ranks_text(wait.waiting), f"waited in {what}{where}{others}; nothing in the log says for whom"
+        others = "".join(f", {_ranks(wait, ranks)} in number {number}" for number, ranks in wait.elsewhere[:4])
+        return _ranks(wait, wait.waiting), f"waited in {what}{where}{others}; nothing in the log says for whom"
     return who(first.writer), _summary(first, who(first.writer))
 
 
+def _call_text(wait: Waiting) -> tuple[str, str]:
+    """`ALLREDUCE, number 77` and `, of group DATA_PARALLEL_GROUP`."""
+    what = f"collective {wait.number}" if wait.number is not None else "a collective"
+    if len(wait.ops) == 1:
+        what = f"{wait.ops[0][0]}, number {wait.number}" if wait.number is not None else wait.ops[0][0]
+    where = f" of group {wait.group.name}" if wait.group.name and not wait.within else ""
+    return what, f",{where}" if "," in what and where else where
+
+
+def _ranks(wait: Waiting, ranks: Iterable[int]) -> str:
+    """`rank 5`; where only the numbers within the group are known, `rank 13 of group PIPELINE_MODEL_PARALLEL_GROUP`."""
+    text = ranks_text(ranks)
+    return f"{text} of {_group_text(wait)} (numbers within it)" if wait.within else text
+
+
+def _group_text(wait: Waiting) -> str:
+    """`group DATA_PARALLEL_GROUP`; with its GUID, since groups share names, where the job's ranks are not known."""
+    name = printable_line(wait.group.name, 80) or "not named"
+    return f"group {name} {wait.group.guid}".rstrip() if wait.within else f"group {name}"
+
+
 def _waiters(wait: Waiting) -> str:
-    return f"{ranks_text(wait.waiting)} waited"
+    return f"{_ranks(wait, wait.waiting)} waited"
 
 
 def _evidence(cause: Cause, waits: tuple[Waiting, ...]) -> dict[str, Any]:
@@ -115,7 +170,7 @@ def _evidence(cause: Cause, waits: tuple[Waiting, ...]) -> dict[str, Any]:
 
 def _wait_evidence(wait: Waiting) -> str:
     parts = [
-        f"group {wait.group or 'not named'}",
+        _group_text(wait),
         f"number {wait.number}",
         f"{ranks_text(wait.waiting)} waited",
         *(f"{ranks_text(ranks)} waited in number {number}" for number, ranks in wait.elsewhere[:4]),

@@ -2,8 +2,9 @@
 
 The forms: torchrun's tee (`[rank3]:`, `[default3]:`), `srun -l` (`3: `), Open MPI's `--tag-output` (`[1,3]<stderr>:`),
 pdsh and DeepSpeed (`worker-1: `), kubectl and stern (`[pod/name/container] `), Ray (`(Worker pid=12, ip=10.0.0.1) `),
-Docker's JSON, containerd's and journald's heads, dates of loggers, colours, and progress bars that end in a carriage
-return.
+JSON lines with the text under any key, containerd's and journald's heads, docker compose, dates of loggers, colours,
+and progress bars that end in a carriage return. Loggers' heads are taken off where they say ERROR or worse: what they
+say below that ends no job. Any other head is learned from a line that has it before a traceback.
 """
 
 from __future__ import annotations
@@ -14,19 +15,45 @@ from typing import Final, NamedTuple
 
 MAX_LINE_CHARACTERS: Final = 2000
 _MAX_HEADS: Final = 12
+_MAX_HEAD_CHARACTERS: Final = 160
+_MAX_LEARNED: Final = 32
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
 _DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z| ?[+-]\d\d:?\d\d)?"
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_OTHER_DATES = re.compile(
+    rf"(?:\[?\d\d?/\d\d?/(?:\d\d){{1,2}},? {_TIME}\]?|\[{_TIME}\]|{_TIME})(?:Z|[+-]\d\d:?\d\d)?:?\s+"
+    rf"|\[\d{{4}}-\d\d-\d\d[T ]{_TIME}(?: [A-Z]{{2,3}}\d{{1,5}}){{1,4}}\] "  # SGLang's ranks are those of its groups
+    r"|\[\d{1,9}\] (?=\S)"  # the number of a line, or of a process
+    r"|[0-9a-f]{6,64} \|\|? "  # a container
+)
+_LOUD = r"(?:ERROR|CRITICAL|FATAL|SEVERE)"
+_QUIET = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE|TRACE|SUCCESS)\b", re.IGNORECASE)
+_LOGGERS = re.compile(
+    rf"(?:- )?[\w.<>/-]{{1,80}} - {_LOUD} - |(?:- )?{_LOUD} - (?:[\w.<>/-]{{1,80}} - )?"
+    rf"|\| {_LOUD} *\| [^|]{{1,100}}? - "
+    rf"|\[{_LOUD}\|[^\]]{{1,80}}\] (?:{_DATE} )?>> "
+    rf"|{_LOUD}:[\w.]{{1,80}}:(?=\S| )"
+    rf"|\[NeMo [EC] [^\]]{{1,100}}\] ?"
+    rf"|\[?{_LOUD}\]?:?\s+(?:\d\d-\d\d {_TIME} )?(?:\[?[\w./-]{{1,60}}:\d+\]:? ?)?(?:\[[^\[\]]{{1,80}}\]:? ?){{0,4}}"
+)
+_RANK_WITHIN = re.compile(r"\[Rank (\d{1,7})\]")
+_COMPOSE = re.compile(r"([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}) {1,20}\| ")
 _PLAIN_DATE = re.compile(rf"\[?{_DATE}\]?:?(?:\s+|$)(?:(?:stderr|stdout) [FP] )?")
 _SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([\w.-]+) ([\w./-]+)(?:\[\d+\])?: ")
 _JOURNAL = re.compile(r"([\w.-]+) [\w./-]+\[\d+\]: ")
 _GLOG = re.compile(r"\[?[EWIFC](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9})\s+(?:\d+ )?[\w./-]+:\d+\] ?")
-_RANK = re.compile(r"\[[Rr]ank ?(\d{1,7})\]: ?")
+_RANK = re.compile(r"\[[Rr]ank ?(\d{1,7})\]: ?|\[rank(?:=|: ?| )(\d{1,7})\]:? ?")
+_RANK_INSIDE = re.compile(r".{1,160}?\[rank(\d{1,7})\]: ?")
 _LOCAL = re.compile(r"\[(?:default|trainer|worker)_?(\d{1,5})\]: ?")
-_MPI = re.compile(r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(\d{1,7})\]<(?:stderr|stdout|stddiag)>: ?")
+_MPI = re.compile(
+    r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(?:mpirank:)?(\d{1,7})(?:,[\w.-]+)?\]<(?:stderr|stdout|stddiag)>: ?"
+)
+_TP = re.compile(r"(?:\d{2} |Worker_)TP(\d{1,3})\b")
 _TASK = re.compile(r" {0,6}(\d{1,6}): ")
 _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ")
-_ACTOR = re.compile(r"\([\w.:<>-]*(?: ?[\w.]+=[\w.-]+,?){0,4} ?pid=\d+(?:, ip=([\d.]+))?\) ")
+_ACTOR = re.compile(r"\([\w.:<>-]*,?(?: ?[\w.]+=[\w.-]+,?){0,4} ?pid=\d+(?:, ip=([\d.]+))?\) ")
 _HOST = re.compile(r"([A-Za-z0-9][\w-]*(?:\.[\w-]+)*): ")
 _NO_HOST = re.compile(
     r"(?:.*(?:Error|Exception|Warning|Interrupt|Exit|Failure|Timeout|Expired|Empty|Iteration)|[A-Z]+|[a-z]+d?|what"
@@ -49,6 +76,10 @@ class JobLine(NamedTuple):
     """The date, as seconds since 1970 in whatever zone the writer used. Dates without a year are put into 2000."""
     dated: bool = False
     """True where `seconds` has a year. Times without a year compare only with each other."""
+    logged: str = ""
+    """The text with its logger's head, where it had one: some programs' lines are known by that."""
+    traced: bool = False
+    """True where the line held a whole traceback, of which `text` is the last line."""
 
     @property
     def stream(self) -> tuple[object, ...]:
@@ -59,19 +90,49 @@ class JobLine(NamedTuple):
 class LineParser:
     """Parses lines. Heads nest in any order: a pod's date before srun's number before torch's rank."""
 
+    def __init__(self) -> None:
+        self._learned: dict[str, re.Pattern[str]] = {}
+
     def parse(self, raw: str) -> JobLine:
         text = raw[:MAX_LINE_CHARACTERS].rstrip()
         if "\x1b" in text:
             text = _COLOURS.sub("", text)
         found: dict[str, object] = {}
-        if text.startswith("{"):
+        if text[:2] in ('{"', "[{") or text.startswith("{ "):
             text = _unwrap_json(text, found)
         for _ in range(_MAX_HEADS):
-            rest = _strip_one(text, found)
+            rest = self._strip_one(text, found)
             if rest is None:
                 break
             text = rest
         return JobLine(text, **found)  # type: ignore[arg-type]
+
+    def _strip_one(self, text: str, found: dict[str, object]) -> str | None:
+        rest = _strip_one(text, found)
+        if rest is None and "rank" not in found and (match := _RANK_INSIDE.match(text)):
+            found["rank"] = int(match[1])  # torchrun's own, behind a head that is not known
+            return text[match.end() :]
+        return rest if rest is not None else self._strip_learned(text)
+
+    def _strip_learned(self, text: str) -> str | None:
+        """The text without a head that stood before a traceback, in this line or in one before it."""
+        for pattern in self._learned.values():
+            if match := pattern.match(text):
+                return text[match.end() :]
+        at = text.find(_TRACEBACK, 1, _MAX_HEAD_CHARACTERS)
+        if at < 0 or not text[:at].strip() or _QUIET.search(text[:at]):
+            return None
+        if len(self._learned) < _MAX_LEARNED:
+            pattern = _shape_of_head(text[:at])
+            self._learned[pattern.pattern] = pattern
+        return text[at:]
+
+
+def _shape_of_head(head: str) -> re.Pattern[str]:
+    """Matches heads that differ in numbers and in the width of blanks alone."""
+    parts = re.split(r"(\d+|\s+)", head.rstrip())
+    shape = "".join(r"\d+" if part.isdecimal() else r"\s+" if part.isspace() else re.escape(part) for part in parts)
+    return re.compile(shape + (r"\s" if head[-1:].isspace() else ""))
 
 
 def _strip_one(text: str, found: dict[str, object]) -> str | None:
@@ -80,7 +141,7 @@ def _strip_one(text: str, found: dict[str, object]) -> str | None:
     if first == "[":
         for pattern, name in ((_RANK, "rank"), (_LOCAL, "local_rank"), (_MPI, "task")):
             if match := pattern.match(text):
-                found[name] = int(match[1])
+                found[name] = int(next(filter(None, match.groups())))
                 return text[match.end() :]
         if match := _POD.match(text):
             found["host"] = match[1]
@@ -91,8 +152,23 @@ def _strip_one(text: str, found: dict[str, object]) -> str | None:
     if first == "(" and (match := _ACTOR.match(text)):
         if match[1]:
             found["host"] = match[1]
+        _note_tensor_rank(match[0], found)
+        return text[match.end() :]
+    if (first in "[0123456789abcdef") and (match := _OTHER_DATES.match(text)):
+        _note_tensor_rank(match[0], found)
+        return text[match.end() :]
+    if match := _LOGGERS.match(text):
+        found.setdefault("logged", text)
+        if (rank := _RANK_WITHIN.search(match[0])) and "rank" not in found:
+            found["rank"] = int(rank[1])
         return text[match.end() :]
     return _strip_word(text, found)
+
+
+def _note_tensor_rank(head: str, found: dict[str, object]) -> None:
+    """Notes the rank in the tensor group, by which servers name a worker: it is the only one on most machines."""
+    if match := _TP.search(head):
+        found.setdefault("local_rank", int(match[1]))
 
 
 def _strip_word(text: str, found: dict[str, object]) -> str | None:
@@ -101,6 +177,9 @@ def _strip_word(text: str, found: dict[str, object]) -> str | None:
         if "seconds" not in found:
             _note_date(("2000", month, day, hour, minute, second, fraction), found)
             found["dated"] = False
+        return text[match.end() :]
+    if match := _COMPOSE.match(text):
+        found.setdefault("host", match[1])
         return text[match.end() :]
     if match := _SYSLOG.match(text) or _JOURNAL.match(text):
         found["host"] = match[1]
@@ -127,13 +206,35 @@ def _note_date(fields: tuple[str | None, ...], found: dict[str, object]) -> None
     found["dated"] = True
 
 
+_TEXT_KEYS: Final = (
+    *("log", "message", "msg", "MESSAGE", "line", "text", "textPayload", "body", "event", "content", "data"),
+    *("exc_info", "exception", "traceback", "stack", "stack_trace", "error"),
+)
+"""The keys under which programs and log shippers put a line's text, in JSON, the likeliest first."""
+_TIME_KEYS = re.compile(rf'"(?:@?time(?:stamp|Stamp)?|ts|date|asctime)": ?"{_DATE}')
+_JSON_STRINGS = re.compile(r'"([\w@.]{1,40})"\s?:\s?"((?:[^"\\]|\\.)*)(?:"|$)')
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
+
 def _unwrap_json(text: str, found: dict[str, object]) -> str:
-    """The text that container runtimes and log shippers wrap in JSON: "
-    "`{"log":"...\\n","stream":"stdout","time":...}`."""
-    match = re.match(r'\{"(?:log|message|msg)": ?"((?:[^"\\]|\\.)*)"', text)
-    if match is None:
+    """The text that programs, container runtimes and log shippers wrap in JSON, under whichever key and however deep:
+    `{"time":...,"log":"...\\n","stream":"stdout"}`. Of a text that is a whole traceback: its last line."""
+    strings: dict[str, str] = {}
+    for match in _JSON_STRINGS.finditer(text):
+        strings.setdefault(match[1], match[2])
+    values = [_unescape(strings[key]) for key in _TEXT_KEYS if strings.get(key)]
+    if not values:
         return text
-    if date := re.search(rf'"(?:time|timestamp|ts)": ?"{_DATE}', text[match.end() :]):
+    if date := _TIME_KEYS.search(text):
         _note_date(date.groups(), found)
-    inner = match[1].removesuffix("\\n").replace('\\"', '"').replace("\\t", "\t").replace("\\u001b", "\x1b")
-    return _COLOURS.sub("", inner).replace("\\\\", "\\")
+    value = next((each for each in values if _TRACEBACK in each and "\n" in each.strip()), values[0])
+    lines = [line.rstrip() for line in _COLOURS.sub("", value).split("\n") if line.strip()]
+    if len(lines) > 1 and any(_TRACEBACK in line for line in lines):
+        found["traced"] = True
+        return next((line for line in reversed(lines) if not line.startswith(" ")), lines[-1])
+    return lines[0] if lines else ""
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2]), text)

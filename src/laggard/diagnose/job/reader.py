@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.events import MAX_EVENTS, Event, Place, Weight, WorkStatus, Writer
+from laggard.diagnose.job.events import MAX_EVENTS, Event, Group, Place, Weight, WorkStatus, Writer
 from laggard.diagnose.job.exits import read_exit
+from laggard.diagnose.job.known_reasons import reason_rule
 from laggard.diagnose.job.lines import MAX_LINE_CHARACTERS, JobLine, LineParser
 from laggard.diagnose.job.progress import PROGRESS_WORDS
-from laggard.diagnose.job.rules import EXCEPTION_NAME, NAN_LOSS, RULES, WEAK_TEXT, Rule
+from laggard.diagnose.job.rule import EXCEPTION_NAME, Rule
+from laggard.diagnose.job.rules import NAN_LOSS, RULES, WEAK_TEXT
 
 _WORDS: Final = (
     "rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog",
@@ -37,22 +39,40 @@ _SHAPE_CHARACTERS: Final = 200
 _LINES_PER_CANDIDATE: Final = 8
 """The number of lines of which one has a word, from where on lines are looked at one by one."""
 
+MIN_FINITE_LINES: Final = 3
+"""The number of lines of progress without NaN after which a loss that was NaN is no failure."""
+
 _NUMBER = re.compile(r"[0-9]+")
 _DIGITS: Final = str.maketrans("123456789", "0" * 9)
 _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
 _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
 _NOT_RAISED = re.compile(r"Exception ignored in|Exception in thread|Traceback of|\S+Warning: ")
+_WARNED = re.compile(r"(?:^| - |\| ?|\[)(?:WARN(?:ING)?|INFO|DEBUG|warn(?:ing)?|info)(?: - | *\||:|\]|\s{2})")
 _CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
-_RANK_SEEN = re.compile(r"\[[Rr]ank ?(\d{1,7})\]")
+_RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
 _WORLD_SIZE = re.compile(r"(?:world_?size|WORLD_SIZE|n[rR]anks)['\"]?\s?[:= ]\s?['\"]?(\d{1,7})\b")
 _STATUS = re.compile(
-    r"\[(PG [^\]]{0,80}?) ?Rank (\d{1,7})\].{0,120}?(?:at (?:NCCL )?work(?: sequence id)?: (\d+))?.{0,20}?"
+    r"\[(PG [^\]]{0,120}?) ?Rank (\d{1,7})\].{0,120}?(?:at (?:NCCL )?work(?: sequence id)?: (\d+))?.{0,20}?"
     r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
 )
+_OWN_NUMBER = re.compile(r"\[(?:(PG [^\]]{0,120}?) )?Rank (\d{1,7})\]")
+_ONE_NODE = re.compile(r"\bn(?:um_)?nodes['\"]?\s?[:= ]\s?['\"]?1\b(?!:)")
 _NCCL_HEAD = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[-?\d+\] ")
 _TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
+
+
+_NO_GROUP: Final = Group()
+_NOBODY: Final = JobLine("").stream
+_GROUP = re.compile(r"PG(?: ID)? (\d{1,9})(?: PG GUID (\d{1,9}))?(?: ?\(([^()]{1,80})\))?")
+
+
+class _Process(NamedTuple):
+    """A process, by the heads of its lines and its number within a group."""
+
+    stream: tuple[object, ...]
+    number: int
 
 
 class JobEvidence(NamedTuple):
@@ -76,15 +96,19 @@ class JobLogReader:
     def __init__(self) -> None:
         self._parser = LineParser()
         self._events: list[Event] = []
-        self._statuses: dict[tuple[str, int], WorkStatus] = {}
+        self._statuses: dict[tuple[Group, _Process], WorkStatus] = {}
         self._ranks: set[int] = set()
         self._world_size: int | None = None
+        self._one_node = False
         self._progress: list[int] = []
         self._nan: Event | None = None
+        self._last_nan: Place | None = None
         self._dropped = 0
         self._offset = 0
         self._last_date: tuple[float | None, bool] = (None, False)
         self._tracebacks: dict[tuple[object, ...], Place] = {}
+        self._announced: dict[tuple[object, ...], Writer] = {}
+        """Who wrote the line before a traceback that has no head itself, as loggers write it."""
         self._chained: dict[tuple[object, ...], int] = {}
         self._shapes: dict[str, Rule | None] = {}
         self._dull: dict[str, int] = {}
@@ -141,7 +165,7 @@ class JobLogReader:
         return *found, self._nan is None, tuple(self._statuses.items())[-1:]
 
     def evidence(self) -> JobEvidence:
-        events = tuple(self._events)
+        events = tuple(map(_with_rank, self._events) if self._one_node else self._events)
         if not sum(self._progress) and all(event.kind == "bare" for event in events):
             events = ()  # a single word, in a text that shows no training
         return JobEvidence(
@@ -150,13 +174,20 @@ class JobLogReader:
             frozenset(self._ranks),
             self._world_size,
             tuple(self._progress),
-            self._nan,
+            None if self._is_finite_again() else self._nan,
             self._dropped,
         )
+
+    def _is_finite_again(self) -> bool:
+        """Whether the loss was a number again after the last NaN: a step was skipped, and training went on."""
+        last = self._last_nan
+        return last is not None and self._progress[last.file] - last.progress > MIN_FINITE_LINES
 
     def _note_ranks(self, piece: str) -> None:
         if "ank" in piece and len(self._ranks) < _MAX_RANKS:
             self._ranks.update(map(int, set(_RANK_SEEN.findall(piece))))
+        if not self._one_node and "nodes" in piece:
+            self._one_node = _ONE_NODE.search(piece) is not None
         if "world" in piece or "WORLD" in piece or "anks" in piece:
             sizes = [int(size) for size in _WORLD_SIZE.findall(piece)]
             self._world_size = max([*sizes, self._world_size or 0]) or None
@@ -171,19 +202,23 @@ class JobLogReader:
         if "the above exception" in text:
             self._chained[line.stream] = len(self._events) - 1
             return
-        self._note_status(text)
+        self._note_status(line)
         if exit_event := read_exit(line, place, lambda: self._lines_before(piece, start, 8)):
             self._add(exit_event)
             return
-        if self._nan is None and "nan" in text.lower() and NAN_LOSS.search(text):
-            self._nan = Event("JOB_NAN_LOSS", "nan", Weight.FAILED, "the loss became NaN", text, place, _writer(line))
+        if "nan" in text.lower() and NAN_LOSS.search(text):
+            self._last_nan = place
+            if self._nan is None:
+                self._nan = Event(
+                    "JOB_NAN_LOSS", "nan", Weight.FAILED, "the loss became NaN", text, place, _writer(line)
+                )
         self._match(piece, start, end, line, place)
 
     def _match(self, piece: str, start: int, end: int, line: JobLine, place: Place) -> None:
         opened = self._tracebacks.get(line.stream)
-        rule = self._rule_for(line.text)
+        rule = self._rule_for(line.text) or (self._rule_for(line.logged) if line.logged else None)
         raised = _EXCEPTION.match(line.text)
-        if rule is None and not (raised and opened):
+        if rule is None and not (raised and (opened or line.traced)):
             return
         if rule is not None and not opened and self._is_repeated(rule.kind, line):
             return
@@ -201,9 +236,11 @@ class JobLogReader:
             event = Event("JOB_EXCEPTION", kind, weight, line.text[:400], line.text, place, _writer(line))
         located = len(self._events) < _MAX_LOCATED_EVENTS
         if located and event.kind.startswith("nccl") and (reason := self._last_error(piece, end, line)):
-            event = event._replace(summary=f"{event.summary}: {reason}")
+            event = _with_reason(event, reason)
         if raised and located:
             event = event._replace(where=self._where(piece, start, line))
+        if raised and opened and (writer := self._announced.pop(line.stream, None)) and event.writer == Writer():
+            event = event._replace(writer=writer)
         self._add_raised(event, line)
 
     def _add_raised(self, event: Event, line: JobLine) -> None:
@@ -243,23 +280,29 @@ class JobLogReader:
             self._shapes[shape] = next((rule for rule in RULES if rule.pattern.match(text)), None)
         return self._shapes[shape]
 
-    def _note_status(self, text: str) -> None:
+    def _note_status(self, line: JobLine) -> None:
+        """Of the two numbers in `[rank218]: [PG ID 6 PG GUID 623(PIPELINE) Rank 13]` the one in front is the rank in
+        the job, the other that within the group."""
+        text = line.text
         if len(self._statuses) >= _MAX_STATUSES:
             return
         if "last enqueued" in text and (match := _STATUS.search(text)):
-            group, rank = _group_name(match[1]), int(match[2])
-            before = self._statuses.pop(("", rank), None) or self._statuses.get((group, rank))
+            group, number = _group_of(match[1]), int(match[2])
+            process = _Process(line.stream, number)
+            before = self._statuses.pop((_NO_GROUP, process), None) or self._statuses.get((group, process))
             timed_out = int(match[3]) if match[3] else before.timed_out if before else None
             op = before.op if before and before.timed_out in (None, timed_out) else ""
-            status = WorkStatus(group, rank, timed_out, op, int(match[4]), int(match[5]))
-            self._statuses[group, rank] = status
+            rank = number if line.rank is None and group.is_default else line.rank
+            status = WorkStatus(group, rank, number, timed_out, op, int(match[4]), int(match[5]))
+            self._statuses[group, process] = status
         elif "Watchdog caught" in text and (match := _TIMED_OUT.search(text)):
-            rank, number = int(match[1]), int(match[2]) if match[2] else None
-            if not any(status.rank == rank and status.timed_out == number for status in self._of_rank(rank)):
-                self._statuses["", rank] = WorkStatus("", rank, number, match[3])
+            process, work = _Process(line.stream, int(match[1])), int(match[2]) if match[2] else None
+            if not any(status.timed_out == work for status in self._of_process(process)):
+                status = WorkStatus(_NO_GROUP, line.rank, process.number, work, match[3])
+                self._statuses[_NO_GROUP, process] = status
 
-    def _of_rank(self, rank: int) -> Iterator[WorkStatus]:
-        return (status for status in list(self._statuses.values())[-64:] if status.rank == rank)
+    def _of_process(self, process: _Process) -> Iterator[WorkStatus]:
+        return (status for (_, other), status in list(self._statuses.items())[-64:] if other == process)
 
     def _place(self, piece: str, start: int, line: JobLine) -> Place:
         if line.seconds is not None:
@@ -269,10 +312,14 @@ class JobLogReader:
 
     def _open_traceback(self, piece: str, start: int, line: JobLine, place: Place) -> None:
         before = next(iter(self._lines_before(piece, start, 1)), None)
-        ends_nothing = before is not None and before.stream == line.stream and _NOT_RAISED.match(before.text)
+        text = before.text if before is not None and before.stream == line.stream else ""
+        ends_nothing = bool(_NOT_RAISED.match(text) or _WARNED.search(text[:160]))
         if len(self._tracebacks) >= _MAX_STREAMS:
             self._tracebacks.clear()
         self._tracebacks[line.stream] = place._replace(offset=-1) if ends_nothing else place
+        self._announced.pop(line.stream, None)
+        if before is not None and line.stream == _NOBODY and before.stream != _NOBODY and before.logged:
+            self._announced[line.stream] = _writer(before)
 
     def _lines_before(self, piece: str, start: int, count: int) -> list[JobLine]:
         """The last lines before `start` in the piece, the nearest first."""
@@ -337,29 +384,54 @@ def _count_progress(piece: str, start: int, end: int) -> int:
 
 
 def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
-    match = rule.pattern.match(line.text)
+    match = rule.pattern.match(line.text) or rule.pattern.match(line.logged)
     groups = [(group or "").strip() for group in match.groups()] if match else []
     summary = rule.summary.format(*groups, *[""] * 4).strip().rstrip(":. ")
     kind = (
         "bare" if rule.weight is Weight.DIED and rule.pattern.match(line.text.split(" (")[0]) and _is_bare(line) else ""
     )
-    return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, _writer(line))
+    accused = tuple(map(int, re.findall(r"\d{1,7}", groups[0])[:64])) if rule.kind == "monitored" else ()
+    return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, _writer(line), "", accused)
+
+
+def _with_reason(event: Event, reason: str) -> Event:
+    """The event with the reason that NCCL gave below `Last error:`; where that is a known one, of its code and kind."""
+    found = reason_rule(reason)
+    if found is None or event.kind not in ("nccl_system", "nccl_usage"):
+        return event._replace(summary=f"{event.summary}: {reason}")
+    rule, groups = found
+    summary = rule.summary.format(*groups, *[""] * 4)
+    return event._replace(code=rule.code, kind=rule.kind, weight=rule.weight, summary=f"{summary}: {reason}"[:400])
+
+
+def _with_rank(event: Event) -> Event:
+    """The same of a job on one node, on which a local rank is a rank."""
+    own = event.writer
+    return (
+        event
+        if own.rank is not None or own.local_rank is None
+        else event._replace(writer=own._replace(rank=own.local_rank))
+    )
 
 
 def _is_bare(line: JobLine) -> bool:
     return len(line.text) < 40 and line.rank is None and line.task is None and ":" not in line.text
 
 
-def _group_name(text: str) -> str:
-    """`default_pg` of `PG ID 0 PG GUID 0(default_pg)`; `PG 3` of `PG 3`."""
-    named = re.search(r"\(([^()]+)\)$", text)
-    return named[1] if named else text
+def _group_of(text: str) -> Group:
+    """The group of `PG ID 3 PG GUID 12(DATA_PARALLEL_GROUP)`, `PG ID 0 PG GUID 0`, `PG 3`, `PG 0 (default_pg)`. The ID
+    is the group's place in a process's own list: without a GUID or a name there is nothing better."""
+    match = _GROUP.match(text)
+    if match is None:
+        return Group(text.strip())
+    index, guid, name = match[1], match[2] or "", match[3] or ""
+    return Group(name or f"PG {guid or index}", guid)
 
 
 def _writer(line: JobLine) -> Writer:
     rank = line.rank
-    if rank is None and (match := re.search(r"\[(?:PG [^\]]{0,80} )?Rank (\d{1,7})\]", line.text[:200])):
-        rank = int(match[1])
+    if rank is None and (match := _OWN_NUMBER.search(line.text[:240])):
+        rank = int(match[2]) if match[1] is None or _group_of(match[1]).is_default else None
     host = line.host
     if host is None and (match := _NCCL_HEAD.match(line.text)):
         host = match[1]

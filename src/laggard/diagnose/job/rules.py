@@ -9,562 +9,533 @@ srun), Open MPI, bash, Ray, Kubernetes, and the issues that users of these filed
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
-from laggard.diagnose.job.events import Weight
-
-_FAILED, _DIED, _WAITED, _STOPPED, _SUMMARY = (
-    Weight.FAILED,
-    Weight.DIED,
-    Weight.WAITED,
-    Weight.STOPPED,
-    Weight.SUMMARY,
+from laggard.diagnose.job.known_reasons import KNOWN_REASONS
+from laggard.diagnose.job.rule import (
+    DIED,
+    EXCEPTION_NAME,
+    FAILED,
+    NCCL_WARN,
+    PEER_GONE,
+    RAISED,
+    STOPPED,
+    SUMMARY,
+    WAITED,
+    Rule,
+    rule_of,
 )
-EXCEPTION_NAME: Final = (
-    r"(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Expired|Failure|Failed)"
-)
-_RAISED = rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*\bterminated with exception: )"
-_NCCL = r"(?:\S+:\d+:\d+ (?:\[-?\d+\] )?)?.{0,200}?NCCL WARN "
-_PEER_GONE = (
-    r"[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|failed to recv, got 0 bytes|Socket closed"
-    r"|remote process exited|ncclRemoteError|NCCL communicator was aborted|recvValue failed|sendBytes failed"
-    r"|recvVector failed"
-    r"|[Pp]eer (?:closed|disconnected)|[Ss]ocket Timeout|ncclCommAbort|TCPStore server has shut down"
-)
-
-
-class Rule(NamedTuple):
-    code: str
-    kind: str
-    weight: Weight
-    pattern: re.Pattern[str]
-    summary: str
-    """A text with `{0}`, `{1}` for the pattern's groups."""
-
-
-def _rule(code: str, kind: str, weight: Weight, pattern: str, summary: str) -> Rule:
-    return Rule(code, kind, weight, re.compile(pattern), summary)
-
 
 RULES: Final[tuple[Rule, ...]] = (
+    *KNOWN_REASONS,
     # What says of itself that it is a consequence
-    _rule("JOB_EXCEPTION", "summary", _SUMMARY, r"(?:[\w.]*\.)?ChildFailedError\b", "a worker failed"),
-    _rule(
+    rule_of("JOB_EXCEPTION", "summary", SUMMARY, r"(?:[\w.]*\.)?ChildFailedError\b", "a worker failed"),
+    rule_of(
         "JOB_EXCEPTION",
         "summary",
-        _SUMMARY,
+        SUMMARY,
         r"(?:subprocess\.)?CalledProcessError: Command .*non-zero exit status",
         "a command failed",
     ),
-    _rule(
+    rule_of(
         "JOB_EXCEPTION",
         "summary",
-        _SUMMARY,
+        SUMMARY,
         r"(?:[\w.]*\.)?Process(?:Raised|Exited)Exception\b|-- Process \d+ terminated with the following error",
         "a spawned process failed",
     ),
-    _rule(
+    rule_of(
         "JOB_EXCEPTION",
         "summary",
-        _SUMMARY,
+        SUMMARY,
         r"(?:[\w.]*\.)?(?:ActorDiedError|RayActorError|WorkerCrashedError|RayTaskError)\b",
         "a worker of Ray died",
     ),
     # Memory of GPUs
-    _rule(
+    rule_of(
         "JOB_GPU_OUT_OF_MEMORY",
         "gpu_memory",
-        _FAILED,
-        _RAISED + r"(?:CUDA|HIP|XPU|NPU) out of memory\.?\s*(Tried to allocate .*)?",
+        FAILED,
+        RAISED + r"(?:CUDA|HIP|XPU|NPU) out of memory\.?\s*(Tried to allocate .*)?",
         "CUDA out of memory. {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_GPU_OUT_OF_MEMORY",
         "gpu_memory",
-        _FAILED,
-        _RAISED + r"(?:CUDA error: out of memory|.*CUBLAS_STATUS_ALLOC_FAILED|.*cudaErrorMemoryAllocation)",
+        FAILED,
+        RAISED + r"(?:CUDA error: out of memory|.*CUBLAS_STATUS_ALLOC_FAILED|.*cudaErrorMemoryAllocation)",
         "CUDA out of memory",
     ),
-    _rule(
+    rule_of(
         "JOB_GPU_OUT_OF_MEMORY",
         "gpu_memory",
-        _FAILED,
-        rf"{_NCCL}.*Cuda failure (?:\d+ )?'out of memory'",
+        FAILED,
+        rf"{NCCL_WARN}.*Cuda failure (?:\d+ )?'out of memory'",
         "CUDA out of memory within NCCL",
     ),
-    _rule(
+    rule_of(
         "JOB_GPU_OUT_OF_MEMORY",
         "gpu_memory",
-        _FAILED,
+        FAILED,
         rf"(?:{EXCEPTION_NAME}: )(?:RESOURCE_EXHAUSTED: .*[Oo]ut of memory (.*)|OOM when allocating tensor(.*))",
         "GPU out of memory {0}{1}",
     ),
     # CUDA
-    _rule(
+    rule_of(
         "JOB_CUDA_ERROR",
         "cuda_ecc",
-        _FAILED,
-        _RAISED + r".*CUDA error: (uncorrectable ECC error.*)",
+        FAILED,
+        RAISED + r".*CUDA error: (uncorrectable ECC error.*)",
         "CUDA error: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_CUDA_ERROR",
         "cuda_assert",
-        _FAILED,
-        _RAISED + r".*CUDA error: (device-side assert triggered)",
+        FAILED,
+        RAISED + r".*CUDA error: (device-side assert triggered)",
         "CUDA error: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_CUDA_ERROR",
         "cuda_assert",
-        _FAILED,
+        FAILED,
         r"\S+\.(?:cu|cuh):\d+: .{0,300}block: \[.*thread: \[.*Assertion `?(.*?)`? failed",
         "an assertion in a CUDA kernel failed: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_CUDA_ERROR",
         "cuda_setup",
-        _FAILED,
-        _RAISED
-        + r"(?:.*CUDA error: )?(no kernel image is available.*|invalid device ordinal|No CUDA GPUs are available"
+        FAILED,
+        RAISED + r"(?:.*CUDA error: )?(no kernel image is available.*|invalid device ordinal|No CUDA GPUs are available"
         r"|CUDA driver version is insufficient.*|.*all CUDA-capable devices are busy or unavailable"
         r"|The NVIDIA driver .*)",
         "CUDA does not start: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_CUDA_ERROR",
         "cuda",
-        _FAILED,
-        _RAISED
-        + r"(?:.*(?:CUDA|HIP) error: (?!out of memory)|.*\b(?=CUDNN_STATUS_|CUBLAS_STATUS_|cudaError[A-Z]))(.+)",
+        FAILED,
+        RAISED + r"(?:.*(?:CUDA|HIP) error: (?!out of memory)|.*\b(?=CUDNN_STATUS_|CUBLAS_STATUS_|cudaError[A-Z]))(.+)",
         "CUDA error: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_CUDA_ERROR",
         "cuda",
-        _FAILED,
-        rf"{_NCCL}.*Cuda failure (?:\d+ )?'(?!out of memory)([^']+)'",
+        FAILED,
+        rf"{NCCL_WARN}.*Cuda failure (?:\d+ )?'(?!out of memory)([^']+)'",
         "CUDA error: {0} (in NCCL)",
     ),
     # The host's memory
-    _rule(
+    rule_of(
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
-        _FAILED,
+        FAILED,
         r"(?:slurmstepd: )?error: Detected (\d+) oom[-_ ]kill event\(?s?\)? in (?:StepId=|step )([\w.]*\w)",
         "the kernel killed processes for want of host memory (Slurm, step {1})",
     ),
-    _rule(
+    rule_of(
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
-        _FAILED,
+        FAILED,
         r"(?:\[ *\d+\.\d+\] )?(?:Memory cgroup out of memory|Out of memory): Killed process (\d+) \(([^)]*)\)",
         "the kernel killed process {0} ({1}) for want of host memory",
     ),
-    _rule(
+    rule_of(
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
-        _FAILED,
+        FAILED,
         r".{0,80}(?:Reason|reason)\"?: *\"?(OOMKilled)\b",
         "the kernel killed the container for want of host memory ({0})",
     ),
-    _rule(
+    rule_of(
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
-        _FAILED,
+        FAILED,
         r"(?:ray\.exceptions\.)?OutOfMemoryError: Task was killed due to the node running low on memory",
         "Ray killed a worker: the node was low on memory",
     ),
-    _rule(
+    rule_of(
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
-        _FAILED,
-        rf"(?:MemoryError\b(.*)|[\w.]*_ArrayMemoryError: (.*)|{_RAISED}.*(?:DefaultCPUAllocator: can't allocate memory"
+        FAILED,
+        rf"(?:MemoryError\b(.*)|[\w.]*_ArrayMemoryError: (.*)|{RAISED}.*(?:DefaultCPUAllocator: can't allocate memory"
         r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc)(.*))",
         "host memory is used up: {0}{1}{2}",
     ),
     # Data loaders
-    _rule(
+    rule_of(
         "JOB_DATALOADER_DIED",
         "shared_memory",
-        _FAILED,
+        FAILED,
         r"(?:RuntimeError: DataLoader worker \(pid (\d+)\) is killed by signal: Bus error"
         r"|ERROR: Unexpected bus error encountered in worker)",
         "a DataLoader worker died of a bus error: /dev/shm is full",
     ),
-    _rule(
+    rule_of(
         "JOB_DATALOADER_DIED",
         "dataloader",
-        _FAILED,
+        FAILED,
         r"RuntimeError: DataLoader worker \(pid (\d+)\) is killed by signal: ([\w ]+)",
         "DataLoader worker {0} was ended by a signal: {1}",
     ),
-    _rule(
+    rule_of(
         "JOB_DATALOADER_DIED",
         "dataloader",
-        _FAILED,
+        FAILED,
         r"RuntimeError: DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly",
         "DataLoader worker {0} ended unexpectedly",
     ),
-    _rule(
+    rule_of(
         "JOB_DATALOADER_DIED",
         "dataloader",
-        _FAILED,
+        FAILED,
         r"RuntimeError: DataLoader timed out after ([\d.]+) seconds",
         "a DataLoader worker gave nothing for {0} s",
     ),
     # Storage
-    _rule(
+    rule_of(
         "JOB_DISK_FULL",
         "shared_memory",
-        _FAILED,
-        rf"{_NCCL}.*(?:[Ff]ailed to extend|creating shared memory segment|posix_fallocate).{{0,40}}(/dev/shm/\S+)",
+        FAILED,
+        rf"{NCCL_WARN}.*(?:[Ff]ailed to extend|creating shared memory segment|posix_fallocate).{{0,40}}(/dev/shm/\S+)",
         "NCCL found no room in /dev/shm",
     ),
-    _rule(
+    rule_of(
         "JOB_DISK_FULL",
         "shared_memory",
-        _FAILED,
+        FAILED,
         rf"{EXCEPTION_NAME}: .*(?:No space left on device.*|unable to (?:write to|open|mmap|resize).*)/torch_\d+_\d+"
         r"(?:'|.*(?:No space left|Cannot allocate|Bus error))",
         "no room in /dev/shm, through which DataLoader workers hand over tensors",
     ),
-    _rule(
+    rule_of(
         "JOB_DISK_FULL",
         "disk",
-        _FAILED,
+        FAILED,
         rf"{EXCEPTION_NAME}: .*(?:\[Errno (?:28|122)\]|[Nn]o space left on device|[Dd]isk quota exceeded)"
         r"(?: \(\d+\)$)?(.*)",
         "no room on the disk{0}",
     ),
-    _rule(
+    rule_of(
         "JOB_DISK_FULL",
         "disk",
-        _FAILED,
+        FAILED,
         r"(?:\S+: )?(?:write error|cannot (?:write|create|copy).*|error writing .*): (No space left on device)",
         "no room on the disk",
     ),
-    _rule(
+    rule_of(
         "JOB_STORAGE_ERROR",
         "storage",
-        _FAILED,
+        FAILED,
         rf"{EXCEPTION_NAME}: .*\[Errno (?:116|5|30|107|108|121)\] (.*)",
         "the file system failed: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_STORAGE_ERROR",
         "storage",
-        _FAILED,
+        FAILED,
         rf"(?:{EXCEPTION_NAME}: .*|ls: .*|cp: .*|cat: .*|\S+: .*)((?:Stale (?:NFS )?file handle"
         r"|Transport endpoint is not connected).*)",
         "the file system failed: {0}",
     ),
     # The network and NCCL
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_flushed",
-        _SUMMARY,
+        SUMMARY,
         r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_WR_FLUSH_ERR\()?5\b",
         "InfiniBand work was flushed (status 5): its connection had failed before",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_retry",
-        _WAITED,
+        WAITED,
         r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_RETRY_EXC_ERR\()?12\b",
         "InfiniBand transfer with peer {0} got no answer (status 12, retries exceeded)",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_protection",
-        _FAILED,
+        FAILED,
         r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_\w+\()?(4|10)\b",
         "the NIC was refused access to memory (status {1}, peer {0})",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_retry",
-        _WAITED,
+        WAITED,
         r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_\w+\()?(\d+)\b",
         "InfiniBand transfer with peer {0} failed (status {1})",
     ),
-    _rule(
-        "JOB_NCCL_ERROR",
-        "nccl_port",
-        _FAILED,
-        rf"{_NCCL}.*NET/IB ?: (\S+?):?\d*:? ?(?:Got async (?:error )?event ?:"
-        rf"|async fatal event(?: on \w+ \S+.*?)?:) (.*)",
-        "RDMA device {0} reported: {1}",
-    ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_connect",
-        _WAITED,
-        rf"{_NCCL}.*Call to (ibv_modify_qp|ibv_create_qp|ibv_open_device) failed(?: with error)? (.*)",
+        WAITED,
+        rf"{NCCL_WARN}.*Call to (ibv_modify_qp|ibv_create_qp|ibv_open_device) failed(?: with error)? (.*)",
         "NCCL could not connect by RDMA: {0} failed: {1}",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_usage",
-        _FAILED,
-        rf"{_NCCL}.*(Duplicate GPU detected.*|Attempted to connect incompatible.*)",
+        FAILED,
+        rf"{NCCL_WARN}.*(Duplicate GPU detected.*|Attempted to connect incompatible.*)",
         "NCCL was used wrongly: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_peer",
-        _SUMMARY,
-        rf"{_NCCL}.*(?:{_PEER_GONE}|Connection timed out|No route to host)",
+        SUMMARY,
+        rf"{NCCL_WARN}.*(?:{PEER_GONE}|Connection timed out|No route to host)",
         "NCCL lost a peer",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_usage",
-        _FAILED,
+        FAILED,
         r"(?:ncclInvalid(?:Usage|Argument): .*|.*NCCL error in: .*invalid (?:usage|argument).*)",
         "NCCL was used wrongly",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_peer",
-        _SUMMARY,
+        SUMMARY,
         rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*terminated with exception: )?"
-        rf"(?:.*NCCL (?:error|operation).*)(?:{_PEER_GONE})",
+        rf"(?:.*NCCL (?:error|operation).*)(?:{PEER_GONE})",
         "NCCL lost a peer: a remote process ended, or the network failed",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_peer",
-        _SUMMARY,
+        SUMMARY,
         r"ncclRemoteError: .*|.*NET/OFI Request \S+ completed with error.*",
         "NCCL lost a peer: a remote process ended, or the network failed",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_system",
-        _WAITED,
-        rf"(?:{_RAISED}.*NCCL (?:error|operation).*(unhandled system error|internal error|unhandled cuda error).*"
+        WAITED,
+        rf"(?:{RAISED}.*NCCL (?:error|operation).*(unhandled system error|internal error|unhandled cuda error).*"
         r"|nccl(System|Internal|UnhandledCuda)Error: .*)",
         "NCCL failed: {0}{1}",
     ),
-    _rule(
+    rule_of(
         "JOB_NCCL_ERROR",
         "nccl_system",
-        _WAITED,
+        WAITED,
         r"(?:\S+: )?Test NCCL failure \S+:\d+ '([^'/(]+)",
         "NCCL failed in nccl-tests: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_CUDA_ERROR",
         "cuda",
-        _FAILED,
+        FAILED,
         r"(?:\S+: )?Test CUDA failure \S+:\d+ '([^']+)'",
         "CUDA error in nccl-tests: {0}",
     ),
     # Waiting
-    _rule(
+    rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
         "watchdog",
-        _WAITED,
+        WAITED,
         r".*Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+).*?ran for (\d+)",
         "collective {1}, number {0}, did not end within {2} ms",
     ),
-    _rule(
+    rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
         "watchdog",
-        _WAITED,
+        WAITED,
         r".*(?:Timeout at NCCL work|Exception \(either an error or timeout\) detected by watchdog at work): (\d+)",
         "collective number {0} did not end in time",
     ),
-    _rule(
+    rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
         "watchdog",
-        _WAITED,
+        WAITED,
         r".*(?:Received a dump signal due to a collective timeout|Heartbeat monitor timed out"
         r"|failure detected by watchdog)",
         "the watchdog stopped the process",
     ),
-    _rule(
+    rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
         "monitored",
-        _WAITED,
+        WAITED,
         r".*Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+) ms",
         "rank {0} did not come to a barrier within {1} ms",
     ),
-    _rule(
+    rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
         "gloo",
-        _WAITED,
+        WAITED,
         rf"(?:{EXCEPTION_NAME}: |what\(\):\s+).*Timed out waiting (\d+) ?ms for (send|recv) operation",
         "a {1} of gloo did not end within {0} ms",
     ),
-    _rule(
+    rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
         "xla",
-        _WAITED,
+        WAITED,
         r".*rendezvous\.cc:\d+\] .*Termination timeout .*Expected (\d+) threads to join the rendezvous, but"
         r" (?:only (\d+) of them|(not all)(?: of them)?) arrived",
         "a rendezvous of XLA did not end in time: {1}{2} of {0} threads came to it",
     ),
-    _rule(
+    rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
         "mismatch",
-        _FAILED,
-        rf"{_RAISED}.*(Detected mismatch between collectives on ranks.*)",
+        FAILED,
+        rf"{RAISED}.*(Detected mismatch between collectives on ranks.*)",
         "ranks called different collectives: {0}",
     ),
     # Rendezvous
-    _rule(
+    rule_of(
         "JOB_RENDEZVOUS_FAILED",
         "address_in_use",
-        _FAILED,
+        FAILED,
         rf"{EXCEPTION_NAME}: .*(?:EADDRINUSE|[Aa]ddress already in use)",
         "the port of the rendezvous is taken: address already in use",
     ),
-    _rule(
+    rule_of(
         "JOB_RENDEZVOUS_FAILED",
         "rendezvous",
-        _FAILED,
+        FAILED,
         rf"{EXCEPTION_NAME}: .*(?:Error initializing torch\.distributed using env:// rendezvous"
         r"|[Nn]ame or service not known|Temporary failure in name resolution)(.*)",
         "the rendezvous is not configured: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_RENDEZVOUS_FAILED",
         "rendezvous",
-        _WAITED,
+        WAITED,
         rf"{EXCEPTION_NAME}: .*(client socket has (?:timed out|failed to connect).*"
         rf"|Timed out after \d+ seconds waiting for"
         r" clients.*|[Tt]imed out waiting for (?:all )?(?:clients|nodes).*)",
         "ranks did not meet: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_RENDEZVOUS_FAILED",
         "rendezvous",
-        _WAITED,
+        WAITED,
         r"(?:[\w.]*\.)?(Rendezvous\w*(?:Error|Exception)|DistStoreError|DistNetworkError)\b:? ?"
-        rf"(?!.*(?:{_PEER_GONE}))(.*)",
+        rf"(?!.*(?:{PEER_GONE}))(.*)",
         "the rendezvous failed ({0}): {1}",
     ),
     # The scheduler
-    _rule(
+    rule_of(
         "JOB_PREEMPTED",
         "preempted",
-        _FAILED,
+        FAILED,
         r"(?:slurmstepd: )?error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ DUE TO (PREEMPTION|JOB REQUEUE"
         r"|MAINTENANCE)",
         "Slurm took the nodes for another job ({1})",
     ),
-    _rule(
+    rule_of(
         "JOB_PREEMPTED",
         "time_limit",
-        _FAILED,
+        FAILED,
         r"(?:slurmstepd: )?error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ DUE TO (TIME LIMIT)",
         "Slurm ended the job at its time limit",
     ),
-    _rule(
+    rule_of(
         "JOB_PREEMPTED",
         "preempted",
-        _FAILED,
+        FAILED,
         r"submitit \w+ \([^)]*\) - Caught signal (\w+) on (\S+): this job is (preempted|timed-out)",
         "the scheduler ended the job: {2} ({0})",
     ),
-    _rule(
+    rule_of(
         "JOB_PREEMPTED",
         "preempted",
-        _FAILED,
+        FAILED,
         r"(?:Warning|Normal)\s+(Evicted|Preempted|Preempting|TaintManagerEviction|NodeShutdown)\s+.*"
         r"|.{0,80}[Rr]eason\"?: *"
         r"\"?(Evicted|Preempted|Terminated by NodeShutdown|NodeShutdown)\b.*|(The node was low on resource: \S+)\s.*",
         "Kubernetes ended the pod: {0}{1}{2}",
     ),
-    _rule(
+    rule_of(
         "JOB_KILLED",
         "node_failed",
-        _FAILED,
+        FAILED,
         r"(?:slurmstepd: error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ DUE TO NODE FAILURE"
         r"|srun: error: Node failure on (\S+))",
         "Slurm lost the node {0}{1}",
     ),
-    _rule(
+    rule_of(
         "JOB_EXCEPTION",
         "summary",
-        _SUMMARY,
+        SUMMARY,
         r"(?:slurmstepd: )?error: \*\*\* \w+ [\w.]+ ON \S+ CANCELLED AT \S+ DUE TO TASK FAILURE",
         "Slurm ended the other tasks",
     ),
-    _rule(
+    rule_of(
         "JOB_KILLED",
         "cancelled",
-        _STOPPED,
+        STOPPED,
         r"(?:slurmstepd: )?error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ (?:\*\*\*|DUE TO)",
         "the job was cancelled (scancel, or Slurm after a task failed)",
     ),
-    _rule(
+    rule_of(
         "JOB_KILLED",
         "interrupted",
-        _STOPPED,
+        STOPPED,
         r"KeyboardInterrupt\b",
         "the job was interrupted (Ctrl-C, SIGINT)",
     ),
-    _rule(
+    rule_of(
         "JOB_KILLED",
         "terminated",
-        _STOPPED,
+        STOPPED,
         r"(?:[\w.]*\.)?SignalException: Process (\d+) got signal: (\d+)",
         "the launcher was told to stop by signal {1}, from outside",
     ),
     # Deaths by signals, as the process itself or its launcher reports them
-    _rule(
+    rule_of(
         "JOB_SEGFAULT",
         "segfault",
-        _FAILED,
+        FAILED,
         r"Fatal Python error: (Segmentation fault|Illegal instruction|Floating.point exception)",
         "the process crashed: {0}",
     ),
-    _rule(
+    rule_of(
         "JOB_SEGFAULT",
         "bus_error",
-        _FAILED,
+        FAILED,
         r"(?:Fatal Python error: |(?:\[[\w.-]+:\d+\] )?Signal: )Bus error",
         "the process crashed: bus error",
     ),
-    _rule(
+    rule_of(
         "JOB_SEGFAULT",
         "segfault",
-        _FAILED,
+        FAILED,
         r"(?:\[[\w.-]+:\d+\] )?(?:!!!!!!! )?(?:Signal: (Segmentation fault) \(\d+\)|(Segfault) encountered)",
         "the process crashed: {0}{1}",
     ),
-    _rule(
+    rule_of(
         "JOB_SEGFAULT",
         "bus_error",
-        _DIED,
+        DIED,
         r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?Bus error(?: *\(core dumped\).*)?$",
         "the process crashed: bus error",
     ),
-    _rule(
+    rule_of(
         "JOB_SEGFAULT",
         "segfault",
-        _DIED,
+        DIED,
         r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?(Segmentation fault|Illegal instruction)"
         r"(?: *\(core dumped\).*)?$",
         "the process crashed: {0}",
     ),
-    _rule("JOB_KILLED", "killed", _DIED, r"(?:\S+: line \d+: +\d+ )(Killed)\b", "a process was killed (SIGKILL)"),
-    _rule("JOB_KILLED", "killed", _DIED, r"(Killed)$", "a process was killed (SIGKILL)"),
+    rule_of("JOB_KILLED", "killed", DIED, r"(?:\S+: line \d+: +\d+ )(Killed)\b", "a process was killed (SIGKILL)"),
+    rule_of("JOB_KILLED", "killed", DIED, r"(Killed)$", "a process was killed (SIGKILL)"),
     # The numbers themselves
-    _rule(
+    rule_of(
         "JOB_NAN_LOSS",
         "nan",
-        _FAILED,
+        FAILED,
         rf"{EXCEPTION_NAME}: .*(?:\b[Nn]a[Nn]\b|\bNAN\b|loss scale already at minimum).*",
         "the loss became NaN",
     ),
-    _rule(
+    rule_of(
         "JOB_NAN_LOSS",
         "nan",
-        _FAILED,
+        FAILED,
         r".*(?:[Ll]oss is (?:nan|NaN|NAN|inf)\W.*(?:[Ss]topping|[Aa]bort|exit)|found NaN in .*(?:loss|grad))",
         "the loss became NaN",
     ),
@@ -578,7 +549,7 @@ NAN_LOSS: Final = re.compile(
 )
 """A metric line whose loss is NaN. Not `nan_count: 0`, nor a validation that did not run yet."""
 
-WEAK_TEXT: Final = re.compile(_PEER_GONE)
+WEAK_TEXT: Final = re.compile(PEER_GONE)
 """The words in an exception's text which say that a peer is gone."""
 
 EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
@@ -589,6 +560,7 @@ EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
     re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<words>.+)"),
     re.compile(r".*?(?:--local_rank=(?P<local_rank>\d+)\b.*)? exits with return code = (?P<status>-?\d+)"),
     re.compile(r".*process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)"),
+    re.compile(r"Child process with PID \d+ terminated with code (?P<status>-?\d+)"),
     re.compile(r".*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     re.compile(r".*RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)"),
     re.compile(r".*died with <Signals\.SIG\w+: (?P<signal>\d+)>"),

@@ -1,0 +1,82 @@
+"""What amd-smi prints, as values by GPU: its nested text, its JSON, and the table of version 26 (ROCm 7).
+
+The text is a tree by indentation with `NAME: value` at its leaves, below `GPU: N`; the JSON has the same names in lower
+case, in a list of objects with `gpu` or below `gpu_data`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+_MAX_READINGS: Final = 200_000
+_MAX_DEPTH: Final = 12
+_GPU = re.compile(r"GPU: (\d{1,4})\s*$")
+_LEAF = re.compile(r"( +)([A-Z][A-Z0-9_ ]{1,60}):(?: (.*))?$")
+_TABLE_BDF = re.compile(r"\| ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d) +(\S.*?) +\|[^|]*?°?C +(\d+|N/A) ")
+_TABLE_GPU = re.compile(r"\| +(\d{1,4}) +\S+ +\S+ +\S+ +\|")
+
+
+class Reading(NamedTuple):
+    gpu: int
+    path: str
+    """The names from the outermost on, in upper case: `ECC/TOTAL_UNCORRECTABLE_COUNT`."""
+    value: str
+
+
+def read_text(text: str) -> Iterator[Reading]:
+    gpu: int | None = None
+    stack: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if len(line) > 400:
+            continue
+        if head := _GPU.match(line):
+            gpu, stack = int(head[1]), []
+        elif gpu is not None and (leaf := _LEAF.match(line.rstrip())):
+            while stack and stack[-1][0] >= len(leaf[1]):
+                stack.pop()
+            stack = [*stack[-_MAX_DEPTH:], (len(leaf[1]), leaf[2])]
+            yield Reading(gpu, "/".join(name for _, name in stack), (leaf[3] or "").strip())
+
+
+def read_table(text: str) -> Iterator[Reading]:
+    """Yields address, name and uncorrectable errors (UEC); the number of a GPU stands in the row after its address."""
+    first: re.Match[str] | None = None
+    for line in text.splitlines():
+        if len(line) > 400:
+            continue
+        if found := _TABLE_BDF.match(line):
+            first = found
+        elif first and (number := _TABLE_GPU.match(line)):
+            gpu = int(number[1])
+            yield Reading(gpu, "BDF", first[1])
+            yield Reading(gpu, "ASIC/MARKET_NAME", first[2])
+            yield Reading(gpu, "ECC/TOTAL_UNCORRECTABLE_COUNT", first[3])
+            first = None
+
+
+def read_json(text: str) -> Iterator[Reading]:
+    """Yields nothing where the text is no JSON."""
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    entries = tree.get("gpu_data", [tree]) if isinstance(tree, dict) else tree
+    for entry in entries if isinstance(entries, list) else ():
+        number = entry.get("gpu") if isinstance(entry, dict) else None
+        if isinstance(number, int):
+            yield from _leaves(number, entry, "")
+
+
+def _leaves(gpu: int, tree: Any, path: str, depth: int = 0) -> Iterator[Reading]:
+    if isinstance(tree, dict) and depth < _MAX_DEPTH and set(tree) != {"value", "unit"}:
+        for name, value in list(tree.items())[:_MAX_READINGS]:
+            yield from _leaves(gpu, value, f"{path}/{name}".strip("/").upper()[:200], depth + 1)
+    elif isinstance(tree, list) and depth < _MAX_DEPTH:
+        for value in tree[:_MAX_READINGS]:
+            yield from _leaves(gpu, value, path, depth + 1)
+    else:
+        value = tree.get("value") if isinstance(tree, dict) else tree
+        yield Reading(gpu, path, str(value)[:200])

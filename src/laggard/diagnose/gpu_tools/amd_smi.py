@@ -1,0 +1,129 @@
+"""The format `amd-smi`: list, static, metric, bad-pages, xgmi, as text, JSON or table. All files are one machine's, so
+that the address of a GPU may stand in another file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.gpu_tools.amd_readings import Reading, read_json, read_table, read_text
+from laggard.diagnose.parts.terminal import without_colours
+from laggard.model import Finding, Severity
+from laggard.probes.probe import finding
+
+_MAX_CHARACTERS: Final = 8 << 20
+_TABLE_HEAD = re.compile(r"^\| AMD-SMI +\S+", re.MULTILINE)
+_TEXT_HEAD = re.compile(r"\AGPU: \d+\s*\n {4}[A-Z]|^GPU: \d+\s*\n {4}[A-Z][A-Z_]+:", re.MULTILINE)
+_JSON_HEAD = re.compile(r'\A\s*(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"\s*:\s*\d')
+_NO_DRIVER = re.compile(r"AMDSMI_STATUS_(?:DRIVER_NOT_LOADED|NO_DRV|NOT_INIT)")
+_RESET: Final = "Drain the node and reset the GPU (`amd-smi reset -G -g N`); if errors come back, return the board."
+_LINK: Final = "Reseat the card or its board, and check the slot's settings in the firmware."
+_HOT: Final = "Check inlet temperature, fans or coolant flow; compare with the other GPUs."
+
+_Values = Mapping[str, list[str]]
+
+
+def recognise(content: FileContent) -> bool:
+    text = without_colours(content.text[: 1 << 16])
+    is_short = len(text) < 4096 and bool(_NO_DRIVER.search(text))
+    return is_short or any(pattern.search(text) for pattern in (_TABLE_HEAD, _TEXT_HEAD, _JSON_HEAD))
+
+
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    return judge_together([content], hardware)
+
+
+def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
+    texts = [without_colours(content.text[:_MAX_CHARACTERS]) for content in contents]
+    gpus: dict[int, dict[str, list[str]]] = {}
+    for reading in (reading for text in texts for reading in _read(text)):
+        gpus.setdefault(reading.gpu, {}).setdefault(reading.path, []).append(reading.value)
+    findings = [found for number, values in sorted(gpus.items()) for found in _judge(number, values)]
+    findings += [_no_driver(match[0]) for match in map(_NO_DRIVER.search, texts) if match][:1]
+    return FileJudgement(tuple(findings), {"gpus": len(gpus)}, "" if gpus or findings else "it lists no GPU")
+
+
+def _read(text: str) -> Iterator[Reading]:
+    yield from read_json(text) if _JSON_HEAD.search(text) else (*read_text(text), *read_table(text))
+
+
+def _judge(number: int, values: _Values) -> Iterator[Finding]:
+    address = next(iter(values.get("BDF") or values.get("BUS/BDF") or values.get("PCIE/BDF") or [""]))
+    device = f"GPU {number}" + (f" ({address.lower()})" if re.fullmatch(r"[\da-fA-F:.]{7,16}", address) else "")
+    errors = _largest(values, "ECC/TOTAL_UNCORRECTABLE_COUNT")
+    pages = {name: _pages(values, name) for name in ("RETIRED", "PENDING", "UN_RES")}
+    counts = {f"{name.lower()}_pages": len(found) for name, found in pages.items() if found}
+    if errors:
+        plural = "error" if errors == 1 else "errors"
+        summary = f"{errors} memory {plural} not correctable (uncorrectable ECC)"
+        evidence = {"uncorrectable": errors, "blocks": _blocks(values) or None, **counts}
+        yield _finding("GPU_ECC_UNCORRECTED", number, device, summary, evidence, _RESET)
+    if pages["UN_RES"]:
+        summary = f"could not reserve {len(pages['UN_RES'])} faulty pages of its memory: they may be used"
+        yield _finding("GPU_ROW_REMAP_FAILED", number, device, summary, counts, _RESET)
+    if pages["PENDING"]:
+        summary = f"has {len(pages['PENDING'])} faulty pages of its memory, whose retirement is pending"
+        yield _finding("GPU_ROW_REMAP_PENDING", number, device, summary, counts, _RESET, Severity.WARNING)
+    yield from _link(number, device, values)
+    if any(value.upper() == "THROTTLED" for value in _ending(values, "THROTTLE_STATUS")):
+        yield _finding("GPU_THROTTLED", number, device, "lowers its clocks now", {}, _HOT, Severity.WARNING)
+
+
+def _link(number: int, device: str, values: _Values) -> Iterator[Finding]:
+    """The width alone: the speed is lower on an idle GPU."""
+    width, most = _largest(values, "PCIE/WIDTH"), _largest(values, "BUS/MAX_PCIE_WIDTH", "PCIE/MAX_PCIE_WIDTH")
+    if width and most and width < most:
+        evidence = {"width_lanes": width, "most_width_lanes": most}
+        summary = f"runs on {width} PCIe lanes of {most} (width x{width}, not x{most})"
+        yield _finding("PCIE_LINK_DEGRADED", number, device, summary, evidence, _LINK)
+    down = [value for value in _ending(values, "LINK_STATUS") if value.upper() in ("D", "DOWN", "DISABLED")]
+    if down:
+        summary = f"has {len(down)} XGMI links down"
+        yield _finding("NVLINK_DOWN", number, device, summary, {"xgmi_links_down": len(down)}, _LINK)
+
+
+def _pages(values: _Values, name: str) -> list[str]:
+    """The addresses of faulty pages of one kind."""
+    found = (value for path, each in values.items() if re.search(rf"(?:^|/){name}(?:/|$)", path) for value in each)
+    return [value for value in found if re.fullmatch(r"0x[\da-fA-F]{2,16}", value)]
+
+
+def _blocks(values: _Values) -> dict[str, str]:
+    pattern = re.compile(r"ECC_BLOCKS/(\w+)/UNCORRECTABLE_COUNT")
+    named = ((pattern.fullmatch(path), each) for path, each in values.items())
+    return {match[1]: each[-1] for match, each in named if match and each[-1] not in ("0", "N/A")}
+
+
+def _ending(values: _Values, name: str) -> list[str]:
+    return [value for path, each in values.items() if path.endswith(name) for value in each]
+
+
+def _largest(values: _Values, *paths: str) -> int:
+    texts = (text for path in paths for text in values.get(path, ()))
+    return max((int(found[0]) for text in texts if (found := re.match(r"\d{1,15}", text))), default=0)
+
+
+def _no_driver(words: str) -> Finding:
+    fix = "Load it (`modprobe amdgpu`), and read what it says in the kernel's log; build it for the running kernel."
+    summary = f"is not loaded, or did not start ({words})"
+    commands = ("lsmod | grep amdgpu", "dkms status")
+    return finding("GPU_DRIVER_FAILED", "the amdgpu driver", summary, evidence={}, fix=fix, commands=commands)
+
+
+def _finding(
+    code: str,
+    number: int,
+    device: str,
+    summary: str,
+    evidence: Mapping[str, object],
+    fix: str,
+    severity: Severity | None = None,
+) -> Finding:
+    commands = (f"amd-smi metric --ecc-blocks -g {number}", f"amd-smi bad-pages -g {number}", "dmesg -T | grep amdgpu")
+    return finding(code, device, summary, evidence=evidence, fix=fix, commands=commands, severity=severity)
+
+
+AMD_SMI = FileFormat("amd-smi", recognise, judge, judge_together=judge_together)

@@ -1,0 +1,89 @@
+"""The format `rocm-smi`: its table of GPUs, of each release, and what it says of errors. A GPU that gives no reading
+where its peers do is lost or hangs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.parts.terminal import without_colours
+from laggard.model import Finding, Severity
+from laggard.probes.probe import finding
+
+_MAX_CHARACTERS: Final = 1 << 20
+_MIN_ABSENT: Final = 4
+"""The number of readings that only this GPU lacks, from which on it does not answer; a fan or a cap may be N/A."""
+_HEAD = re.compile(r"=+ *(?:ROCm System Management Interface|ROCm SMI|End of ROCm SMI Log)", re.IGNORECASE)
+_COLUMNS = re.compile(r"^(?:GPU|Device)\s.*(?:Temp|Perf|SCLK)", re.MULTILINE)
+_ROW = re.compile(r"^(\d{1,3})\s+(\S.*)$")
+_ABSENT = re.compile(r"\b(?:N/A|None|unknown|unsupported)\b", re.IGNORECASE)
+_RAS_GPU = re.compile(r"GPU\[(\d{1,3})\]\s*: *RAS INFO")
+_RAS_ROW = re.compile(r"\s*(\w{2,12})\s+ENABLED\s+(\d{1,15})\s+(\d{1,15})\s*$")
+_NO_DRIVER = re.compile(r"Driver not initialized|amdgpu not found in modules|No AMD GPUs specified")
+_FIX: Final = (
+    "Read what amdgpu says in the kernel's log (`device lost from bus`, `ring timeout`, `GPU reset`). Reset the GPU "
+    "(`rocm-smi --gpureset -d N`) or power the node off and on; if it is lost again, reseat or replace it."
+)
+
+
+class _Row(NamedTuple):
+    gpu: int
+    text: str
+    absent: int
+
+
+def recognise(content: FileContent) -> bool:
+    text = without_colours(content.text[: 1 << 16])
+    return bool(_HEAD.search(text)) or (len(text) < 4096 and bool(_NO_DRIVER.search(text)))
+
+
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    text = without_colours(content.text[:_MAX_CHARACTERS])
+    rows = tuple(_rows(text))
+    findings = (*_silent(rows), *_memory(text), *_driver(text))
+    return FileJudgement(findings, {"gpus": len(rows)})
+
+
+def _rows(text: str) -> Iterator[_Row]:
+    columns = _COLUMNS.search(text)
+    for line in text[columns.end() :].splitlines() if columns else ():
+        if found := _ROW.match(line[:400]):
+            yield _Row(int(found[1]), found[2].strip(), len(_ABSENT.findall(found[2])))
+
+
+def _silent(rows: tuple[_Row, ...]) -> Iterator[Finding]:
+    usual = min((row.absent for row in rows), default=0)
+    for row in rows:
+        if row.absent >= usual + _MIN_ABSENT and len(rows) > 1:
+            summary = f"gives no reading for {row.absent} of its columns, which the others have: lost, or it hangs"
+            yield _finding("GPU_LOST", row.gpu, summary, {"row": row.text}, Severity.CRITICAL)
+
+
+def _memory(text: str) -> Iterator[Finding]:
+    """What `--showrasinfo` shows of each block."""
+    gpu: int | None = None
+    for line in text.splitlines():
+        if head := _RAS_GPU.match(line):
+            gpu = int(head[1])
+        elif gpu is not None and (row := _RAS_ROW.match(line[:400])) and int(row[3]):
+            summary = f"{row[3]} errors of its {row[1]} not correctable (uncorrectable ECC)"
+            yield _finding("GPU_ECC_UNCORRECTED", gpu, summary, {"block": row[1], "corrected": int(row[2])}, None)
+
+
+def _driver(text: str) -> Iterator[Finding]:
+    if said := _NO_DRIVER.search(text):
+        fix = "Load it (`modprobe amdgpu`), and read what it says in the kernel's log; build it for the running kernel."
+        summary = f"is not loaded, or has no GPU: {said[0]}"
+        commands = ("lsmod | grep amdgpu", "lspci -d 1002:", "dmesg -T | grep amdgpu")
+        yield finding("GPU_DRIVER_FAILED", "the amdgpu driver", summary, evidence={}, fix=fix, commands=commands)
+
+
+def _finding(code: str, gpu: int, summary: str, evidence: dict[str, object], severity: Severity | None) -> Finding:
+    commands = (f"rocm-smi -d {gpu} -a", "dmesg -T | grep amdgpu", "lspci -d 1002:")
+    return finding(code, f"GPU {gpu}", summary, evidence=evidence, fix=_FIX, commands=commands, severity=severity)
+
+
+ROCM_SMI = FileFormat("rocm-smi", recognise, judge)

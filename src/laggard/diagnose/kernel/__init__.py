@@ -1,0 +1,1 @@
+"""Kernel logs: their lines to records, and the tables of what records mean."""

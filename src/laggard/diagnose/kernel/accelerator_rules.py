@@ -1,0 +1,163 @@
+"""The rules for the drivers of accelerators: NVIDIA's (what is neither an Xid nor an SXid), amdgpu, habanalabs.
+
+Sources: open-gpu-kernel-modules, kernel-open/nvidia/nv.c and nv-pci.c, src/nvidia/arch/nvalloc/unix/src/osapi.c and
+osinit.c, src/nvidia/src/kernel/gpu/gsp; Linux, drivers/gpu/drm/amd/amdgpu (amdgpu_ras.c, amdgpu_umc.c, amdgpu_job.c,
+amdgpu_device.c, amdgpu_xgmi.c), drivers/gpu/drm/i915, drivers/gpu/drm/xe and drivers/accel/habanalabs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.diagnose.kernel.rule import ADDRESS, CRITICAL, WARNING, KernelRule, rule
+
+_LOADED: Final = r"NVRM: loading NVIDIA UNIX"
+SOME_GSP: Final = "a GPU's firmware (GSP)"
+"""The device of findings whose records name no GPU."""
+GSP_XIDS: Final = frozenset((119, 120))
+_START_SECONDS: Final = 10.0
+_REBOOT: Final = "Drain the node and reboot it; a GPU that fails again has to be reseated or replaced."
+_REPLACE: Final = "Drain the node and restart it; a GPU that reports this again has to be replaced."
+_VERSIONS: Final = "Reboot the node, or stop what uses the GPUs and load the module anew: then both have one version."
+_NVIDIA: Final = ("nvidia-smi", "cat /proc/driver/nvidia/version", "dmesg -T | grep NVRM")
+_AMD: Final = ("amd-smi list", "amd-smi metric --ecc", "dmesg -T | grep amdgpu")
+_INTEL: Final = ("xpu-smi discovery", "dmesg -T | grep -E 'i915|xe '")
+_GAUDI: Final = ("hl-smi", "dmesg -T | grep habanalabs")
+_AMDGPU: Final = rf"amdgpu {ADDRESS}: (?:amdgpu: )?"
+_HL: Final = r"habanalabs (?:accel )?(?P<device>hl\d+|accel\d+|[0-9a-f:.]{7,12}):.*?"
+
+NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
+    rule("failed",
+         rf"NVRM: GPU {ADDRESS}: (?:RmInitAdapter|rm_init_adapter)(?:\(\d+\))? failed(?P<why>!? ?\([0-9a-fx:]+\))?",
+         "GPU_LOST", CRITICAL, "GPU {device}", "cannot be started by the driver: RmInitAdapter failed", _REBOOT,
+         _NVIDIA, _LOADED),
+    rule("failed", r"NVRM: (?:RmInitAdapter|rm_init_adapter)(?:\(\d+\))? failed", "GPU_LOST", CRITICAL, "a GPU",
+         "cannot be started by the driver: RmInitAdapter failed", _REBOOT, _NVIDIA, _LOADED),
+    rule("API mismatch", r"NVRM: API mismatch: .*?version (?P<user>\d[\d.]*\d).*?version (?P<kernel>\d[\d.]*\d)",
+         "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's driver",
+         "has two versions on this node: API mismatch, programs have {user} and the kernel module has {kernel}",
+         _VERSIONS, _NVIDIA, _LOADED),
+    rule("API mismatch", r"NVRM: API mismatch", "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's driver",
+         "has two versions on this node: API mismatch of programs and kernel module", _VERSIONS, _NVIDIA, _LOADED),
+    rule("nouveau", rf"NVRM: GPU {ADDRESS} is already bound to (?P<driver>nouveau|vfio-pci|\w[\w-]*)",
+         "GPU_DRIVER_FAILED", CRITICAL, "GPU {device}", "belongs to the driver {driver}, so NVIDIA's cannot use it",
+         "Keep nouveau from loading (`blacklist nouveau` in /etc/modprobe.d, a new initramfs) and reboot.",
+         ("lspci -k -d 10de:", "lsmod | grep nouveau"), _LOADED, settle_seconds=_START_SECONDS),
+    rule("probe routine was not called", r"NVRM: The NVIDIA probe routine was not called for (?P<count>\d+) device",
+         "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's driver",
+         "did not get {count} of the devices: another driver, such as nouveau or vfio-pci, holds them",
+         "Keep the other driver from loading (`blacklist nouveau` in /etc/modprobe.d, a new initramfs) and reboot.",
+         ("lspci -k -d 10de:", "lsmod | grep nouveau"), _LOADED, settle_seconds=_START_SECONDS),
+    rule("probe routine failed", r"NVRM: The NVIDIA probe routine failed for (?P<count>\d+) device",
+         "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's driver", "could not start {count} of the GPUs", _REBOOT, _NVIDIA,
+         _LOADED, settle_seconds=_START_SECONDS),
+    rule("None of the NVIDIA",
+         r"NVRM: None of the NVIDIA (?:graphics adapters|devices) were (?:initiali[sz]ed|probed)",
+         "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's driver", "started none of the GPUs", _REBOOT, _NVIDIA, _LOADED,
+         settle_seconds=_START_SECONDS),
+    rule("NVRM: The NVIDIA GPU", rf"NVRM: The NVIDIA GPU {ADDRESS}.*?(?:not supported by|requires use of the NVIDIA)",
+         "GPU_DRIVER_FAILED", CRITICAL, "GPU {device}", "is not supported by the driver that is installed",
+         "Install the driver, or the open kernel module, that supports this GPU.", _NVIDIA, _LOADED,
+         settle_seconds=_START_SECONDS),
+    rule("PCI I/O region",
+         r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid(?:.*\(PCI:(?P<at>[0-9a-f:.]+)\))?",
+         "GPU_DRIVER_FAILED", CRITICAL, "a GPU",
+         "got no room for its memory from the BIOS or the kernel (BAR invalid)",
+         "Turn on `Above 4G Decoding` in the BIOS, or boot with `pci=realloc`.", ("lspci -vv -d 10de:",), _LOADED,
+         settle_seconds=_START_SECONDS),
+    rule("nvidia",
+         r"^nvidia[\w-]*: (?:disagrees about version of symbol|Unknown symbol|version magic) ?(?P<symbol>\S*)",
+         "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's kernel module", "does not fit the kernel: {symbol}",
+         "Build or install the module for the kernel that runs (`dkms status`), or boot the kernel it was built for.",
+         ("dkms status", "uname -r", "modinfo nvidia"), _LOADED),
+    rule("GSP", r"NVRM: (?!Xid).*?(?:waiting for RPC response from GPU(?P<gpu>\d+)|GSP (?:heartbeat|task).{0,40}[Tt]im"
+         r"|Heartbeat.{0,20}GSP|RPC timeout|(?:cannot proceed with|[Ff]ailed to) boot(?:ing)? GSP"
+         r"|GSP-\w+ reported an error)",
+         "GPU_LOST", CRITICAL, SOME_GSP, "gives no answer to the driver",
+         "Drain the node and reset the GPU or reboot; if it comes back, update the driver.", _NVIDIA, _LOADED),
+    rule("GSP", r"NVRM: GPU(?:\d+| at PCI:\S+)? (?:GSP RPC buffer contains|RPC history)", "GPU_LOST", CRITICAL,
+         SOME_GSP, "gave no answer to the driver, which dumped its calls",
+         "Drain the node and reset the GPU or reboot; if it comes back, update the driver.", _NVIDIA, _LOADED),
+    rule("GSP RPC error", r"NVRM: Rate limiting GSP RPC error prints for GPU at PCI:(?P<device>[0-9a-f:]{10,13})",
+         "GPU_LOST", CRITICAL, "GPU {device}.0",
+         "has firmware (GSP) that does not answer: the driver says that it needs a reset",
+         "Drain the node and reset the GPU or reboot; if it comes back, update the driver.", _NVIDIA, _LOADED),
+    rule("nouveau", rf"^nouveau {ADDRESS}: NVIDIA \w+ \(", "GPU_DRIVER_FAILED", WARNING, "GPU {device}",
+         "was taken by the driver nouveau, and NVIDIA's was not loaded after it",
+         "Keep nouveau from loading (`blacklist nouveau` in /etc/modprobe.d, a new initramfs) and reboot.",
+         ("lspci -k -d 10de:", "lsmod | grep nouveau"), _LOADED),
+    rule("nvidia-nvswitch", r"nvidia-nvswitch(?P<device>\d*): (?!SXid)(?!.*[Nn]on-?fatal).*?"
+         r"(?P<why>(?:[Ff]ailed|[Ff]atal|[Tt]imed? ?out|[Uu]nable)\b.{0,80})",
+         "FABRIC_NOT_READY", CRITICAL, "NVSwitch {device}", "is not well, says its driver: {why}",
+         "Restart the fabric manager with nothing on the GPUs; if it stays, power the node off and on.",
+         ("journalctl -b -u nvidia-fabricmanager", "dmesg -T | grep nvswitch"), _LOADED),
+    rule("Going over RM", r"NVRM: Going over RM unhandled interrupt threshold", "GPU_DRIVER_FAILED", WARNING,
+         "a GPU", "raises interrupts that the driver does not know", _REBOOT, _NVIDIA, _LOADED),
+    rule("probe", rf"^(?:nvidia|amdgpu)(?: {ADDRESS})?: probe (?:of (?P<at>\S+)|with driver \w+) failed with error",
+         "GPU_LOST", CRITICAL, "GPU {device}{at}", "cannot be started by its driver", _REBOOT, _NVIDIA, _LOADED,
+         settle_seconds=_START_SECONDS),
+    rule("D3cold", rf"^(?:nvidia|amdgpu|habanalabs) {ADDRESS}: .*D3cold to D0", "GPU_LOST", CRITICAL, "GPU {device}",
+         "cannot be reached on PCIe any more", _REBOOT, _NVIDIA, _LOADED),
+)  # fmt: skip
+
+AMD_RULES: Final[tuple[KernelRule, ...]] = (
+    rule("xgmi", _AMDGPU +
+         r".*?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?P<block>xgmi\w*) block",
+         "GPU_ECC_UNCORRECTED", CRITICAL, "GPU {device}",
+         "reports uncorrectable errors of its XGMI link ({block}, RAS)", _REPLACE, _AMD),
+    rule("XGMI", _AMDGPU + r"(?P<error>.*XGMI.*?) detected$", "GPU_ECC_UNCORRECTED", WARNING, "GPU {device}",
+         "reports an error of its XGMI link: {error}", _REPLACE, _AMD),
+    rule("uncorrectable", _AMDGPU +
+         r".*?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?P<block>\w+) block",
+         "GPU_ECC_UNCORRECTED", CRITICAL, "GPU {device}", "has uncorrectable errors in the block {block} (RAS)",
+         _REPLACE, _AMD),
+    rule("uncorrectable", _AMDGPU + r".*?uncorrectable hardware error ?\((?P<error>\w+)\)", "GPU_ECC_UNCORRECTED",
+         CRITICAL, "GPU {device}", "stopped for an uncorrectable error ({error}, RAS)", _REPLACE, _AMD),
+    rule("oison", _AMDGPU + r".*?(?:[Pp]oison is consumed|RAS poison consumption)", "GPU_ECC_UNCORRECTED", CRITICAL,
+         "GPU {device}", "read memory that an uncorrectable error had damaged (RAS poison)", _REPLACE, _AMD),
+    rule("exceed", _AMDGPU + r".*?(?:RAS records.*exceed|[Bb]ad page.*threshold|exceeds? .*bad page threshold)",
+         "GPU_ROW_REMAP_FAILED", CRITICAL, "GPU {device}", "has too many retired pages of memory",
+         "Have the GPU replaced.", _AMD),
+    rule("eset", _AMDGPU + r"(?P<why>.*?(?:GPU [Rr]eset\(?\d*\)? ?failed|ASIC reset failed|GPU Recovery Failed"
+         r"|asic reset failed|GPU reset end with ret = -\d+|mode\d reset failed).{0,60})",
+         "GPU_LOST", CRITICAL, "GPU {device}", "could not be reset: {why}",
+         "Drain the node and power it off and on; a GPU that does it again has to be replaced.", _AMD),
+    rule("lost from bus", _AMDGPU + r".*?device lost from bus", "GPU_LOST", CRITICAL, "GPU {device}",
+         "is lost from the PCIe bus", _REBOOT, _AMD),
+    rule("GPU init", _AMDGPU + r".*?[Ff]atal error during GPU init", "GPU_LOST", CRITICAL, "GPU {device}",
+         "cannot be started by its driver", _REBOOT, _AMD),
+    rule("ring", _AMDGPU + r".*?ring (?P<ring>[\w.]+) timeout", "GPU_LOST", WARNING, "GPU {device}",
+         "did not end its work: ring {ring} timeout. A program's endless kernel does the same",
+         "Look at the program that ran; if it happens with several, update driver and firmware.", _AMD),
+    rule("ring", r"amdgpu\]\] \*ERROR\* ring (?P<ring>[\w.]+) timeout", "GPU_LOST", WARNING, "an AMD GPU",
+         "did not end its work: ring {ring} timeout. A program's endless kernel does the same",
+         "Look at the program that ran; if it happens with several, update driver and firmware.", _AMD),
+    rule("unrecoverable state",
+         r"amdgpu(?: (?P<device>[0-9a-f:.]{7,12}):)?.*?(?:might|could) be in an unrecoverable state", "GPU_LOST",
+         CRITICAL, "GPU {device}", "has a scheduler that does not answer (MES or HWS)", _REBOOT, _AMD,
+         rf"amdgpu {ADDRESS}: .*GPU reset\(\d+\) succeeded", WARNING),
+)  # fmt: skip
+
+INTEL_RULES: Final[tuple[KernelRule, ...]] = (
+    rule("edged", rf"^(?:xe|i915) {ADDRESS}: .*(?:declared device \S+ as wedged|device is wedged)", "GPU_LOST",
+         CRITICAL, "GPU {device}", "is given up by its driver (wedged)", _REBOOT, _INTEL),
+    rule("[drm]",
+         rf"^(?:xe|i915) {ADDRESS}: (?P<why>.*(?:device lost|fatal hardware error|[Uu]ncorrectable|[Ff]ailed to "
+         rf"reset).{{0,60}})", "GPU_LOST", CRITICAL, "GPU {device}", "has failed: {why}", _REBOOT, _INTEL),
+    rule("GPU HANG", rf"^(?:xe|i915) {ADDRESS}: .*GPU HANG: ecode (?P<why>\S+ in \S+)", "GPU_LOST", WARNING,
+         "GPU {device}", "did not end its work: GPU HANG {why}. A program's endless kernel does the same",
+         "Look at the program that ran; if it happens with several, update driver and firmware.", _INTEL),
+)  # fmt: skip
+
+GAUDI_RULES: Final[tuple[KernelRule, ...]] = (
+    rule("heartbeat", _HL + r"(?:Device )?heartbeat failed(?P<why>.{0,60})", "GPU_LOST", CRITICAL, "Gaudi {device}",
+         "lost its heartbeat: it does not answer its driver{why}", _REBOOT, _GAUDI),
+    rule("ailed to reset", _HL + r"[Ff]ailed to reset", "GPU_LOST", CRITICAL, "Gaudi {device}",
+         "could not be reset and cannot be used", _REBOOT, _GAUDI),
+    rule("habanalabs", _HL +
+         r"(?P<why>[^:]*(?:DERR|SEI_SEVERE|uncorrectable|UNCORRECTABLE)\b.{0,60}|.*ECC error.*critical 1)",
+         "GPU_ECC_UNCORRECTED", CRITICAL, "Gaudi {device}", "has an ECC error that was not corrected: {why}",
+         _REPLACE, _GAUDI),
+    rule("PCI link", _HL + r"PCI link is disconnected", "GPU_LOST", CRITICAL, "Gaudi {device}",
+         "lost its PCIe link", _REBOOT, _GAUDI),
+)  # fmt: skip

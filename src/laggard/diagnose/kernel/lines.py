@@ -1,0 +1,157 @@
+"""The heads of lines of kernel logs: what dmesg (plain, -T, -H, -d, -x, -r, iso), journalctl (short, short-iso,
+short-precise, short-monotonic, short-full, json), syslog, /dev/kmsg, pstore, netconsole and consoles write before a
+message.
+
+Sources: dmesg(1) of util-linux, sys-utils/dmesg.c; journalctl(1) of systemd, logs-show.c; Documentation/ABI/testing/
+dev-kmsg and Documentation/networking/netconsole of Linux.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+from laggard.diagnose.kernel.clock import wall_seconds
+
+KERNEL: Final = "kernel"
+_LEVELS: Final = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
+_MAX_LINE_CHARACTERS: Final = 8192
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
+_KMSG = re.compile(r"(\d+),\d+,(\d+),[^;]{0,80};(.*)")
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+_DECODED = re.compile(r"[a-z]+ *:([a-z]+) *: ")  # dmesg -x
+_RAW = re.compile(r"<(\d{1,3})>(?:1 )?")
+_FOUND_IN = re.compile(r"(?:/[^\s:]{1,200}|[\w.-]{1,80}\.log[\w.-]{0,20}):(?:\d{1,9}:)?(?=[A-Z\[\d<])")  # grep
+_FROM_HOST = re.compile(r"([\w.-]{1,64}): (?=\[ *[\d+A-Z]|[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d)")  # pdsh
+_BRACKET = re.compile(
+    r"\[((?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} ?[ \d]?\d [\d:]{5,8}(?: \d{4})?| *\+?\d{1,10}\.\d{1,9})"
+    r"(?: *< *[\d.]+ *>)?\] ?"
+)
+_CALLER = re.compile(r"\[ *[TC]\d+ *\] ?")
+_ISO_OF_DMESG = re.compile(r"(\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d) ")
+_DATE = re.compile(
+    r"((?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d[T ][\d:]{8}(?:[.,]\d{1,9})?(?: ?[A-Z]{1,5}\b| ?[+-]\d\d:?\d\d)?"
+    r"|[A-Z][a-z]{2} [ \d]\d (?:\d{4} )?[\d:]{8}(?:\.\d{1,9})?"
+    r"|\d{9,10}\.\d{3,9}):? +"
+)
+_SENDER = re.compile(r"([\w.:-]{1,80}) (?:\S{1,10}\.\S{1,8} )?([\w./@-]{1,64})(?:\[\d+\])?(?:: | - - - )")
+_KERNEL_SENDER = re.compile(r"([\w.-]{1,80}) kernel: ")
+_SENT_BY = re.compile(r"([\w.:-]{1,80}) (?=(?:<\d+>)?\[ *\d+\.\d+\])")
+_GPFS = re.compile(r"(\d{4}-\d\d-\d\d_[\d:]{8}\.\d+[+-]\d{4}): \[([A-Z])\] ")
+_GPFS_LEVELS: Final = {"X": 2, "E": 3, "W": 4, "N": 5, "I": 6}
+_BEEGFS = re.compile(r"\((\d)\) ([A-Z][a-z]{2}\d\d [\d:]{8}) ")
+_BEEGFS_LEVELS: Final = {"0": 2, "1": 3, "2": 4, "3": 5}
+_REPEATED = re.compile(r"message repeated \d+ times: \[ ?(.*)\]$")
+_BARE = re.compile(
+    r"NVRM: |nvidia-nvswitch\d|pcieport [\da-f]{4}:|(?:mlx5_core|amdgpu|nvidia) [\da-f]{4}:|habanalabs |EDAC |mce: "
+    r"|Lustre(?:Error)?: |EXT4-fs |XFS \(|INFO: task |watchdog: BUG|Kernel panic"
+)
+
+
+class LogLine(NamedTuple):
+    """One line without its head. `seconds` counts from any moment; None: it has no time. `since_last`: the seconds
+    count from the line before (dmesg -H). `level`: 0 to 7 as in syslog(3); None: not told."""
+
+    text: str
+    seconds: float | None = None
+    host: str = ""
+    level: int | None = None
+    program: str = KERNEL
+    since_last: bool = False
+    is_kmsg: bool = False
+
+
+def read_line(line: str) -> LogLine | None:
+    """Reads a line of a log; None where it has no head: it goes on with the record before."""
+    line = line[:_MAX_LINE_CHARACTERS]
+    if "\x1b" in line:
+        line = _COLOUR.sub("", line)
+    if line.startswith("{"):
+        return _of_journal(line)
+    if found := _KMSG.match(line):
+        text = _ESCAPED.sub(lambda each: chr(int(each[1], 16)).replace("\n", " "), found[3])
+        return LogLine(text, int(found[2]) / 1e6, "", int(found[1]) & 7, is_kmsg=True)
+    if found := _GPFS.match(line):
+        return LogLine(line[found.end() :], wall_seconds(found[1]), "", _GPFS_LEVELS.get(found[2]), "mmfs")
+    if found := _BEEGFS.match(line):
+        return LogLine(line[found.end() :], wall_seconds(found[2]), "", _BEEGFS_LEVELS.get(found[1]), "beegfs")
+    return _of_text(line)
+
+
+def is_bare(line: str) -> bool:
+    """Whether a line without a head begins as messages of the kernel do (`journalctl -o cat`, a few copied lines)."""
+    return bool(_BARE.match(line))
+
+
+def _of_text(line: str) -> LogLine | None:
+    line = line[found.end() :] if (found := _FOUND_IN.match(line)) else line
+    host, level, rest = "", None, line
+    if found := _FROM_HOST.match(rest):
+        host, rest = found[1], rest[found.end() :]
+    if (found := _DECODED.match(rest)) and found[1] in _LEVELS:
+        level, rest = _LEVELS[found[1]], rest[found.end() :]
+    elif found := _RAW.match(rest):
+        level, rest = int(found[1]) & 7, rest[found.end() :]
+    if found := _BRACKET.match(rest):
+        return _of_bracket(found[1].strip(), rest[found.end() :], host, level)
+    if found := _ISO_OF_DMESG.match(rest):
+        return LogLine(rest[found.end() :], wall_seconds(found[1]), host, level)
+    if found := _DATE.match(rest):
+        return _of_date(found[1], rest[found.end() :], host, level)
+    return LogLine(rest, None, host, level) if level is not None else None
+
+
+def _of_bracket(time: str, rest: str, host: str, level: int | None) -> LogLine:
+    since_last = time.startswith("+")
+    seconds = wall_seconds(time) if time[:1].isalpha() else float(time)
+    if found := _KERNEL_SENDER.match(rest):  # journalctl -o short-monotonic
+        host, rest = found[1], rest[found.end() :]
+    return LogLine(_without_caller(rest), seconds, host, level, since_last=since_last)
+
+
+def _of_date(date: str, rest: str, host: str, level: int | None) -> LogLine | None:
+    seconds = wall_seconds(date) if not date[:9].isdigit() else float(date)
+    if found := _SENT_BY.match(rest):  # netconsole
+        host, program, text = found[1], KERNEL, rest[found.end() :]
+    elif found := _SENDER.match(rest):
+        host, program, text = found[1], found[2], rest[found.end() :]
+    elif _RAW.match(rest) or _BRACKET.match(rest):
+        program, text = KERNEL, rest
+    else:
+        return None
+    if program != KERNEL:
+        return LogLine(text, seconds, host, level, program)
+    if found := _RAW.match(text):
+        level, text = int(found[1]) & 7, text[found.end() :]
+    if found := _REPEATED.match(text):
+        text = found[1]
+    if found := _BRACKET.match(text):
+        text = text[found.end() :]
+    return LogLine(_without_caller(text), seconds, host, level)
+
+
+def _without_caller(text: str) -> str:
+    return text[found.end() :] if (found := _CALLER.match(text)) else text
+
+
+def _of_journal(line: str) -> LogLine | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict) or "MESSAGE" not in entry:
+        return None
+    message: Any = entry["MESSAGE"]
+    if isinstance(message, list):  # bytes that are no UTF-8
+        message = bytes(each for each in message if isinstance(each, int) and 0 <= each < 256).decode(errors="replace")
+    realtime, priority = str(entry.get("__REALTIME_TIMESTAMP", "")), str(entry.get("PRIORITY", ""))
+    program = KERNEL if entry.get("_TRANSPORT") == KERNEL else str(entry.get("SYSLOG_IDENTIFIER", ""))
+    return LogLine(
+        " ".join(str(message).split("\n"))[:_MAX_LINE_CHARACTERS],
+        int(realtime) / 1e6 if realtime.isdecimal() and len(realtime) < 20 else None,
+        str(entry.get("_HOSTNAME", ""))[:80],
+        int(priority) if priority in tuple("01234567") else None,
+        program,
+    )

@@ -1,0 +1,86 @@
+"""The rules for NICs, PCIe and the IOMMU, beside those of probes/pci/rules/kernel_messages.py.
+
+Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core (events.c, main.c, cmd.c), net/sched/sch_generic.c,
+drivers/pci/pcie (aer.c, err.c, dpc.c), drivers/pci/hotplug/pciehp_ctrl.c, drivers/pci/pci.c
+(__pcie_print_link_status), drivers/iommu (intel/dmar.c, amd/iommu.c, arm/arm-smmu-v3).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.diagnose.kernel.rule import ADDRESS, CRITICAL, WARNING, KernelRule, rule
+
+_NICS: Final = r"(?:mlx5_core|mlx4_core|bnxt_en|ice|i40e|irdma|efa|ena|qede?|cxgb4|hns3|ionic)"
+_RESET_NIC: Final = "Reset the NIC (`mlxfwreset`) or restart the node; then look for newer firmware."
+_RESEAT: Final = "Reseat the card or its riser; look at other cards in that slot, and for newer firmware of the board."
+_LSPCI: Final = ("lspci -vv -s {device}", "dmesg -T | grep {device}")
+_PLUGGED: Final = rf"mlx5_core {ADDRESS}: Port module event: module \d+, Cable plugged"
+_OTHER: Final = r"\b(?P<other>[0-9a-f]{4}:[0-9a-f:.]{7})"
+_RECOVERED: Final = rf"{ADDRESS}: AER: device recovery successful"
+
+NIC_RULES: Final[tuple[KernelRule, ...]] = (
+    rule("able unplugged", rf"mlx5_core {ADDRESS}: .*Port module event: module (?P<module>\d+), Cable unplugged",
+         "RDMA_NETDEV_DOWN", WARNING, "NIC {device}",
+         "lost its cable or transceiver (module {module}: Cable unplugged), and did not get it back in this log",
+         "Plug it in again, or replace cable and transceiver.", _LSPCI, _PLUGGED,
+         is_usual_at_start=True),
+    rule("Port module event[error]",
+         rf"mlx5_core {ADDRESS}: .*Port module event\[error\]: module (?P<module>\d+), (?P<why>.{{1,80}})",
+         "RDMA_DRIVER_ERROR", WARNING, "NIC {device}", "reports an error of its transceiver {module}: {why}",
+         "Replace the cable or transceiver, or use one that the NIC supports.", _LSPCI, _PLUGGED),
+    rule("mlx5_core",
+         rf"mlx5_core {ADDRESS}: (?P<why>.*?(?:Firmware over \d+ MS in \S+ state|Waiting for FW initialization, "
+         rf"timeout"
+         r"|device is unavailable|probe_one:.*failed|mlx5_(?:load|init)_one:?.*failed|init_one:.*failed|Failed "
+         r"initializing" r"|enable_hca failed|mlx5_function_(?:setup|enable).*failed).{0,60})", "RDMA_DRIVER_ERROR",
+         CRITICAL, "NIC {device}", "cannot be started by its driver: {why}", _RESET_NIC, _LSPCI,
+         rf"mlx5_core {ADDRESS}: .*[Hh]ealth recovery succeeded"),
+    rule("failed with error", rf"{_NICS}(?: {ADDRESS})?: probe (?:of (?P<at>\S+)|with driver \w+) failed with error",
+         "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}{at}", "cannot be started by its driver", _RESET_NIC),
+    rule("D3cold", rf"{_NICS} {ADDRESS}: .*D3cold to D0", "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}",
+         "cannot be reached on PCIe any more", _RESEAT, _LSPCI),
+    rule("NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?P<device>\S+) \((?P<driver>[^)]+)\): transmit queue \d+ timed out",
+         "RDMA_DRIVER_ERROR", WARNING, "NIC {device} ({driver})", "does not send: a transmit queue timed out",
+         _RESET_NIC),
+    rule("irmware",
+         rf"(?:bnxt_en|ice) {ADDRESS}(?: \S+)?: (?P<why>.*(?:[Ff]irmware (?:fatal|is not responding|not responsive)"
+         r"|[Ff]W fatal|Fatal firmware).{0,60})", "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}",
+         "has firmware that failed: {why}", _RESET_NIC, _LSPCI),
+)  # fmt: skip
+
+PCI_RULES: Final[tuple[KernelRule, ...]] = (
+    rule("(Fatal)",
+         rf"pcieport (?P<port>\S+): AER: (?:Multiple )?Uncorrect(?:ed|able) \(Fatal\) error (?:message )?received"
+         rf"(?: from|:) {ADDRESS}", "PCIE_AER_ERRORS", CRITICAL, "{device}",
+         "had a fatal PCIe error (AER), seen by the port {port}", _RESEAT, _LSPCI, _RECOVERED, WARNING),
+    rule("AER", rf"{ADDRESS}: AER: (?P<why>can't recover \(.{{1,60}}\)|device recovery failed)",
+         "PCIE_AER_ERRORS", CRITICAL, "{device}", "did not recover from a PCIe error: {why}", _RESEAT, _LSPCI),
+    rule("DPC", rf"pcieport {ADDRESS}: DPC: (?:containment event|unmasked uncorrectable error|ERR_(?:NON)?FATAL)",
+         "PCIE_AER_ERRORS", CRITICAL, "the link below the PCIe port {device}",
+         "was cut off after an error (DPC, Downstream Port Containment)", _RESEAT, _LSPCI, _RECOVERED, WARNING),
+    rule("pciehp", rf"pcieport {ADDRESS}: pciehp: Slot\((?P<slot>[^)]*)\): (?P<why>Link Down|Card not present)",
+         "PCIE_AER_ERRORS", WARNING, "the slot {slot} below the PCIe port {device}",
+         "lost its card: {why}, unless somebody took it out", _RESEAT, _LSPCI,
+         rf"pcieport {ADDRESS}: pciehp: Slot\([^)]*\): (?:Link Up|Card present)"),
+    rule("available PCIe bandwidth",
+         rf"{ADDRESS}: (?P<has>[\d.]+ Gb/s) available PCIe bandwidth, limited by [\d.]+ GT/s (?:PCIe )?"
+         r"(?P<width>x(?:1|2|4|8)) link at (?P<at>\S+) \(capable of (?P<can>[\d.]+ Gb/s) with [\d.]+ GT/s (?:PCIe "
+         r")?(?P<full>x16|x8)(?<!(?P=width)) link", "PCIE_LINK_DEGRADED", WARNING, "{device}",
+         "has a PCIe link of width {width} where it can have {full}: {has} in place of {can}, limited at {at}",
+         "Reseat the card and its riser; look at the slot's width in the board's manual.", _LSPCI),
+    rule("DMAR:",
+         r"DMAR: \[DMA (?P<way>Read|Write)[^\]]*\] Request device \[(?P<device>[0-9a-f:.]+)\].*?fault (?:addr"
+         r"|reason)", "IOMMU_ENABLED", WARNING, "{device}", "was refused by the IOMMU: DMA {way} fault",
+         "Boot with `iommu=pt`, or turn " "the IOMMU off where no virtual machine needs it.", ("cat /proc/cmdline",
+         "lspci -s {device}")),
+    rule("IO_PAGE_FAULT",
+         rf"(?:nvidia|amdgpu|habanalabs|mlx5_core|bnxt_en) {ADDRESS}: AMD-Vi: Event logged \[IO_PAGE_FAULT",
+         "IOMMU_ENABLED", CRITICAL, "{device}", "was refused by the IOMMU: IO_PAGE_FAULT", "Boot with `iommu=pt`, or "
+         "turn the IOMMU off where no virtual machine needs it.", ("cat /proc/cmdline", "lspci -s {device}")),
+    rule("IO_PAGE_FAULT",
+         rf"AMD-Vi: Event logged \[IO_PAGE_FAULT device={ADDRESS}|{_OTHER}: AMD-Vi: Event logged \[IO_PAGE_FAULT",
+         "IOMMU_ENABLED", WARNING, "{device}{other}", "was refused by the IOMMU: IO_PAGE_FAULT",
+         "Boot with `iommu=pt`, or " "turn the IOMMU off where no virtual machine needs it.", ("cat /proc/cmdline",
+         "lspci -s {device}")),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""The formats of what people paste from a terminal: the output of one tool or of several, with prompts or without."""

@@ -1,0 +1,31 @@
+"""The tools whose output `laggard diagnose` reads in pastes: a new one is a file of this folder and a name here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.diagnose.file_format import FileFormat
+from laggard.diagnose.pastes.disks import DISKS
+from laggard.diagnose.pastes.ibdiagnet import IBDIAGNET
+from laggard.diagnose.pastes.limits import LIMITS
+from laggard.diagnose.pastes.memory import MEMORY
+from laggard.diagnose.pastes.mlxlink import MLXLINK
+from laggard.diagnose.pastes.port_counters import ETHTOOL_COUNTERS, PERFQUERY
+from laggard.diagnose.pastes.rdma_ports import RDMA_PORTS
+from laggard.diagnose.pastes.slurm_jobs import SLURM_JOBS
+from laggard.diagnose.pastes.slurm_nodes import SLURM_NODES
+from laggard.diagnose.pastes.stuck_processes import STUCK_PROCESSES
+
+TOOL_OUTPUTS: Final[tuple[FileFormat, ...]] = (
+    RDMA_PORTS,
+    PERFQUERY,
+    IBDIAGNET,
+    MLXLINK,
+    ETHTOOL_COUNTERS,
+    SLURM_NODES,
+    SLURM_JOBS,
+    DISKS,
+    MEMORY,
+    LIMITS,
+    STUCK_PROCESSES,
+)

@@ -1,0 +1,76 @@
+"""Recognises the format of a file, or the formats of the parts of one that holds the outputs of several tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.file_format import FileFormat, KnownHardware
+from laggard.diagnose.formats import FORMATS
+from laggard.diagnose.input_file import InputFile
+from laggard.diagnose.parts.expand import parts_of
+from laggard.diagnose.unknown_format import what_is_known
+
+FORMAT_NAMES = ", ".join(file_format.name for file_format in FORMATS)
+
+
+class RecognisedFile(NamedTuple):
+    file: InputFile
+    formats: tuple[FileFormat, ...]
+    """The formats that the file is judged as: several where it is a paste of several tools' output."""
+    hardware: KnownHardware
+    problem: str
+    """The reason why the format judges only a part of the file; or, without a format, everything that is known of the
+    file."""
+
+
+def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:
+    """Returns the file; or those of its parts that are of a known format, where one of them is the output of a tool.
+    What a job prints may hold prompts and heads too, and is one whole."""
+    content = file.read()
+    parts = parts_of(file, content)
+    whole = None if parts.is_archive else _recognise(file, content)
+    if whole and whole.formats and all(file_format.shares for file_format in whole.formats):
+        return (whole,)  # its readers know prompts, and the commands behind them, themselves
+    known = tuple(found for part in parts.files if (found := _recognise(part, part.read())).formats)
+    if parts.is_archive:
+        told = parts.problem or ("" if known else f"none of its {len(parts.files)} files is of a known format")
+        rest = RecognisedFile(file, (), KnownHardware(), f"is a tar archive: {told}") if told else None
+        return (*known, *((rest,) if rest else ()))
+    if any(not file_format.holds_others for part in known for file_format in part.formats):
+        return known
+    return (whole or _recognise(file, content),)
+
+
+def _recognise(file: InputFile, content: FileContent) -> RecognisedFile:
+    formats = _formats_of(content) if content.text else ()
+    if not formats:
+        known = "; ".join(filter(None, (what_is_known(content, FORMAT_NAMES), content.problem)))
+        return RecognisedFile(file, (), KnownHardware(), known)
+    end_matters = any(file_format.end_matters for file_format in formats)
+    problem = content.problem if end_matters else content.problem_of_the_beginning
+    hardware = merge_hardware(file_format.read_hardware(content) for file_format in formats)
+    return RecognisedFile(file, formats, hardware, problem)
+
+
+def _formats_of(content: FileContent) -> tuple[FileFormat, ...]:
+    """Returns each format that shares its texts and recognises the file, and the first of the others that does."""
+    formats: list[FileFormat] = []
+    alone = False
+    for each in FORMATS:
+        if alone and not each.shares:
+            continue
+        if not (each.fallback and formats) and each.recognise(content):
+            formats.append(each)
+            alone |= not each.shares
+    return tuple(formats)
+
+
+def merge_hardware(shown: Iterable[KnownHardware]) -> KnownHardware:
+    """Merges what the files show of the machine; where several show the same thing, the first counts."""
+    gpus, rdma = None, None
+    for each in shown:
+        gpus = each.gpus if gpus is None else gpus
+        rdma = each.rdma if rdma is None else rdma
+    return KnownHardware(gpus, rdma)

@@ -1,0 +1,85 @@
+"""What people post: the smallest texts of public reports, each with its right answer, and the corpus of others' cases,
+which stays as it was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import TESTS
+
+from laggard.cli import main
+
+REPORTS = TESTS / "data" / "field_reports"
+FIELD = TESTS / "data" / "field"
+
+ANSWERS = {
+    "address_in_use_warned": ("JOB_RENDEZVOUS_FAILED", "12211"),
+    "checkpoint_rank0_silent": ("JOB_COLLECTIVE_TIMEOUT", "rank 0 did not come"),
+    "cuda_802": ("FABRIC_MANAGER_DOWN", "802"),
+    "efa_address_vector": ("JOB_NCCL_ERROR", "security group"),
+    "gloo_loopback": ("JOB_RENDEZVOUS_FAILED", "loopback"),
+    "memlock_reg_mr": ("MEMLOCK_LIMIT", "ulimit -l"),
+    "mtu_async_event": ("RDMA_MTU_LOW", "MTU"),
+    "no_socket_interface": ("JOB_NCCL_ERROR", "NCCL_SOCKET_IFNAME"),
+    "nvls_invalid_argument": ("FABRIC_NOT_READY", "fabric manager"),
+    "port_error_no_device": ("JOB_NCCL_ERROR", "n48"),
+    "raylet_worker_died": ("JOB_KILLED", "Ray"),
+    "slurm_launch_failed": ("JOB_RENDEZVOUS_FAILED", "n3"),
+    "subgroup_rank_alone": ("JOB_COLLECTIVE_TIMEOUT", "rank 218 waited"),
+    "subgroup_rank_behind": ("JOB_COLLECTIVE_TIMEOUT", "rank 5 is behind"),
+    "vllm_head_shm_full": ("JOB_DISK_FULL", "/dev/shm"),
+    "watchdog_stuck": ("JOB_COLLECTIVE_TIMEOUT", "ranks 0-2"),
+}
+QUIET = ("async_event_benign", "heads_quiet_prose", "lustre_came_back")
+
+
+def diagnosed(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    main(["diagnose", "--format", "json", str(path)])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_public_report_is_answered(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, words = ANSWERS[name]
+    findings = diagnosed(REPORTS / f"{name}.txt", capsys)["findings"]
+    assert [(each["code"], each["severity"]) for each in findings] == [(code, "critical")]
+    said = f"{findings[0]['device']} {findings[0]['summary']} {findings[0]['fix']}"
+    assert words in said
+
+
+@pytest.mark.parametrize("path", sorted((REPORTS / "heads").iterdir()), ids=lambda path: path.stem)
+def test_an_exception_is_found_behind_any_head(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    findings = diagnosed(path, capsys)["findings"]
+    assert [each["code"] for each in findings] == ["JOB_GPU_OUT_OF_MEMORY"]
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_only_looks_like_a_failure_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not diagnosed(REPORTS / f"{name}.txt", capsys)["findings"]
+
+
+@pytest.mark.parametrize("part", ["jobs", "nodes"])
+def test_the_corpus_is_as_it_was_written(part: str) -> None:
+    """Its truths count because their writers had not read the rules."""
+    for line in (FIELD / f"SHA256_{part}").read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        path = FIELD / name.removeprefix("./")
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == digest, f"{path} was changed"
+
+
+def near_misses() -> list[str]:
+    lines = [line for part in ("jobs", "nodes") for line in (FIELD / f"truth_{part}.jsonl").read_text().splitlines()]
+    truths = map(json.loads, lines)
+    return [truth["case"] for truth in truths if truth["kind"] == "nothing"]
+
+
+@pytest.mark.parametrize("case", near_misses())
+def test_a_near_miss_is_not_critical(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", "--format", "json", *(str(path) for path in (FIELD / case).rglob("*") if path.is_file())])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert not [each for each in findings if each["severity"] == "critical"]
