@@ -274,3 +274,18 @@ def test_a_panic_names_the_module_of_its_trace() -> None:
 def test_any_log_cut_anywhere_is_judged(messages: list[str], head: str, cut: int) -> None:
     text = BOOT + "".join(head.replace("{}", each) + "\n" for each in messages)
     diagnose_text(text[cut:])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:05:00.0: amdgpu: " + "XGMI " * 2000,
+        "habanalabs hl1:" + ":ECC" * 2000,
+        "mlx5_core 0000:05:00.0: " + "probe_one:" * 700,
+        "NVRM: API mismatch: " + "version 1.1 " * 700,
+        "BTRFS " + "(device " * 900,
+    ],
+)
+def test_long_lines_that_nearly_match_are_judged(line: str) -> None:
+    """A pattern that tries again at each place would take minutes for these."""
+    assert diagnose_text(log(*[line] * 50)).files[0].kind == "kernel log"

@@ -24,17 +24,18 @@ DISK_RULES: Final[tuple[KernelRule, ...]] = (
          r"|Device not ready; aborting (?:reset|initiali[sz]ation)|failed to (?:reset|restart) controller"
          r"|Identify Controller failed|Unable to change power state)", "DISK_FAILED", CRITICAL, "{device}",
          "is dead: its controller does not come back after a reset", _DISK, _NVME),
-    rule("nvme", r"nvme (?P<device>nvme\d+): (?:controller is down|I/O (?:tag )?\d+ .*timeout)", "DISK_FAILED", WARNING,
-         "{device}", "does not answer in time", _DISK, _NVME),
+    rule("nvme", r"nvme (?P<device>nvme\d+): (?:controller is down|I/O (?:tag )?\d+ .{0,160}timeout)", "DISK_FAILED",
+         WARNING, "{device}", "does not answer in time", _DISK, _NVME),
     rule("I/O error", r"(?<!Buffer )\bI/O error,? (?:on )?dev(?:ice)? (?P<device>(?!fd\d|sr\d|loop|zram|nbd)[\w-]+),",
          "DISK_FAILED", WARNING, "{device}", "has I/O errors", _DISK, _SMART),
     rule("critical", r"critical (?P<kind>medium|target|nexus) error,? dev (?P<device>(?!fd\d|sr\d|loop)[\w-]+)",
          "DISK_FAILED", CRITICAL, "{device}", "has errors of its medium ({kind} error)", _DISK, _SMART),
-    rule("Sense Key", r"sd \S+ \[(?P<device>\w+)\].*Sense Key ?: ?(?P<kind>Medium Error|Hardware Error)", "DISK_FAILED",
-         CRITICAL, "{device}", "reports a {kind}", _DISK, _SMART),
-    rule("offline", r"sd \S+ \[(?P<device>\w+)\].*(?:rejecting I/O to offline device|[Dd]evice offlined)",
+    rule("Sense Key", r"sd \S+ \[(?P<device>\w+)\].{0,160}Sense Key ?: ?(?P<kind>Medium Error|Hardware Error)",
+         "DISK_FAILED", CRITICAL, "{device}", "reports a {kind}", _DISK, _SMART),
+    rule("offline", r"sd \S+ \[(?P<device>\w+)\].{0,160}(?:rejecting I/O to offline device|[Dd]evice offlined)",
          "DISK_FAILED", CRITICAL, "{device}", "was taken offline by the kernel", _DISK, _SMART),
-    rule("md/raid", r"md/(?P<level>raid\d+):(?P<device>md\w+): Disk failure on (?P<disk>\w+).*(?P<end>failing array)",
+    rule("md/raid",
+         r"md/(?P<level>raid\d+):(?P<device>md\w+): Disk failure on (?P<disk>\w+).{0,160}(?P<end>failing array)",
          "DISK_FAILED", CRITICAL, "the array {device}", "has failed with its disk {disk} ({level})", _DISK,
          ("cat /proc/mdstat", "mdadm --detail /dev/{device}")),
     rule("md/raid", r"md/(?P<level>raid\d+):(?P<device>md\w+): Disk failure on (?P<disk>\w+)", "DISK_FAILED", WARNING,
@@ -47,7 +48,7 @@ DISK_RULES: Final[tuple[KernelRule, ...]] = (
          "Replace the disk that is missing and add the new one.", ("cat /proc/mdstat",
          "mdadm --detail /dev/{device}"), r"md: (?P<device>md\w+): recovery done"),
     rule("EXT4-fs",
-         r"EXT4-fs (?:\((?P<device>[\w!-]+)\): Remounting filesystem read-only|error \(device (?P<on>[\w!-]+)\).*"
+         r"EXT4-fs (?:\((?P<device>[\w!-]+)\): Remounting filesystem read-only|error \(device (?P<on>[\w!-]+)\).{0,160}"
          r"Remounting filesystem read-only)", "DISK_FAILED", CRITICAL, "the ext4 on {device}{on}",
          "became read-only after an error: nothing can be written to it", _CHECK, ("dmesg -T | grep -i ext4",)),
     rule("EXT4-fs error", r"EXT4-fs error \(device (?P<device>[\w!-]+)\)", "DISK_FAILED", CRITICAL,
@@ -57,15 +58,15 @@ DISK_RULES: Final[tuple[KernelRule, ...]] = (
     rule("Aborting journal", r"Aborting journal on (?:device )?(?P<device>[\w!:-]+?)(?:-\d+)?\.?$", "DISK_FAILED",
          CRITICAL, "the file system on {device}", "gave up its journal: nothing can be written to it", _CHECK),
     rule("XFS",
-         r"XFS \((?P<device>[\w!-]+)\): (?P<why>.*?(?:[Cc]orruption|[Ss]hutting down|has been shut down|Internal "
+         r"XFS \((?P<device>[\w!-]+)\): (?P<why>.{0,160}?(?:[Cc]orruption|[Ss]hutting down|has been shut down|Internal "
          r"error" r"|log I/O error|metadata I/O error|xfs_do_force_shutdown).{0,60})", "DISK_FAILED", CRITICAL,
          "the XFS on {device}", "has failed: {why}", _CHECK, ("dmesg -T | grep -i xfs",)),
     rule("BTRFS",
-         r"BTRFS(?: error| critical|:? .*)? \(device (?P<device>[\w!-]+?)(?: state \w+)?\)(?P<why>.*(?:forced "
-         r"readonly" r"|corrupt|errno=-5|unable to fixup|parent transid).{0,60})", "DISK_FAILED", CRITICAL,
-         "the btrfs on {device}", "has failed{why}", _CHECK),
-    rule("rror 28", r"EXT4-fs \((?P<device>[\w!-]+)\): .*with error 28", "DISK_FULL", CRITICAL, "the ext4 on {device}",
-         "is full", "Make room on it.", ("df -h", "df -i")),
+         r"BTRFS(?: error| critical|:? .{0,160})? \(device (?P<device>[\w!-]+?)(?: state \w+)?\)(?P<why>.{0,160}"
+         r"(?:forced " r"readonly" r"|corrupt|errno=-5|unable to fixup|parent transid).{0,60})", "DISK_FAILED",
+         CRITICAL, "the btrfs on {device}", "has failed{why}", _CHECK),
+    rule("rror 28", r"EXT4-fs \((?P<device>[\w!-]+)\): .{0,160}with error 28", "DISK_FULL", CRITICAL,
+         "the ext4 on {device}", "is full", "Make room on it.", ("df -h", "df -i")),
 )  # fmt: skip
 
 NETWORK_FILE_SYSTEM_RULES: Final[tuple[KernelRule, ...]] = (
@@ -86,20 +87,21 @@ NETWORK_FILE_SYSTEM_RULES: Final[tuple[KernelRule, ...]] = (
     rule("caps stale", r"ceph: (?:\[[^\]]*\]: )?(?P<device>mds\d+) caps stale", "MOUNT_HUNG", WARNING,
          "CephFS' {device} (ceph)", "did not renew this client's capabilities", _SERVER, ("ceph status",),
          r"ceph: (?:\[[^\]]*\]: )?(?P<device>mds\d+) (?:caps renewed|came back|recovery completed)"),
-    rule("session lost, hunting", r"libceph: (?P<device>mon\d+) .*session lost, hunting", "MOUNT_HUNG", WARNING,
-         "Ceph's {device}", "cannot be reached", _SERVER, ("ceph status",), r"libceph: mon\d+ .*session established"),
+    rule("session lost, hunting", r"libceph: (?P<device>mon\d+) .{0,160}session lost, hunting", "MOUNT_HUNG", WARNING,
+         "Ceph's {device}", "cannot be reached", _SERVER, ("ceph status",),
+         r"libceph: mon\d+ .{0,160}session established"),
     rule("Lock reclaim failed", r"NFS: (?P<device>nfs4_reclaim_open_state): Lock reclaim failed", "MOUNT_HUNG", WARNING,
          "an NFS server", "no longer knew this client's locks", _SERVER),
     rule("check lease failed",
-         r"NFS: state manager: .*failed on NFSv4 server (?P<device>\S+) with error (?P<error>\d+)", "MOUNT_HUNG",
+         r"NFS: state manager: .{0,160}failed on NFSv4 server (?P<device>\S+) with error (?P<error>\d+)", "MOUNT_HUNG",
          WARNING, "NFS server {device}", "refuses this client (error {error})", _SERVER),
     rule("has not responded in", r"CIFS: (?:VFS: )?\\+(?P<device>\S+?):? has not responded in \d+ seconds",
          "MOUNT_HUNG", WARNING, "SMB server {device}", "does not answer", _SERVER),
-    rule("ENOSPC", r"wekafsio: .*ENOSPC\([1-9]|wekafsio: .*=> -28\b", "DISK_FULL", CRITICAL, "WekaFS",
+    rule("ENOSPC", r"wekafsio: .{0,400}ENOSPC\([1-9]|wekafsio: .{0,400}=> -28\b", "DISK_FULL", CRITICAL, "WekaFS",
          "is full: writes return ENOSPC (No space left on device)", "Make room on the file system, or raise its quota.",
          ("df -h -t wekafs", "weka fs")),
     rule("wekafs",
-         r"wekafs\w*: .*(?:not responding|timed out|hung|[Dd]river (?:is )?not (?:attached|ready)|shut(?:ting)? "
+         r"wekafs\w*: .{0,160}(?:not responding|timed out|hung|[Dd]river (?:is )?not (?:attached|ready)|shut(?:ting)? "
          r"down)", "MOUNT_HUNG", CRITICAL, "WekaFS", "does not answer", _SERVER, ("weka local status",)),
     rule("Lost membership", r"Lost membership in cluster (?P<cluster>[\w.-]+?)\.? Unmount", "MOUNT_HUNG", CRITICAL,
          "GPFS", "lost its membership in the cluster {cluster}, and its file systems were unmounted",
