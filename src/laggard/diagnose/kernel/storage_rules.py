@@ -107,7 +107,7 @@ NETWORK_FILE_SYSTEM_RULES: Final[tuple[KernelRule, ...]] = (
          "GPFS", "lost its membership in the cluster {cluster}, and its file systems were unmounted",
          "Check the network to the cluster's managers, then `mmgetstate` and `mmmount all`.", ("mmgetstate -a",
          "mmlsmount all -L")),
-    rule("xpelled", r"(?:(?P<by>\S+(?: \S+)?) )?expelled this node|This node (?:has been|is being) expelled",
+    rule("xpelled", r"(?:(?P<by>\S{1,60}(?: \S{1,60})?) )?expelled this node|This node (?:has been|is being) expelled",
          "MOUNT_HUNG", CRITICAL, "GPFS", "expelled this node from its cluster",
          "Check the network to the cluster's managers, then `mmgetstate` and `mmmount all`.", ("mmgetstate -a",
          "mmhealth node show")),
