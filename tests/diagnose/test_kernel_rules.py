@@ -211,7 +211,7 @@ def test_hosts_of_one_log_are_judged_by_themselves() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "<3>[  9.1] NVRM: GPU0 gpuNobodyKnows: it stopped in an unknown way",
+        "<3>[  9.1] NVRM: GPU0 gpuNobodyKnows: it failed in an unknown way",
         "[  9.1] amdgpu 0000:05:00.0: amdgpu: Failed to do a new thing",
         "[  9.1] XFS (dm-1): a fatal thing that is new",
     ],
@@ -220,6 +220,23 @@ def test_an_error_that_no_rule_knows_is_unknown_and_shown(line: str) -> None:
     result = diagnose_text(BOOT + line + "\n")
     assert result.verdict.value == "unknown"
     assert line.split("] ", 1)[1] in result.files[0].unknown
+
+
+HEALTHY = (
+    "mce: [Firmware Bug]: Ignoring invalid MCx bank",
+    "nvme nvme1: Failed to get ANA log: 16386",
+    "mlx5_core 0000:5e:00.0: mlx5_cmd_out_err:808:(pid 902): MODIFY_CONG_STATUS(0x823) op_mod(0x1) failed, status bad",
+    "nvidia-nvlink: Nvlink Core is being initialized, major device number 234",
+    "[drm:nv_drm_register_drm_device [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00001800] Failed to register device",
+    "NVRM: GPU0 nvAssertFailedNoLog: Assertion failed: 0 @ gpu.c:12",
+    "LustreError: 11-0: fs-MDT0000-mdc-ff: operation mds_connect to node 10.0.0.1@o2ib failed: rc = -11",
+    "nvidia-modeset: ERROR: GPU:0: Failed to query display engine channel state",
+)
+
+
+@pytest.mark.parametrize("level", ["err  ", "warn "])
+def test_errors_that_healthy_machines_log_are_ok(level: str) -> None:
+    assert diagnose_text("".join(f"kern  :{level}: [    5.1] {line}\n" for line in HEALTHY)).verdict.value == "ok"
 
 
 def test_a_kill_is_critical_for_a_job_and_a_warning_for_another_program() -> None:
@@ -257,3 +274,18 @@ def test_a_panic_names_the_module_of_its_trace() -> None:
 def test_any_log_cut_anywhere_is_judged(messages: list[str], head: str, cut: int) -> None:
     text = BOOT + "".join(head.replace("{}", each) + "\n" for each in messages)
     diagnose_text(text[cut:])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:05:00.0: amdgpu: " + "XGMI " * 2000,
+        "habanalabs hl1:" + ":ECC" * 2000,
+        "mlx5_core 0000:05:00.0: " + "probe_one:" * 700,
+        "NVRM: API mismatch: " + "version 1.1 " * 700,
+        "BTRFS " + "(device " * 900,
+    ],
+)
+def test_long_lines_that_nearly_match_are_judged(line: str) -> None:
+    """A pattern that tries again at each place would take minutes for these."""
+    assert diagnose_text(log(*[line] * 50)).files[0].kind == "kernel log"

@@ -30,7 +30,7 @@ class MessageRule(NamedTuple):
 
 _MLX5 = rf"mlx5_core {_ADDRESS}:? .*?"
 _RECOVERED: Final = re.compile(_MLX5 + r"(?:health recovery succeeded|firmware version: )")
-_AER = rf"\S+ {_ADDRESS}: (?:AER: )?PCIe Bus Error: severity="
+_AER = rf"\S{{1,40}} {_ADDRESS}: (?:AER: )?PCIe Bus Error: severity="
 _RESEAT = "Reseat the card or its riser; check the link's width and speed, and other cards in that slot."
 _RESET_NIC = "Reset the NIC (`mlxfwreset`) or restart the node; then look for newer firmware."
 _RULES: Final = (  # of each code the most severe first

@@ -41,7 +41,8 @@ _UNCORRECTED = re.compile(
 _CORRECTED = re.compile(r"\bEDAC \S+: (\d+) CE |Machine check events logged|Hardware Error\].*[Cc]orrected error")
 _MODULE = re.compile(r"\bon (\S*(?:DIMM|CPU_SrcID|mc#|MC#)\S*)")
 _LINK = re.compile(
-    r"(\S+ [0-9a-f:.]{7,12}) (\S+): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )([Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b"
+    r"(\S{1,40} [0-9a-f:.]{7,12}) (\S{1,40}): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )"
+    r"([Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b"
 )
 _STARTED = re.compile(r"(mlx5_core [0-9a-f:.]{12}): firmware version: ")
 _SERVER = re.compile(r"nfs: server (\S+) (not responding|OK)")

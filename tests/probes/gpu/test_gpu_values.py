@@ -139,6 +139,18 @@ def test_a_reset_closes_what_came_before(log: list[str], open_codes: list[int]) 
     assert all(found.evidence["count"] == 1 for found in findings)
 
 
+PROBE_FAILED = "NVRM: The NVIDIA probe routine failed for 1 device(s)."
+
+
+@pytest.mark.parametrize(("seconds", "open_codes"), [(0.1, [95]), (600.0, [])])
+def test_a_load_of_the_start_that_failed_closes_nothing_and_a_later_one_does(
+    seconds: float, open_codes: list[int]
+) -> None:
+    """The driver writes that it is loaded after its probe routine, at the same start."""
+    log = f"[  100.0] {XID_95}\n[  100.1] {PROBE_FAILED}\n[  {100.1 + seconds}] {LOADED}"
+    assert [found.evidence["xid"] for found in judge_xids(find_xids(log)).findings] == open_codes
+
+
 GONE = "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus."
 GONE_AT_START = """NVRM: The NVIDIA GPU 0000:9b:00.0
 NVRM: (PCI ID: 10de:2330) installed in this system has

@@ -24,7 +24,7 @@ _AMD: Final = ("amd-smi list", "amd-smi metric --ecc", "dmesg -T | grep amdgpu")
 _INTEL: Final = ("xpu-smi discovery", "dmesg -T | grep -E 'i915|xe '")
 _GAUDI: Final = ("hl-smi", "dmesg -T | grep habanalabs")
 _AMDGPU: Final = rf"amdgpu {ADDRESS}: (?:amdgpu: )?"
-_HL: Final = r"habanalabs (?:accel )?(?P<device>hl\d+|accel\d+|[0-9a-f:.]{7,12}):.*?"
+_HL: Final = r"habanalabs (?:accel )?(?P<device>hl\d+|accel\d+|[0-9a-f:.]{7,12}):.{0,160}?"
 
 NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
     rule("failed",
@@ -33,7 +33,8 @@ NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
          _NVIDIA, _LOADED),
     rule("failed", r"NVRM: (?:RmInitAdapter|rm_init_adapter)(?:\(\d+\))? failed", "GPU_LOST", CRITICAL, "a GPU",
          "cannot be started by the driver: RmInitAdapter failed", _REBOOT, _NVIDIA, _LOADED),
-    rule("API mismatch", r"NVRM: API mismatch: .*?version (?P<user>\d[\d.]*\d).*?version (?P<kernel>\d[\d.]*\d)",
+    rule("API mismatch",
+         r"NVRM: API mismatch: .{0,160}?version (?P<user>\d[\d.]*\d).{0,160}?version (?P<kernel>\d[\d.]*\d)",
          "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's driver",
          "has two versions on this node: API mismatch, programs have {user} and the kernel module has {kernel}",
          _VERSIONS, _NVIDIA, _LOADED),
@@ -55,12 +56,13 @@ NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
          r"NVRM: None of the NVIDIA (?:graphics adapters|devices) were (?:initiali[sz]ed|probed)",
          "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's driver", "started none of the GPUs", _REBOOT, _NVIDIA, _LOADED,
          settle_seconds=_START_SECONDS),
-    rule("NVRM: The NVIDIA GPU", rf"NVRM: The NVIDIA GPU {ADDRESS}.*?(?:not supported by|requires use of the NVIDIA)",
+    rule("NVRM: The NVIDIA GPU",
+         rf"NVRM: The NVIDIA GPU {ADDRESS}.{{0,160}}?(?:not supported by|requires use of the NVIDIA)",
          "GPU_DRIVER_FAILED", CRITICAL, "GPU {device}", "is not supported by the driver that is installed",
          "Install the driver, or the open kernel module, that supports this GPU.", _NVIDIA, _LOADED,
          settle_seconds=_START_SECONDS),
     rule("PCI I/O region",
-         r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid(?:.*\(PCI:(?P<at>[0-9a-f:.]+)\))?",
+         r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid(?:.{0,160}\(PCI:(?P<at>[0-9a-f:.]+)\))?",
          "GPU_DRIVER_FAILED", CRITICAL, "a GPU",
          "got no room for its memory from the BIOS or the kernel (BAR invalid)",
          "Turn on `Above 4G Decoding` in the BIOS, or boot with `pci=realloc`.", ("lspci -vv -d 10de:",), _LOADED,
@@ -70,10 +72,10 @@ NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
          "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's kernel module", "does not fit the kernel: {symbol}",
          "Build or install the module for the kernel that runs (`dkms status`), or boot the kernel it was built for.",
          ("dkms status", "uname -r", "modinfo nvidia"), _LOADED),
-    rule("GSP", r"NVRM: (?!Xid).*?(?:waiting for RPC response from GPU(?P<gpu>\d+)|GSP (?:heartbeat|task).{0,40}[Tt]im"
+    rule("GSP", r"NVRM: (?!Xid).{0,160}?(?:waiting for RPC response from GPU(?P<gpu>\d+)|GSP (?:heartbeat"
+         r"|task).{0,40}[Tt]im"
          r"|Heartbeat.{0,20}GSP|RPC timeout|(?:cannot proceed with|[Ff]ailed to) boot(?:ing)? GSP"
-         r"|GSP-\w+ reported an error)",
-         "GPU_LOST", CRITICAL, SOME_GSP, "gives no answer to the driver",
+         r"|GSP-\w+ reported an error)", "GPU_LOST", CRITICAL, SOME_GSP, "gives no answer to the driver",
          "Drain the node and reset the GPU or reboot; if it comes back, update the driver.", _NVIDIA, _LOADED),
     rule("GSP", r"NVRM: GPU(?:\d+| at PCI:\S+)? (?:GSP RPC buffer contains|RPC history)", "GPU_LOST", CRITICAL,
          SOME_GSP, "gave no answer to the driver, which dumped its calls",
@@ -86,7 +88,7 @@ NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
          "was taken by the driver nouveau, and NVIDIA's was not loaded after it",
          "Keep nouveau from loading (`blacklist nouveau` in /etc/modprobe.d, a new initramfs) and reboot.",
          ("lspci -k -d 10de:", "lsmod | grep nouveau"), _LOADED),
-    rule("nvidia-nvswitch", r"nvidia-nvswitch(?P<device>\d*): (?!SXid)(?!.*[Nn]on-?fatal).*?"
+    rule("nvidia-nvswitch", r"nvidia-nvswitch(?P<device>\d*): (?!SXid)(?!.{0,160}[Nn]on-?fatal).{0,160}?"
          r"(?P<why>(?:[Ff]ailed|[Ff]atal|[Tt]imed? ?out|[Uu]nable)\b.{0,80})",
          "FABRIC_NOT_READY", CRITICAL, "NVSwitch {device}", "is not well, says its driver: {why}",
          "Restart the fabric manager with nothing on the GPUs; if it stays, power the node off and on.",
@@ -96,55 +98,57 @@ NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
     rule("probe", rf"^(?:nvidia|amdgpu)(?: {ADDRESS})?: probe (?:of (?P<at>\S+)|with driver \w+) failed with error",
          "GPU_LOST", CRITICAL, "GPU {device}{at}", "cannot be started by its driver", _REBOOT, _NVIDIA, _LOADED,
          settle_seconds=_START_SECONDS),
-    rule("D3cold", rf"^(?:nvidia|amdgpu|habanalabs) {ADDRESS}: .*D3cold to D0", "GPU_LOST", CRITICAL, "GPU {device}",
-         "cannot be reached on PCIe any more", _REBOOT, _NVIDIA, _LOADED),
+    rule("D3cold", rf"^(?:nvidia|amdgpu|habanalabs) {ADDRESS}: .{{0,160}}D3cold to D0", "GPU_LOST", CRITICAL,
+         "GPU {device}", "cannot be reached on PCIe any more", _REBOOT, _NVIDIA, _LOADED),
 )  # fmt: skip
 
 AMD_RULES: Final[tuple[KernelRule, ...]] = (
     rule("xgmi", _AMDGPU +
-         r".*?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?P<block>xgmi\w*) block",
+         r".{0,160}?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?P<block>xgmi\w*) block",
          "GPU_ECC_UNCORRECTED", CRITICAL, "GPU {device}",
          "reports uncorrectable errors of its XGMI link ({block}, RAS)", _REPLACE, _AMD),
-    rule("XGMI", _AMDGPU + r"(?P<error>.*XGMI.*?) detected$", "GPU_ECC_UNCORRECTED", WARNING, "GPU {device}",
-         "reports an error of its XGMI link: {error}", _REPLACE, _AMD),
+    rule("XGMI", _AMDGPU + r"(?P<error>.{0,160}XGMI.{0,160}?) detected$", "GPU_ECC_UNCORRECTED", WARNING,
+         "GPU {device}", "reports an error of its XGMI link: {error}", _REPLACE, _AMD),
     rule("uncorrectable", _AMDGPU +
-         r".*?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?P<block>\w+) block",
+         r".{0,160}?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?P<block>\w+) block",
          "GPU_ECC_UNCORRECTED", CRITICAL, "GPU {device}", "has uncorrectable errors in the block {block} (RAS)",
          _REPLACE, _AMD),
-    rule("uncorrectable", _AMDGPU + r".*?uncorrectable hardware error ?\((?P<error>\w+)\)", "GPU_ECC_UNCORRECTED",
+    rule("uncorrectable", _AMDGPU + r".{0,160}?uncorrectable hardware error ?\((?P<error>\w+)\)", "GPU_ECC_UNCORRECTED",
          CRITICAL, "GPU {device}", "stopped for an uncorrectable error ({error}, RAS)", _REPLACE, _AMD),
-    rule("oison", _AMDGPU + r".*?(?:[Pp]oison is consumed|RAS poison consumption)", "GPU_ECC_UNCORRECTED", CRITICAL,
-         "GPU {device}", "read memory that an uncorrectable error had damaged (RAS poison)", _REPLACE, _AMD),
-    rule("exceed", _AMDGPU + r".*?(?:RAS records.*exceed|[Bb]ad page.*threshold|exceeds? .*bad page threshold)",
+    rule("oison", _AMDGPU + r".{0,160}?(?:[Pp]oison is consumed|RAS poison consumption)", "GPU_ECC_UNCORRECTED",
+         CRITICAL, "GPU {device}", "read memory that an uncorrectable error had damaged (RAS poison)", _REPLACE,
+         _AMD),
+    rule("exceed", _AMDGPU +
+         r".{0,160}?(?:RAS records.{0,160}exceed|[Bb]ad page.{0,160}threshold|exceeds? .{0,160}bad page threshold)",
          "GPU_ROW_REMAP_FAILED", CRITICAL, "GPU {device}", "has too many retired pages of memory",
          "Have the GPU replaced.", _AMD),
-    rule("eset", _AMDGPU + r"(?P<why>.*?(?:GPU [Rr]eset\(?\d*\)? ?failed|ASIC reset failed|GPU Recovery Failed"
+    rule("eset", _AMDGPU + r"(?P<why>.{0,160}?(?:GPU [Rr]eset\(?\d*\)? ?failed|ASIC reset failed|GPU Recovery Failed"
          r"|asic reset failed|GPU reset end with ret = -\d+|mode\d reset failed).{0,60})",
          "GPU_LOST", CRITICAL, "GPU {device}", "could not be reset: {why}",
          "Drain the node and power it off and on; a GPU that does it again has to be replaced.", _AMD),
-    rule("lost from bus", _AMDGPU + r".*?device lost from bus", "GPU_LOST", CRITICAL, "GPU {device}",
+    rule("lost from bus", _AMDGPU + r".{0,160}?device lost from bus", "GPU_LOST", CRITICAL, "GPU {device}",
          "is lost from the PCIe bus", _REBOOT, _AMD),
-    rule("GPU init", _AMDGPU + r".*?[Ff]atal error during GPU init", "GPU_LOST", CRITICAL, "GPU {device}",
+    rule("GPU init", _AMDGPU + r".{0,160}?[Ff]atal error during GPU init", "GPU_LOST", CRITICAL, "GPU {device}",
          "cannot be started by its driver", _REBOOT, _AMD),
-    rule("ring", _AMDGPU + r".*?ring (?P<ring>[\w.]+) timeout", "GPU_LOST", WARNING, "GPU {device}",
+    rule("ring", _AMDGPU + r".{0,160}?ring (?P<ring>[\w.]+) timeout", "GPU_LOST", WARNING, "GPU {device}",
          "did not end its work: ring {ring} timeout. A program's endless kernel does the same",
          "Look at the program that ran; if it happens with several, update driver and firmware.", _AMD),
     rule("ring", r"amdgpu\]\] \*ERROR\* ring (?P<ring>[\w.]+) timeout", "GPU_LOST", WARNING, "an AMD GPU",
          "did not end its work: ring {ring} timeout. A program's endless kernel does the same",
          "Look at the program that ran; if it happens with several, update driver and firmware.", _AMD),
     rule("unrecoverable state",
-         r"amdgpu(?: (?P<device>[0-9a-f:.]{7,12}):)?.*?(?:might|could) be in an unrecoverable state", "GPU_LOST",
+         r"amdgpu(?: (?P<device>[0-9a-f:.]{7,12}):)?.{0,160}?(?:might|could) be in an unrecoverable state", "GPU_LOST",
          CRITICAL, "GPU {device}", "has a scheduler that does not answer (MES or HWS)", _REBOOT, _AMD,
-         rf"amdgpu {ADDRESS}: .*GPU reset\(\d+\) succeeded", WARNING),
+         rf"amdgpu {ADDRESS}: .{{0,160}}GPU reset\(\d+\) succeeded", WARNING),
 )  # fmt: skip
 
 INTEL_RULES: Final[tuple[KernelRule, ...]] = (
-    rule("edged", rf"^(?:xe|i915) {ADDRESS}: .*(?:declared device \S+ as wedged|device is wedged)", "GPU_LOST",
+    rule("edged", rf"^(?:xe|i915) {ADDRESS}: .{{0,160}}(?:declared device \S+ as wedged|device is wedged)", "GPU_LOST",
          CRITICAL, "GPU {device}", "is given up by its driver (wedged)", _REBOOT, _INTEL),
-    rule("[drm]",
-         rf"^(?:xe|i915) {ADDRESS}: (?P<why>.*(?:device lost|fatal hardware error|[Uu]ncorrectable|[Ff]ailed to "
-         rf"reset).{{0,60}})", "GPU_LOST", CRITICAL, "GPU {device}", "has failed: {why}", _REBOOT, _INTEL),
-    rule("GPU HANG", rf"^(?:xe|i915) {ADDRESS}: .*GPU HANG: ecode (?P<why>\S+ in \S+)", "GPU_LOST", WARNING,
+    rule("[drm]", rf"^(?:xe|i915) {ADDRESS}: (?P<why>.{{0,160}}(?:device lost|fatal hardware error|[Uu]ncorrectable"
+         rf"|[Ff]ailed to " rf"reset).{{0,60}})", "GPU_LOST", CRITICAL, "GPU {device}", "has failed: {why}", _REBOOT,
+         _INTEL),
+    rule("GPU HANG", rf"^(?:xe|i915) {ADDRESS}: .{{0,160}}GPU HANG: ecode (?P<why>\S+ in \S+)", "GPU_LOST", WARNING,
          "GPU {device}", "did not end its work: GPU HANG {why}. A program's endless kernel does the same",
          "Look at the program that ran; if it happens with several, update driver and firmware.", _INTEL),
 )  # fmt: skip
@@ -155,9 +159,9 @@ GAUDI_RULES: Final[tuple[KernelRule, ...]] = (
     rule("ailed to reset", _HL + r"[Ff]ailed to reset", "GPU_LOST", CRITICAL, "Gaudi {device}",
          "could not be reset and cannot be used", _REBOOT, _GAUDI),
     rule("habanalabs", _HL +
-         r"(?P<why>[^:]*(?:DERR|SEI_SEVERE|uncorrectable|UNCORRECTABLE)\b.{0,60}|.*ECC error.*critical 1)",
-         "GPU_ECC_UNCORRECTED", CRITICAL, "Gaudi {device}", "has an ECC error that was not corrected: {why}",
-         _REPLACE, _GAUDI),
+         r"(?P<why>[^:]{0,60}(?:DERR|SEI_SEVERE|uncorrectable|UNCORRECTABLE)\b.{0,60}|.{0,160}ECC "
+         r"error.{0,160}critical 1)", "GPU_ECC_UNCORRECTED", CRITICAL, "Gaudi {device}",
+         "has an ECC error that was not corrected: {why}", _REPLACE, _GAUDI),
     rule("PCI link", _HL + r"PCI link is disconnected", "GPU_LOST", CRITICAL, "Gaudi {device}",
          "lost its PCIe link", _REBOOT, _GAUDI),
 )  # fmt: skip

@@ -29,7 +29,7 @@ HOST_RULES: Final[tuple[KernelRule, ...]] = (
     rule("kernel BUG at", r"kernel BUG at (?P<where>\S+?)!?$", "KERNEL_FAULT", CRITICAL, "the kernel",
          "crashed at {where}", _RESTART, ("dmesg -T | grep -A40 'kernel BUG'",)),
     rule("[#", r"^(?:(?:Internal error: )?Oops(?: - \w+)?|general protection fault|invalid opcode|divide error|stack "
-         r"segment)\b.*\[#\d+\]", "KERNEL_FAULT", CRITICAL, "the kernel", "crashed (oops)", _RESTART,
+         r"segment)\b.{0,160}\[#\d+\]", "KERNEL_FAULT", CRITICAL, "the kernel", "crashed (oops)", _RESTART,
          ("dmesg -T | grep -A40 Oops",)),
     rule("detected stall", r"rcu: (?:INFO: )?rcu_?\w+ (?:self-)?detected (?:expedited )?stalls? on CPU|INFO: rcu_\w+ "
          r"(?:self-)?detected stalls? on CPU", "KERNEL_FAULT", CRITICAL, "the kernel",
@@ -43,7 +43,7 @@ HOST_RULES: Final[tuple[KernelRule, ...]] = (
          "Look at the trace below it in the log: most often a file system or a driver does not answer.",
          ("dmesg -T | grep -A20 'blocked for more'", "ps -eo pid,stat,wchan:30,comm | awk '$2 ~ /D/'")),
     rule("unstable",
-         r"clocksource: .*?Marking clocksource '?(?P<device>\w+)'? as unstable|tsc: Marking (?P<other>TSC) "
+         r"clocksource: .{0,160}?Marking clocksource '?(?P<device>\w+)'? as unstable|tsc: Marking (?P<other>TSC) "
          r"unstable due to (?!running on)", "CLOCK_SOURCE_SLOW", WARNING, "the clocksource {device}{other}",
          "was given up by the kernel, which reads time from a slower one such as hpet",
          "Restart the node; look for newer firmware of the board, or boot with `tsc=reliable` where the clock is "

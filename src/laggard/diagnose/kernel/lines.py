@@ -16,7 +16,7 @@ from laggard.diagnose.kernel.clock import wall_seconds
 
 KERNEL: Final = "kernel"
 _LEVELS: Final = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
-_MAX_LINE_CHARACTERS: Final = 8192
+_MAX_LINE_CHARACTERS: Final = 2048
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _KMSG = re.compile(r"(\d+),\d+,(\d+),[^;]{0,80};(.*)")

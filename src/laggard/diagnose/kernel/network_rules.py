@@ -20,32 +20,32 @@ _OTHER: Final = r"\b(?P<other>[0-9a-f]{4}:[0-9a-f:.]{7})"
 _RECOVERED: Final = rf"{ADDRESS}: AER: device recovery successful"
 
 NIC_RULES: Final[tuple[KernelRule, ...]] = (
-    rule("able unplugged", rf"mlx5_core {ADDRESS}: .*Port module event: module (?P<module>\d+), Cable unplugged",
+    rule("able unplugged",
+         rf"mlx5_core {ADDRESS}: .{{0,160}}Port module event: module (?P<module>\d+), Cable unplugged",
          "RDMA_NETDEV_DOWN", WARNING, "NIC {device}",
          "lost its cable or transceiver (module {module}: Cable unplugged), and did not get it back in this log",
-         "Plug it in again, or replace cable and transceiver.", _LSPCI, _PLUGGED,
-         is_usual_at_start=True),
+         "Plug it in again, or replace cable and transceiver.", _LSPCI, _PLUGGED, is_usual_at_start=True),
     rule("Port module event[error]",
-         rf"mlx5_core {ADDRESS}: .*Port module event\[error\]: module (?P<module>\d+), (?P<why>.{{1,80}})",
+         rf"mlx5_core {ADDRESS}: .{{0,160}}Port module event\[error\]: module (?P<module>\d+), (?P<why>.{{1,80}})",
          "RDMA_DRIVER_ERROR", WARNING, "NIC {device}", "reports an error of its transceiver {module}: {why}",
          "Replace the cable or transceiver, or use one that the NIC supports.", _LSPCI, _PLUGGED),
-    rule("mlx5_core",
-         rf"mlx5_core {ADDRESS}: (?P<why>.*?(?:Firmware over \d+ MS in \S+ state|Waiting for FW initialization, "
-         rf"timeout"
-         r"|device is unavailable|probe_one:.*failed|mlx5_(?:load|init)_one:?.*failed|init_one:.*failed|Failed "
-         r"initializing" r"|enable_hca failed|mlx5_function_(?:setup|enable).*failed).{0,60})", "RDMA_DRIVER_ERROR",
-         CRITICAL, "NIC {device}", "cannot be started by its driver: {why}", _RESET_NIC, _LSPCI,
-         rf"mlx5_core {ADDRESS}: .*[Hh]ealth recovery succeeded"),
+    rule("mlx5_core", rf"mlx5_core {ADDRESS}: (?P<why>.{{0,160}}?(?:Firmware over \d+ MS in \S+ state|Waiting for FW "
+         rf"initialization, " rf"timeout"
+         r"|device is unavailable|probe_one:.{0,60}failed|mlx5_(?:load|init)_one:?.{0,60}failed"
+         r"|init_one:.{0,60}failed|Failed " r"initializing"
+         r"|enable_hca failed|mlx5_function_(?:setup|enable).{0,60}failed).{0,60})", "RDMA_DRIVER_ERROR", CRITICAL,
+         "NIC {device}", "cannot be started by its driver: {why}", _RESET_NIC, _LSPCI,
+         rf"mlx5_core {ADDRESS}: .{{0,160}}[Hh]ealth recovery succeeded"),
     rule("failed with error", rf"{_NICS}(?: {ADDRESS})?: probe (?:of (?P<at>\S+)|with driver \w+) failed with error",
          "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}{at}", "cannot be started by its driver", _RESET_NIC),
-    rule("D3cold", rf"{_NICS} {ADDRESS}: .*D3cold to D0", "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}",
+    rule("D3cold", rf"{_NICS} {ADDRESS}: .{{0,160}}D3cold to D0", "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}",
          "cannot be reached on PCIe any more", _RESEAT, _LSPCI),
     rule("NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?P<device>\S+) \((?P<driver>[^)]+)\): transmit queue \d+ timed out",
          "RDMA_DRIVER_ERROR", WARNING, "NIC {device} ({driver})", "does not send: a transmit queue timed out",
          _RESET_NIC),
     rule("irmware",
-         rf"(?:bnxt_en|ice) {ADDRESS}(?: \S+)?: (?P<why>.*(?:[Ff]irmware (?:fatal|is not responding|not responsive)"
-         r"|[Ff]W fatal|Fatal firmware).{0,60})", "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}",
+         rf"(?:bnxt_en|ice) {ADDRESS}(?: \S+)?: (?P<why>.{{0,160}}(?:[Ff]irmware (?:fatal|is not responding|not "
+         rf"responsive)" r"|[Ff]W fatal|Fatal firmware).{0,60})", "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}",
          "has firmware that failed: {why}", _RESET_NIC, _LSPCI),
 )  # fmt: skip
 
@@ -70,7 +70,7 @@ PCI_RULES: Final[tuple[KernelRule, ...]] = (
          "has a PCIe link of width {width} where it can have {full}: {has} in place of {can}, limited at {at}",
          "Reseat the card and its riser; look at the slot's width in the board's manual.", _LSPCI),
     rule("DMAR:",
-         r"DMAR: \[DMA (?P<way>Read|Write)[^\]]*\] Request device \[(?P<device>[0-9a-f:.]+)\].*?fault (?:addr"
+         r"DMAR: \[DMA (?P<way>Read|Write)[^\]]*\] Request device \[(?P<device>[0-9a-f:.]+)\].{0,160}?fault (?:addr"
          r"|reason)", "IOMMU_ENABLED", WARNING, "{device}", "was refused by the IOMMU: DMA {way} fault",
          "Boot with `iommu=pt`, or turn " "the IOMMU off where no virtual machine needs it.", ("cat /proc/cmdline",
          "lspci -s {device}")),

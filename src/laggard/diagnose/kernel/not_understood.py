@@ -9,10 +9,13 @@ from typing import Final
 from laggard.diagnose.kernel.lines import LogLine
 
 _ERROR_LEVEL: Final = 3
+_WARNING_LEVEL: Final = 4
+_OF_NVIDIA = re.compile(r"NVRM|nvidia")
+"""NVIDIA's drivers log what they do at the level of errors, so that their words decide."""
 _SOURCE = re.compile(
     r"^(?:NVRM: |nvidia[\w-]*(?: [0-9a-f:.]{12})?: |\[drm:(?:nv_|amdgpu)|amdgpu(?: [0-9a-f:.]{12})?: |mlx5_core "
-    r"|bnxt_en |habanalabs |EXT4-fs|XFS \(|BTRFS|JBD2: |Lustre(?:Error)?: |LNetError: |mce: \[|EDAC |nvme nvme\d"
-    r"|md/raid|ceph: |beegfs: |wekafs)"
+    r"|bnxt_en |habanalabs |EXT4-fs|XFS \(|BTRFS|JBD2: |Lustre(?:Error)?: |LNetError: |mce: \[Hardware|EDAC "
+    r"|nvme nvme\d|md/raid|ceph: |beegfs: |wekafs)"
 )
 _FAILURE = re.compile(
     r"\b(?:[Ee]rrors?|ERRORS?|[Ff]ail(?:ed|ure|s)?|FAILED|[Ff]atal|FATAL|[Tt]imed? ?out|[Uu]nable to|[Cc]annot"
@@ -24,7 +27,7 @@ _BENIGN: Final = re.compile(
     r"|module verification failed|taints kernel|tainting kernel|Unable to read EDID|Correcting number of heads"
     r"|detected invalid context, skipping|Persistence mode is deprecated|PAT configuration|Unloading"
     r"|Failed to allocate NvKmsKapiDevice|Failed to register device|Failed to grab modeset ownership"
-    r"|Idling display engine timed out|A GPU crash dump has been created"
+    r"|nvidia-modeset: |Driver cannot use all the BARs|A GPU crash dump has been created"
     # AMD, Gaudi
     r"|\b0 (?:un)?correctable hardware errors|ucode is not available|[Ee]rror [Rr]ecovery|errors? collector"
     r"|Failed to (?:get|load) (?:firmware|ASPM)|No more image in the PCI ROM|Could not find (?:any )?valid"
@@ -37,7 +40,8 @@ _BENIGN: Final = re.compile(
     r"|Port module event|Supported tc|Rate limit|E-Switch|mlx5e?_\w+: .*not supported|FTE|Total vports"
     r"|PTP|flow steering|IPsec|health recovery|PCIe slot|MPFS|hwmon|lag map|Shared FDB|mlx5_core \S+ \S+: Link"
     # Disks and file systems
-    r"|SUBNQN field|poll queues|Shutdown timeout|Abort status: 0x0|supports timestamps|re-mounted|errors=remount-ro"
+    r"|SUBNQN field|ANA log|poll queues|Shutdown timeout|Abort status: 0x0|supports timestamps"
+    r"|re-mounted|errors=remount-ro"
     r"|ordered data mode|orphan cleanup|Quota|Mounting V|Ending clean|(?:[Uu]n)?[Mm]ount(?:ing|ed)\b.*filesystem"
     r"|(?:Starting|Ending) recovery|[Dd]eprecated|ptlrpc_expire_one_request|Skipped \d+ previous similar"
     r"|LustreError: .*(?:rc = -(?:10[78]|110|5|11)\b|11-0:|not available for connect|is in progress)"
@@ -52,7 +56,10 @@ def is_suspicious(record: LogLine) -> bool:
     """Whether a record that no rule knows may be a fault."""
     if not _SOURCE.match(record.text) or _BENIGN.search(record.text):
         return False
-    return (record.level is not None and record.level <= _ERROR_LEVEL) or bool(_FAILURE.search(record.text))
+    if record.level is not None and record.level > _WARNING_LEVEL:
+        return False
+    is_error = record.level is not None and record.level <= _ERROR_LEVEL and not _OF_NVIDIA.match(record.text)
+    return is_error or bool(_FAILURE.search(record.text))
 
 
 class NotUnderstood:

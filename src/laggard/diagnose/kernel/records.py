@@ -11,7 +11,7 @@ FILE_SYSTEM_CLIENTS: Final = ("mmfs", "beegfs")
 PROGRAMS: Final = frozenset((KERNEL, *FILE_SYSTEM_CLIENTS))
 """The programs whose messages are judged; others may quote the kernel."""
 _MAX_JOINED_LINES: Final = 16
-_MAX_RECORD_CHARACTERS: Final = 4096
+_MAX_RECORD_CHARACTERS: Final = 2048
 _DRIVER: Final = "NVRM: "
 _OPENERS: Final = ("NVRM: API mismatch", "NVRM: The NVIDIA GPU ", "NVRM: This PCI I/O region")
 """The beginnings of the driver's messages of several lines. Syslog writes each line with a head of its own."""
