@@ -24,6 +24,7 @@ ELSEWHERE: Final = {
     **{code: "`laggard diagnose` (tuner tables)" for code in ("NCCL_TUNER_ONE_CHANNEL", "NCCL_TUNER_TABLE")},
     "RANK_LATE": "`laggard diagnose` (NCCL Inspector's logs)",
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
+    "JOB_STALE_LOCK": "`laggard diagnose` (listings of torch_extensions, stacks)",
     "HOST_MEMORY_LOW": "`laggard diagnose` (free, numactl -H, Slurm's nodes)",
     "NODE_DRAINED": "`laggard diagnose` (Slurm's nodes)",
     "POD_NOT_STARTED": "`laggard diagnose` (Kubernetes' pods and events)",

@@ -99,7 +99,7 @@ def _by_sockets(output: TestsOutput, text: str) -> Iterator[Finding]:
         f"sent by TCP (network Socket){because}; the best bus bandwidth is {best / 1e9:.3g} GB/s",
         severity=Severity.WARNING,
         evidence={"best_busbw_bytes_per_second": best},
-        fix="If the nodes have RDMA, find out why NCCL does not see it: ibv_devinfo in the job's container, NCCL_IB_HCA, "
+        fix="If the nodes have RDMA, find out why NCCL does not see it: ibv_devinfo in the container, NCCL_IB_HCA, "
         "NCCL_IB_DISABLE, and the limit of locked memory.",
         commands=("ibv_devinfo", "ulimit -l"),
     )
