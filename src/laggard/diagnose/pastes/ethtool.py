@@ -1,7 +1,7 @@
-"""The formats `ethtool DEV`, `ethtool --show-fec` and `ethtool -m`: links without a link or slower than both ends can,
-error correction that differs between ends, and too little light.
+"""The formats `ethtool DEV` and `ethtool --show-fec`: ports without a link or slower than both ends can, and error
+correction that differs between ends.
 
-Source: ethtool (netlink/settings.c, netlink/fec.c, qsfp.c, cmis.c, sfpdiag.c).
+Source: ethtool (netlink/settings.c, netlink/fec.c).
 """
 
 from __future__ import annotations
@@ -17,21 +17,10 @@ from laggard.probes.probe import Fact, finding
 
 _SETTINGS: Final = re.compile(r"^Settings for ([\w.@-]+):\s*$", re.MULTILINE)
 _FEC: Final = re.compile(r"^FEC parameters for ([\w.@-]+):\s*$", re.MULTILINE)
-_MODULE: Final = re.compile(r"^\s*Identifier\s+: 0x[0-9a-f]{2} \(", re.MULTILINE)
 _SPEED: Final = re.compile(r"^\s*Speed: (\d{1,9})Mb/s", re.MULTILINE)
 _LINK: Final = re.compile(r"^\s*Link detected: (yes|no)(?: \(([^)\n]{1,80})\))?", re.MULTILINE)
 _MODES: Final = re.compile(r"(\d{4,7})base")
-_DEVICE: Final = re.compile(r"\bethtool (?:-\S+ )*([\w.-]+)")
-_ALARM: Final = re.compile(r"^\s*(\S.{3,60}?(?:alarm|warning))\s*(\([Cc]hannel \d+\))?\s*: On\b", re.MULTILINE)
-_LOSS: Final = re.compile(r"^\s*([RT]x loss of (?:signal|lock).{0,30}?)\s*: (?:Yes|True|On)\b", re.MULTILINE)
-_POWER: Final = re.compile(
-    r"^\s*(?:Rcvr signal avg optical power|Receiver signal average optical power)\s*(\([^)\n]+\))?"
-    r"\s*: \S+ mW / (-?[\d.]{1,8}|-inf) dBm",
-    re.MULTILINE,
-)
 _FIX: Final = "Clean and reseat the fibre and the transceiver; swap them one by one, with the other end's."
-MIN_LIGHT_DBM: Final = -20.0
-"""The least power that any transceiver of a data centre receives: below it there is no light."""
 
 
 class _Settings(NamedTuple):
@@ -84,7 +73,7 @@ def _without_link(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Findi
     why = f" ({port.reason})" if port.reason else ""
     severity = Severity.CRITICAL if up else Severity.WARNING
     evidence = {"reason": port.reason or None, "peers_with_link": up}
-    yield _finding("RDMA_NETDEV_DOWN", port.device, f"has no link{why}", severity, evidence)
+    yield link_finding("RDMA_NETDEV_DOWN", port.device, f"has no link{why}", severity, evidence)
 
 
 def _slow(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Finding]:
@@ -99,7 +88,7 @@ def _slow(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Finding]:
     else:
         return
     summary = f"runs at a speed of {port.speed} Mb/s, and {told}"
-    yield _finding("RDMA_RATE_LOW", port.device, summary, Severity.WARNING, {"speed_megabits": port.speed})
+    yield link_finding("RDMA_RATE_LOW", port.device, summary, Severity.WARNING, {"speed_megabits": port.speed})
 
 
 def compare_fec(sections: Sequence[Section]) -> Items:
@@ -115,47 +104,14 @@ def compare_fec(sections: Sequence[Section]) -> Items:
             summary = f"has no error correction (FEC {encoding}), others have {', '.join(sorted(others))}"
             evidence = {"host": host or None, "fec": encoding}
             fix = "Set the same FEC on both ends: `ethtool --set-fec DEV encoding rs` (or auto), and the switch's port."
-            yield _finding("RDMA_NETDEV_DOWN", device, summary, Severity.WARNING, evidence, fix)
+            yield link_finding("RDMA_NETDEV_DOWN", device, summary, Severity.WARNING, evidence, fix)
 
 
 def read_fec(section: Section) -> Items:
     yield Fact("fec", [match[1] for match, _ in parts_of(_FEC, section.text)])
 
 
-def read_module(section: Section) -> Items:
-    named = _DEVICE.search(section.command)
-    device = f"the transceiver of {named[1]}" if named else "the transceiver"
-    light = _POWER.findall(section.text)
-    lost = [_joined(*match) for match in light if _dbm(match[1]) < MIN_LIGHT_DBM]
-    dark = bool(light) and len(lost) == len(light)  # the other end may be off, or nobody uses the port
-    flags = [" ".join(filter(None, match)) for match in _ALARM.findall(section.text)]
-    alarms = [flag for flag in flags if "alarm" in flag] + _LOSS.findall(section.text)
-    yield Fact("alarms", len(alarms))
-    if "optical power" not in section.text and "ermal" not in section.text and "emperature" not in section.text:
-        yield Lack("no measured light is in it: a copper cable, or run ethtool -m DEV as root")
-    if alarms or lost:
-        told = ", ".join([*alarms[:3], *lost[:3]])
-        summary = f"receives too little light, or has another alarm: {told}"
-        severity = Severity.WARNING if dark else Severity.CRITICAL
-        evidence: Mapping[str, object] = {"alarms": alarms[:16], "light": lost[:16]}
-        yield _finding("RDMA_ERRORS_RISING", device, summary, severity, evidence)
-    elif flags:
-        summary = f"is near its limits: {', '.join(flags[:3])}"
-        yield _finding("RDMA_ERRORS_RISING", device, summary, Severity.WARNING, {"warnings": flags[:16]})
-
-
-def _joined(channel: str, dbm: str) -> str:
-    return f"rx power {channel} {dbm} dBm".replace("  ", " ")
-
-
-def _dbm(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
-def _finding(
+def link_finding(
     code: str, device: str, summary: str, severity: Severity, evidence: Mapping[str, object], fix: str = _FIX
 ) -> Finding:
     commands = ("ethtool DEV", "ethtool --show-fec DEV", "ethtool -m DEV")
@@ -164,4 +120,3 @@ def _finding(
 
 ETHTOOL: Final = paste_format("ethtool", _SETTINGS, read_settings)
 ETHTOOL_FEC: Final = paste_format("ethtool --show-fec", _FEC, read_fec, compare_fec)
-ETHTOOL_MODULE: Final = paste_format("ethtool -m", _MODULE, read_module)

@@ -6,7 +6,8 @@ from typing import Final
 
 from laggard.diagnose.file_format import FileFormat
 from laggard.diagnose.pastes.disks import DISKS
-from laggard.diagnose.pastes.ethtool import ETHTOOL, ETHTOOL_FEC, ETHTOOL_MODULE
+from laggard.diagnose.pastes.ethtool import ETHTOOL, ETHTOOL_FEC
+from laggard.diagnose.pastes.ethtool_module import ETHTOOL_MODULE
 from laggard.diagnose.pastes.ibdiagnet import IBDIAGNET
 from laggard.diagnose.pastes.limits import LIMITS
 from laggard.diagnose.pastes.memory import MEMORY
