@@ -48,6 +48,7 @@ KINDS_OF_CODES: Final[Mapping[str, tuple[str, ...]]] = {
     "JOB_RENDEZVOUS_FAILED": ("rendezvous", "network", "launcher", "scheduler", "config"),
     "JOB_NAN_LOSS": ("exception", "data"),
     "JOB_EXCEPTION": ("exception", "data", "config", "launcher"),
+    "JOB_STALE_LOCK": ("hang",),
     "MOUNT_HUNG": ("filesystem", "hang"),
     "DISK_FULL": ("disk_full",),
     "MEMLOCK_LIMIT": ("nccl_setup", "config"),

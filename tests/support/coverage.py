@@ -29,6 +29,7 @@ ELSEWHERE: Final = {
     "DISK_FAILED": "`laggard diagnose` (kernel logs)",
     "CLOCK_SOURCE_SLOW": "`laggard diagnose` (kernel logs)",
     "GPU_DRIVER_FAILED": "`laggard diagnose` (kernel logs, tools of GPUs)",
+    "JOB_STALE_LOCK": "`laggard diagnose` (listings of torch_extensions, stacks)",
     "HOST_MEMORY_LOW": "`laggard diagnose` (free, numactl -H, Slurm's nodes)",
     "NODE_DRAINED": "`laggard diagnose` (Slurm's nodes)",
     "POD_NOT_STARTED": "`laggard diagnose` (Kubernetes' pods and events)",

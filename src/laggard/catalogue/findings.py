@@ -111,6 +111,7 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("JOB_STORAGE_ERROR", Severity.CRITICAL, "A file system failed while a rank used it."),
     FindingType("JOB_RENDEZVOUS_FAILED", Severity.CRITICAL, "The ranks did not find each other at the start."),
     FindingType("POD_NOT_STARTED", Severity.CRITICAL, "Kubernetes cannot start a pod, or took it off its node."),
+    FindingType("JOB_STALE_LOCK", Severity.WARNING, "Processes wait for a lock file that a dead build left."),
     FindingType("JOB_NAN_LOSS", Severity.CRITICAL, "The loss became NaN."),
     FindingType("JOB_EXCEPTION", Severity.CRITICAL, "The program of a rank raised an exception."),
     FindingType("RANK_LATE", Severity.WARNING, "A rank is regularly the last to come to its job's collectives."),

@@ -25,6 +25,7 @@ _HEAD: Final = re.compile(
 )
 _MIN_PORTS_ALL_DOWN: Final = 4
 """The least ports of InfiniBand, all of them down, that are a fault: a machine has so many because jobs use them."""
+_STATES: Final = {"INIT": "INIT (initializing: no subnet manager has activated it)", "DOWN": "down"}
 _SWAP: Final = "Check the cable, the transceiver and the switch's port; to find which it is, swap the cable."
 
 
@@ -94,9 +95,6 @@ def _down(port: PastedPort, ports: Sequence[PastedPort], severity: Severity) -> 
         fix=_fix(port),
         commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} -m -c"),
     )
-
-
-_STATES: Final = {"INIT": "INIT (initializing: no subnet manager has activated it)", "DOWN": "down"}
 
 
 def _fix(port: PastedPort) -> str:
