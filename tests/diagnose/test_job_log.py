@@ -23,7 +23,9 @@ from laggard.diagnose.job.lines import LineParser
 from laggard.diagnose.job.reader import JobLogReader
 from laggard.diagnose.job.rules import RULES
 
-CODES = [kind.code for kind in FINDINGS if kind.code.startswith("JOB_")]
+CODES = [
+    kind.code for kind in FINDINGS if kind.code.startswith("JOB_") and kind.code != "JOB_STALE_LOCK"
+]  # which no log tells
 FIRING = [name for name, expected in job_expectations().items() if expected["findings"]]
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
