@@ -200,7 +200,7 @@ def test_standard_input_is_read_as_a_file(capsys: pytest.CaptureFixture[str], mo
         (bytes(257) + b"ustar" + bytes(99), "is a tar archive"),
         (b"\x7fELF" + bytes(99), "is a program or a core dump"),
         (bytes(range(32)) * 9, "holds binary data"),
-        (b"Dear diary, the ring was slow today.\n", "is of no known format; known are nvidia-smi -q -x, "),
+        (b"Dear diary, the ring was slow today.\n", "is of no known format (`laggard diagnose --help` lists"),
     ],
 )
 def test_of_an_unknown_file_what_is_known_is_said(

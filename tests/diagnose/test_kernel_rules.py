@@ -273,7 +273,8 @@ def test_a_panic_names_the_module_of_its_trace() -> None:
 )
 def test_any_log_cut_anywhere_is_judged(messages: list[str], head: str, cut: int) -> None:
     text = BOOT + "".join(head.replace("{}", each) + "\n" for each in messages)
-    diagnose_text(text[cut:])
+    for each in diagnose_text(text[cut:]).findings:
+        assert each.summary and each.fix.text
 
 
 @pytest.mark.parametrize(

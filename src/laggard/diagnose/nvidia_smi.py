@@ -38,6 +38,9 @@ _PROBES: Final = (
 """Probes that need only NVML. What others need (links, the fabric manager's process) is not in such a file."""
 
 
+_ATTACHED = re.compile(r"^Attached GPUs\s*: (\d{1,4})\s*$", re.MULTILINE)
+
+
 def recognise(content: FileContent) -> bool:
     return "<nvidia_smi_log>" in content.text[:4096]
 
@@ -66,6 +69,9 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
 
 def judge_text(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     judged = _judge(_parse_text(content))
+    if (attached := _ATTACHED.search(content.text[:_MAX_CHARACTERS])) and not judged.unknown:
+        there, all_of_them = judged.facts.get("gpus", 0), int(attached[1])
+        judged = judged._replace(unknown=f"it has {there} of {all_of_them} GPUs" if there < all_of_them else "")
     messages = judge_messages(without_colours(content.text[:_MAX_CHARACTERS]))
     return judged._replace(findings=(*messages, *judged.findings))
 

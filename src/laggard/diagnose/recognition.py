@@ -46,7 +46,7 @@ def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:
 def _recognise(file: InputFile, content: FileContent) -> RecognisedFile:
     formats = _formats_of(content) if content.text else ()
     if not formats:
-        known = "; ".join(filter(None, (what_is_known(content, FORMAT_NAMES), content.problem)))
+        known = "; ".join(filter(None, (what_is_known(content), content.problem)))
         return RecognisedFile(file, (), KnownHardware(), known)
     end_matters = any(file_format.end_matters for file_format in formats)
     problem = content.problem if end_matters else content.problem_of_the_beginning

@@ -16,8 +16,8 @@ _TAR: Final = (257, b"ustar")
 _BINARY_SHARE: Final = 0.1
 
 
-def what_is_known(content: FileContent, known_formats: str) -> str:
-    """Returns what the file is instead, to follow its name in a sentence, and which formats are known."""
+def what_is_known(content: FileContent) -> str:
+    """Returns what the file is instead, to follow its name in a sentence."""
     first = content.first_bytes
     if not first:
         return "" if content.problem else "is empty"
@@ -31,7 +31,7 @@ def what_is_known(content: FileContent, known_formats: str) -> str:
         return "is a tar archive: give the files in it"
     if _is_binary(first):
         return "holds binary data of no known format"
-    return f"is of no known format; known are {known_formats}"
+    return "is of no known format (`laggard diagnose --help` lists those that are)"
 
 
 def _is_binary(data: bytes) -> bool:

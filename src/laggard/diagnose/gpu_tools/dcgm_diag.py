@@ -26,6 +26,7 @@ _FAILED = re.compile(r"Fail(?:ed)?(?: - (?:All|GPUs?: ?(?P<gpus>[\d, ]+)))?\s*$"
 _OF_A_GPU = re.compile(r"GPU ?(\d{1,3}): (Pass|Fail|Skip|Warn)\w*\s*$")
 _NOTE = re.compile(r"(?:Warning|Error)(?:: ?GPU ?(?P<gpu>\d{1,3}))?$")
 _NAMED = re.compile(r"\bGPU (\d{1,3})\b")
+_PASSED: Final = re.compile(r"\|[^|\n]*: ?(?:Pass|Skip)\w*|\| (?:Pass|Skip)\w*\b")
 _COMMANDS: Final = ("dcgmi diag -r 3 -v", "dcgmi health -c")
 _JSON_HEAD: Final = re.compile(r'"DCGM (?:GPU )?Diagnostic"')
 
@@ -36,8 +37,11 @@ def recognise(content: FileContent) -> bool:
 
 
 def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    failures = tuple(read_table(without_colours(content.text[:_MAX_CHARACTERS])))[:_MAX_FAILURES]
-    return FileJudgement(tuple(failure_finding(each, _COMMANDS) for each in failures), {"failures": len(failures)})
+    text = without_colours(content.text[:_MAX_CHARACTERS])
+    failures = tuple(read_table(text))[:_MAX_FAILURES]
+    unknown = "" if failures or _PASSED.search(text) else "it has no result of a test: paste all of it"
+    findings = tuple(failure_finding(each, _COMMANDS) for each in failures)
+    return FileJudgement(findings, {"failures": len(failures)}, unknown)
 
 
 def read_table(text: str) -> Iterator[Failure]:

@@ -63,7 +63,8 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
         "driver_versions": sorted({output.table.driver_version for output in outputs} - {""}),
         **evidence,
     }
-    return FileJudgement(tuple(findings), facts)
+    is_cut = any(HEAD.search(output.text) and not output.table.gpus for output in outputs)
+    return FileJudgement(tuple(findings), facts, "" if findings or not is_cut else "no row of a GPU is in its table")
 
 
 def _judge(output: _Output) -> Iterator[Finding]:

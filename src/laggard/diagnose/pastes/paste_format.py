@@ -18,6 +18,9 @@ _MAX_FINDINGS: Final = 64
 _RECOGNISED_CHARACTERS: Final = 1 << 18
 
 
+NOTHING_READ: Final = "no whole line of its output is there: paste all of it"
+
+
 class Lack(NamedTuple):
     """The reason why something could not be judged, with the command that would show it."""
 
@@ -55,6 +58,8 @@ def paste_format(
                 facts[f"{host}: {item.name}" if host else item.name] = item.value
             elif len(findings) < _MAX_FINDINGS:
                 findings.append(on_host(item, host))
+        if not (findings or lacks or any(facts.values())):
+            lacks[NOTHING_READ] = None
         return FileJudgement(tuple(findings), facts, "; ".join(list(lacks)[:4]))
 
     return FileFormat(name, recognise, judge, shares=True)

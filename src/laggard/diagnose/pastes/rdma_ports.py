@@ -35,6 +35,9 @@ def read(section: Section) -> Iterator[Finding | Fact | Lack]:
     if not ports:
         yield Lack("no port is in it: run ibstat without options")
     for port in ports:
+        if not port.state:
+            yield Lack(f"the state of {port.name} is not in it: paste all of the output")
+            continue
         severity = severity_if_down(port, ports)
         if not port.active and severity is not None:
             yield _down(port, ports, severity)
