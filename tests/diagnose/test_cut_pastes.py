@@ -30,3 +30,9 @@ def test_a_paste_that_was_cut_is_unknown(name: str, tmp_path: Path) -> None:
     path.write_text(CUT[name])
     diagnosis = diagnose([InputFile(str(path))])
     assert diagnosis.verdict is Verdict.UNKNOWN and diagnosis.files[0].unknown, diagnosis
+
+
+def test_sinfo_prints_a_heading_alone_where_no_node_is_out(tmp_path: Path) -> None:
+    path = tmp_path / "paste"
+    path.write_text("REASON               USER      TIMESTAMP           NODELIST\n")
+    assert diagnose([InputFile(str(path))]).verdict is Verdict.OK

@@ -34,7 +34,6 @@ MAX_NODES: Final = 4096
 
 def read(section: Section) -> Iterator[Finding | Fact]:
     blocks = [(head[1], block) for head, block in parts_of(_NODE, section.text, MAX_NODES)]
-    yield Fact("nodes", len(blocks))
     told: set[str] = set()
     for name, block in blocks:
         for found in _judge_node(name, block):
@@ -42,6 +41,9 @@ def read(section: Section) -> Iterator[Finding | Fact]:
             yield found
     lines = section.text.split("\n")[: MAX_NODES * 4]
     rows = [match for match in map(_ROW.match, _after_head(lines, _REASONS)) if match]
+    yield Fact("nodes", len(blocks) + len(rows))
+    if not rows and any(_REASONS.match(line.rstrip()) for line in lines):
+        yield Fact("no_node_has_a_reason", True)  # a heading alone is all that `sinfo -R` prints then
     for match in rows[:MAX_NODES]:
         if match[5] not in told:
             told.add(match[5])
