@@ -32,7 +32,7 @@ WHOLE: Final = frozenset(
 WITH_DEVICE: Final = frozenset(
     (
         *("GPU_XID", "GPU_BUSY", "GPU_DRIVER_HUNG", "GPU_DRIVER_FAILED", "FABRIC_NOT_READY", "RDMA_DRIVER_ERROR"),
-        *("MACHINE_CHECK", "CLOCK_SOURCE_SLOW"),
+        *("MACHINE_CHECK", "CLOCK_SOURCE_SLOW", "GPU_DIAG_FAILED"),
     )
 )
 """The findings whose device is shown, but not their words: these may have a process or a line of the kernel's log,
@@ -42,6 +42,7 @@ CODE_ALONE: Final = frozenset(
     (
         *("DISK_FULL", "DISK_FAILED", "KERNEL_FAULT", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
         *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too
+        *("NODE_DRAINED", "HOST_MEMORY_LOW"),  # an admin's reason; the processes that take it
     )
 )
 """The findings of which the code alone is shown: their device and words may be a user's path, a user, or other
@@ -54,7 +55,8 @@ OF_A_JOB: Final = frozenset(
         *("NCCL_TUNER_ONE_CHANNEL", "NCCL_TUNER_TABLE", "DEEPSPEED_CONFIG", "RANK_LATE", "HOOK_BLIND"),
         *("JOB_COLLECTIVE_TIMEOUT", "JOB_NCCL_ERROR", "JOB_GPU_OUT_OF_MEMORY", "JOB_HOST_OUT_OF_MEMORY"),
         *("JOB_CUDA_ERROR", "JOB_SEGFAULT", "JOB_KILLED", "JOB_PREEMPTED", "JOB_DATALOADER_DIED", "JOB_DISK_FULL"),
-        *("JOB_STORAGE_ERROR", "JOB_RENDEZVOUS_FAILED", "JOB_NAN_LOSS", "JOB_EXCEPTION"),
+        *("JOB_STORAGE_ERROR", "JOB_RENDEZVOUS_FAILED", "JOB_NAN_LOSS", "JOB_EXCEPTION", "JOB_STALE_LOCK"),
+        *("POD_NOT_STARTED", "TEST_MEASURED_NOTHING"),
     )
 )
 """The findings about jobs: they are shown to the user whose job it is, where the finding says whose (`owner` in its

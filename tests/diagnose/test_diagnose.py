@@ -203,7 +203,8 @@ def test_recorded_hardware_is_judged_as_expected(capsys: pytest.CaptureFixture[s
     (facts,) = document["facts"].values()
     assert (facts["devices"], len(facts["gpus"])) == (517, 8)
     status, document = run(capsys, data / "dmesg-xid-119.log.gz")
-    assert (status, codes(document)) == (1, [("GPU_XID", "critical", "GPU 0000:9b:00.0")])
+    gpu = "GPU 0000:9b:00.0"
+    assert (status, codes(document)) == (1, [("GPU_XID", "critical", gpu), ("GPU_LOST", "critical", gpu)])
     status, document = run(capsys, data / "nvidia-smi-q-8xh100.xml.gz")
     assert (status, codes(document)) == (0, [("GPU_PERSISTENCE_OFF", "warning", "GPUs")])
 

@@ -10,6 +10,8 @@ import pytest
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 TAINT = {"key": "laggard/unhealthy", "value": "GPU_LOST", "effect": "NoSchedule"}
+THE_CLUSTERS = "node.alpha.kubernetes.io/ttl"
+"""An annotation that Kubernetes' own controller adds to each node, some time after its start."""
 OTHERS = {"key": "example.org/theirs", "effect": "NoSchedule"}
 
 pytestmark = pytest.mark.slow
@@ -94,6 +96,7 @@ def test_it_writes_its_own_condition_and_nothing_else_of_a_status(cluster: Any, 
 def test_it_changes_no_metadata_of_a_node(cluster: Any, add_node: Any, ask: Ask, resource: str) -> None:
     """Neither through the node nor through its status, which takes metadata as well."""
     add_node("a6", annotations={"example.org/theirs": "x"}, finalizers=["example.org/theirs"])
+    cluster.wait_until(lambda: THE_CLUSTERS in cluster.node("a6")["metadata"]["annotations"])
     before = cluster.node("a6")["metadata"]
     changes = [*METADATA.items(), ("annotations", None), ("labels", None), ("finalizers", [])]
     for field, value in changes:

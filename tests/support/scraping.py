@@ -26,16 +26,30 @@ Asked = Callable[[str], Any]
 def prometheus(folder: Path, jobs: list[Any]) -> Iterator[Asked]:
     """A real one that scrapes `jobs`; what it gives asks its API."""
     (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False))
-    url = f"127.0.0.1:{free_port()}"
-    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/series"]
-    with (folder / "prometheus.log").open("w") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address={url}"], stderr=log)
-
+    address, process = _started(folder)
     try:
-        yield api_of(url, process, folder / "prometheus.log")
+        yield api_of(address, process, folder / "prometheus.log")
     finally:
         process.terminate()
         process.wait()
+
+
+def _started(folder: Path) -> tuple[str, subprocess.Popen[Any]]:
+    """Its address and its process, once it listens; with another port where something else took the first."""
+    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/series"]
+    log = folder / "prometheus.log"
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        address = f"127.0.0.1:{free_port()}"
+        with log.open("w") as output:
+            process = subprocess.Popen([*command, f"--web.listen-address={address}"], stderr=output)
+        while process.poll() is None and "Server is ready" not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        if process.poll() is None:
+            return address, process
+        assert "address already in use" in log.read_text(), log.read_text()
+    raise AssertionError("no port for Prometheus was free in time")
 
 
 def api_of(address: str, process: subprocess.Popen[Any], log: Path) -> Asked:
