@@ -68,11 +68,6 @@ def is_failure(end: RankEnd) -> bool:
     return bool(end.exit_code or end.signal or end.exception)
 
 
-def is_noted_as_well(noted: Any) -> bool:
-    """Whether the process noted that its training ended with status 0, before it was killed."""
-    return isinstance(noted, dict) and noted.get("exit_code") == 0
-
-
 def is_harmless(end: RankEnd, noted: Any) -> bool:
     """Whether a rank that had left torch.distributed in order ended as launchers end it, as Ray does: killed, or with a
     status of the launcher's. `noted`: the fact ENDING, which an exception or sys.exit() leaves."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from laggard.agent.ranks.cpu_wait import CpuWaits
-from laggard.agent.ranks.end import LastMoment, is_failure, is_harmless, is_noted_as_well, rank_end
+from laggard.agent.ranks.end import LastMoment, is_failure, is_harmless, rank_end
 from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.process_info import ProcessInfo, read_process_info
 from laggard.agent.ranks.validation import (
@@ -96,8 +96,7 @@ def read_rank(
     watched = exits.exit_of(path) if exits is not None else None
     noted = contents.facts.get(ENDING)
     end = None if moment is None else rank_end(noted, watched, moment)
-    in_order = finished or is_noted_as_well(noted)
-    well = end is None or (in_order and not is_failure(end)) or (left and is_harmless(end, noted))
+    well = end is None or (finished and not is_failure(end)) or (left and is_harmless(end, noted))
     state = "running" if writer.alive else "finished" if well else "died"
     if end is not None and state == "finished":  # it closed its file, as Python does where it leaves with status 0
         end = structs.replace(end, exit_code=0)

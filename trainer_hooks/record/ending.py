@@ -40,9 +40,9 @@ def note_ending(error: BaseException) -> None:
 
 def note_caught(error: BaseException) -> None:
     """Notes that `error` ended the training in a process that runs on: a framework caught it, and will kill the
-    process. That holds for sys.exit(0) as well, which ends the thread of the training alone. Never raises."""
+    process. It takes sys.exit(0) in the training's thread for a failure as well. Never raises."""
     try:
-        _note(error, _exit_status(error))
+        _note(error, _exit_status(error) or 1)
     except Exception:
         return
 
@@ -50,7 +50,8 @@ def note_caught(error: BaseException) -> None:
 def _note(error: BaseException, status: int) -> None:
     if FACTS.get(ENDING) is not None:
         return
-    FACTS.set(ENDING, {"exit_code": status, "at_seconds": time.perf_counter(), **_exception(error)})
+    about = _exception(error) if _exit_status(error) else {"exception": "SystemExit"}
+    FACTS.set(ENDING, {"exit_code": status, "at_seconds": time.perf_counter(), **about})
     for call in _ON_FAILURE:
         call()
 

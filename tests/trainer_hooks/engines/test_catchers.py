@@ -64,7 +64,7 @@ def warm() -> Iterator[Warm]:
     [
         ("raise KeyError", "died", 1, "KeyError"),
         ("sys.exit(3)", "died", 3, ""),
-        ("sys.exit(0)", "finished", 0, ""),
+        ("sys.exit(0)", "died", 1, "SystemExit"),
     ],
 )
 def test_what_the_framework_caught_is_how_the_rank_ended(
