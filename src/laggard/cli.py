@@ -91,8 +91,9 @@ def _columns() -> int:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line that says what to do, with exit status 64."""
 
-    def __init__(self, *args: Any, formatter_class: Any = _Formatter, **named: Any) -> None:
-        super().__init__(*args, formatter_class=formatter_class, **named)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        named.setdefault("formatter_class", _Formatter)
+        super().__init__(*args, **named)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see `{self.prog} --help`")
