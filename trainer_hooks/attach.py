@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from laggard.environment import ENV_OFF
+from laggard.trainer_hooks.engines.catchers import hook_catchers
 from laggard.trainer_hooks.engines.known_loaders import hook_known_loaders
 from laggard.trainer_hooks.engines.phased_calls import hook_phased_calls
 from laggard.trainer_hooks.output.witness import WITNESS
@@ -90,6 +91,7 @@ def session() -> Session:
             created.hook()
             hook_phased_calls(created)
             hook_known_loaders(created)
+            hook_catchers()
         except Exception as error:
             created.abandon()
             _watch_without_hooks(error)

@@ -11,6 +11,8 @@ _KERNEL_SECONDS: Final = 0.05
 """The delay with which the kernel's report of an end may come. Our own choice: the watching thread waits for its
 turn."""
 _MAX_CHARACTERS: Final = 64
+_OF_LAUNCHERS: Final = ("SIGKILL", "SIGTERM")
+"""The signals by which launchers end what runs still."""
 
 
 class LastMoment(NamedTuple):
@@ -36,7 +38,7 @@ def rank_end(noted: Any, watched: WatchedExit | None, last: LastMoment) -> RankE
     """`noted`: the fact ENDING, None where there is none. What the kernel reported comes first; the moment is the
     exception's where there was one, because the process takes a while to end after it."""
     own = _noted(noted, last)
-    status = watched.status if watched else None
+    status = watched.status if watched and not _was_ended_after(own, watched) else None
     if own.at_seconds is not None:
         at, uncertain = own.at_seconds, 0.0
     elif watched:
@@ -55,6 +57,12 @@ def rank_end(noted: Any, watched: WatchedExit | None, last: LastMoment) -> RankE
     )
 
 
+def _was_ended_after(own: _Noted, watched: WatchedExit) -> bool:
+    """Whether the process had noted its end before a launcher killed it, as Ray does: the first is what ended it."""
+    status = watched.status
+    return own.at_seconds is not None and status is not None and status.signal in _OF_LAUNCHERS and not watched.word
+
+
 def is_failure(end: RankEnd) -> bool:
     """Whether the process ended in another way than with status 0, as far as is known."""
     return bool(end.exit_code or end.signal or end.exception)
@@ -63,7 +71,7 @@ def is_failure(end: RankEnd) -> bool:
 def is_harmless(end: RankEnd, noted: Any) -> bool:
     """Whether a rank that had left torch.distributed in order ended as launchers end it, as Ray does: killed, or with a
     status of the launcher's. `noted`: the fact ENDING, which an exception or sys.exit() leaves."""
-    return noted is None and not end.exception and end.signal in ("", "SIGKILL", "SIGTERM") and not end.cause
+    return noted is None and not end.exception and end.signal in ("", *_OF_LAUNCHERS) and not end.cause
 
 
 def _noted(noted: Any, last: LastMoment) -> _Noted:

@@ -94,8 +94,9 @@ def read_rank(
         contents = _read_contents(file)
     moment = None if writer.alive else _last_moment(contents, now)
     watched = exits.exit_of(path) if exits is not None else None
-    end = None if moment is None else rank_end(contents.facts.get(ENDING), watched, moment)
-    well = end is None or (finished and not is_failure(end)) or (left and is_harmless(end, contents.facts.get(ENDING)))
+    noted = contents.facts.get(ENDING)
+    end = None if moment is None else rank_end(noted, watched, moment)
+    well = end is None or (finished and not is_failure(end)) or (left and is_harmless(end, noted))
     state = "running" if writer.alive else "finished" if well else "died"
     if end is not None and state == "finished":  # it closed its file, as Python does where it leaves with status 0
         end = structs.replace(end, exit_code=0)

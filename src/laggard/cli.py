@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn, Protocol, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from laggard import __version__
 from laggard.errors import EXIT_USAGE, UsageError
@@ -72,8 +73,27 @@ class CommandModule(Protocol):
     def main(self, arguments: argparse.Namespace) -> int: ...
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Formats help for the terminal's width. argparse makes one for each flag, and would import shutil for it."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+@functools.cache
+def _columns() -> int:
+    try:
+        return int(os.environ.get("COLUMNS", "")) or os.get_terminal_size().columns
+    except (ValueError, OSError):
+        return 80
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line that says what to do, with exit status 64."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        named.setdefault("formatter_class", _Formatter)
+        super().__init__(*args, **named)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see `{self.prog} --help`")
@@ -147,7 +167,7 @@ def _parser(command_name: str | None) -> Parser:
     """Returns the parser of all commands. Only the command `command_name` gets its flags."""
     parser = Parser(prog="laggard", description="Finds the slow rank, says why, and says what to change.")
     parser.add_argument("--version", action="version", version=f"laggard {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, prog="laggard")
     for command in COMMANDS:
         child = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
         if command.name == command_name:

@@ -98,18 +98,18 @@ class LocalRanks:
         return {"signal": status.signal} if status.signal else {"exit_code": status.code}
 
     def _head_and_end(self, rank: int) -> tuple[dict[str, Any], bool]:
-        """The first line of a rank's recording, empty where there is none of this job, and whether its last is that of
-        an end."""
+        """The first line of a rank's recording, empty where there is none of this job, and whether one of its last
+        tells of its end."""
         path = os.path.join(self._folder, rank_file_name(rank, self._identity.attempt))
         try:
             with open(path, "rb") as file:
                 head = json.loads(file.readline(_HEAD_BYTES))
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _HEAD_BYTES))
-                last = file.read(_HEAD_BYTES).rstrip(b"\n").rpartition(b"\n")[2]
+                ended = b'\n{"kind": "end"' in file.read(_HEAD_BYTES)
         except (OSError, ValueError, RecursionError):
             return {}, False
         is_of_job = isinstance(head, dict) and head.get("job_id") == self._identity.job_id
-        return (head if is_of_job else {}), last.startswith(b'{"kind": "end"')
+        return (head if is_of_job else {}), ended
 
     def _others(self) -> Iterator[int]:
         """The numbers of the other ranks of this machine: launchers count them on."""

@@ -107,6 +107,7 @@ def _open_recording(
     recorder.add_sinks([sink])
     others = LocalRanks(sink, identity, folder, rank_file.path if rank_file else None)
     on_failure(others.look_at_end)
+    on_failure(sink.write_ending)
     on_departure(sink.write_departure)
     return QuietBeats(sink, recorder.live, others)
 

@@ -162,8 +162,16 @@ class RecordingSink:
             self._threads_told = told
             self._write({"kind": "threads", "rank": self._identity.rank, OWN_THREADS: told})
 
+    def write_ending(self) -> None:
+        """Writes that the rank ends by an exception, and waits for that: what catches it may kill the process."""
+        self._file.write_at_once(json.dumps(self._end()))
+        self._file.settle(_SETTLE_SECONDS)
+
     def close(self) -> None:
         self._write_rank_line()
-        end = {"lost": self._file.lost, "at_seconds": time.perf_counter(), **(FACTS.get(ENDING) or {})}
-        self._write({"kind": "end", "rank": self._identity.rank, **end})
+        self._write(self._end())
         self._file.close()
+
+    def _end(self) -> dict[str, Any]:
+        end = {"lost": self._file.lost, "at_seconds": time.perf_counter(), **(FACTS.get(ENDING) or {})}
+        return {"kind": "end", "rank": self._identity.rank, **end}

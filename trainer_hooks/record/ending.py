@@ -32,17 +32,33 @@ def note_ending(error: BaseException) -> None:
     ranks' ends cause: its text may hold what is nobody else's business. Never raises."""
     try:
         status = _exit_status(error)
-        if status == 0 or FACTS.get(ENDING) is not None:
-            return
-        FACTS.set(ENDING, {"exit_code": status, "at_seconds": time.perf_counter(), **_exception(error)})
-        for call in _ON_FAILURE:
-            call()
+        if status:
+            _note(error, status)
     except Exception:
         return  # whatever the user's exception does when it is looked at
 
 
+def note_caught(error: BaseException) -> None:
+    """Notes that `error` ended the training in a process that runs on: a framework caught it, and will kill the
+    process. It takes sys.exit(0) in the training's thread for a failure as well. Never raises."""
+    try:
+        _note(error, _exit_status(error) or 1)
+    except Exception:
+        return
+
+
+def _note(error: BaseException, status: int) -> None:
+    if FACTS.get(ENDING) is not None:
+        return
+    about = _exception(error) if _exit_status(error) else {"exception": "SystemExit"}
+    FACTS.set(ENDING, {"exit_code": status, "at_seconds": time.perf_counter(), **about})
+    for call in _ON_FAILURE:
+        call()
+
+
 def on_failure(call: Callable[[], None]) -> None:
-    """`call` is called once, as soon as it is noted that the process ends with another status than 0."""
+    """`call` is called once, as soon as it is noted that the process ends with another status than 0, or that the
+    training in it ended by an exception."""
     _ON_FAILURE.append(call)
 
 

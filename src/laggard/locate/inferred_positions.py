@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import OPS
 from laggard.locate.collectives import Collectives
+from laggard.locate.order_statistics import distinct
 
 SEND, RECV, ALL_TO_ALL = OPS.index("send"), OPS.index("recv"), OPS.index("all_to_all")
 PIPELINE, EXPERTS = "pp", "ep"
@@ -54,7 +55,7 @@ def _expert_groups(collectives: Collectives, ranks: NDArray[np.int64]) -> Iterat
     regular = _regular(collectives.group[rows].astype(np.int64), collectives.step[rows])
     if len(regular) < 2:
         return
-    pairs = np.unique(np.stack((collectives.group[rows], collectives.column[rows])), axis=1)
+    pairs = distinct(np.stack((collectives.group[rows], collectives.column[rows])), axis=1)
     for number in regular:
         yield collectives.groups[number].ranks or ranks[pairs[1, pairs[0] == number]].tolist()
 
@@ -63,9 +64,9 @@ def _regular(keys: NDArray[np.int64], steps: NDArray[np.int64]) -> list[int]:
     """Those of `keys` [N] that stand in most of the steps."""
     if not len(keys):
         return []
-    pairs = np.unique(np.stack((keys, steps)), axis=1)
+    pairs = distinct(np.stack((keys, steps)), axis=1)
     found, count = np.unique(pairs[0], return_counts=True)
-    regular: list[int] = found[count >= REGULAR_SHARE * len(np.unique(steps))].tolist()
+    regular: list[int] = found[count >= REGULAR_SHARE * len(distinct(steps))].tolist()
     return regular
 
 

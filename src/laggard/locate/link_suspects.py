@@ -13,6 +13,8 @@ import numpy as np
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.live_positions import DeclaredGroup, declared_groups
+from laggard.locate.order_statistics import middle
+from laggard.locate.slow.medians import median_over_steps
 from laggard.locate.slow.steps import Steps
 from laggard.rankfile.members import members_of, size_of
 from laggard.wire.ranks import RankRow
@@ -31,7 +33,7 @@ def link_suspects(timings: JobTimings, rows: Mapping[int, RankRow]) -> tuple[int
     if steps is None or not timings.waits_recorded or len(set(timings.nodes)) < 2:
         return ()
     least = np.fmin.reduce(steps.waited, axis=1)
-    if not float(np.median(least / steps.duration)) > MIN_TRANSFER_SHARE:
+    if not middle(least / steps.duration) > MIN_TRANSFER_SHARE:
         return ()
     if len(timings.ranks) <= MAX_RANKS:
         return tuple(timings.ranks.tolist())
@@ -42,7 +44,7 @@ def _suspect_and_equals(timings: JobTimings, steps: Steps, rows: Mapping[int, Ra
     """The members of the group that stands out most among equals, by the least that any member waits, and those of
     equal groups, as many whole groups as MAX_RANKS allows."""
     column = {int(rank): number for number, rank in enumerate(timings.ranks)}
-    waited = np.nan_to_num(np.nanmedian(steps.waited, axis=0))
+    waited = np.nan_to_num(median_over_steps(steps.waited))
     kinds: dict[tuple[str, int], dict[tuple[int, ...], float]] = {}
     for group in _groups(rows):
         members = members_of(group.runs)
@@ -52,7 +54,7 @@ def _suspect_and_equals(timings: JobTimings, steps: Steps, rows: Mapping[int, Ra
     equals = [found for found in kinds.values() if len(found) > 1]
     if not equals:
         return ()
-    chosen = max(equals, key=lambda found: max(found.values()) - float(np.median(list(found.values()))))
+    chosen = max(equals, key=lambda found: max(found.values()) - middle(list(found.values())))
     worst_first = sorted(chosen, key=lambda members: -chosen[members])
     asked: set[int] = set()
     for members in worst_first:

@@ -31,6 +31,7 @@ from laggard.locate.hang.stopped import stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.slow_links import slow_links
+from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.busy_threads import with_busy_threads
 from laggard.locate.slow.by_turns import by_turns_notes, without_turns
@@ -200,7 +201,7 @@ def _typical_step(timings: JobTimings, steps: Steps | None) -> float | None:
     """The seconds that a step of the job usually takes. While there are too few to tell, the longest of them: as a rule
     the first, with all that is set up and compiled in it. None where no step is known."""
     if steps is not None:
-        return float(np.median(steps.duration))
+        return middle(steps.duration)
     known = timings.step_seconds[np.isfinite(timings.step_seconds)]
     return float(known.max()) if len(known) else None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import stat
 import time
 from collections.abc import Mapping
@@ -52,7 +51,7 @@ class UnseenMark(NamedTuple):
 def write_mark(directory: str, mark: UnseenMark, name: str) -> str:
     """Writes the mark, in the place of an earlier one of that name, and returns its path. Raises OSError."""
     path = os.path.join(directory, name + MARK_SUFFIX)
-    hidden = f"{path}.{secrets.token_hex(4)}.new"
+    hidden = f"{path}.{os.urandom(4).hex()}.new"
     fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="ascii") as file:

@@ -7,7 +7,6 @@ import fcntl
 import json
 import mmap
 import os
-import secrets
 import stat
 import struct
 import time
@@ -37,7 +36,7 @@ class RankFileWriter:
     def __init__(self, directory: str, identity: Mapping[str, Any]) -> None:
         os.makedirs(directory, exist_ok=True)
         _prune(directory)
-        self.path = os.path.join(directory, f"{os.getpid()}-{secrets.token_hex(8)}{layout.SUFFIX}")
+        self.path = os.path.join(directory, f"{os.getpid()}-{os.urandom(8).hex()}{layout.SUFFIX}")
         hidden = self.path + ".new"  # readers list only names with the suffix: they never see an unfinished file
         self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:

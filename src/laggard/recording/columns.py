@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.constants import OPS, PHASES
+from laggard.locate.order_statistics import distinct
 from laggard.recording.records import Record
 
 Table = dict[str, NDArray[Any]]
@@ -71,7 +72,7 @@ class Columns:
 
     def ranks(self) -> set[int]:
         return {
-            int(rank) for table in (*self.steps, *self.spans, *self.collectives) for rank in np.unique(table["rank"])
+            int(rank) for table in (*self.steps, *self.spans, *self.collectives) for rank in distinct(table["rank"])
         }
 
     def _add_steps(self, records: list[Record]) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from laggard.constants import PHASES
 from laggard.locate.inferred_positions import inferred_indices
 from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, JobTimings, window_length
+from laggard.locate.order_statistics import distinct
 from laggard.locate.positions import alone_in_stage, position_classes
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.recording.columns import Columns
@@ -151,7 +152,7 @@ def _timings(
 ) -> JobTimings:
     known = [each.numbers for each in rows]
     length = max((window_length(each.seconds) for each in rows), default=1)
-    numbers = np.unique(np.concatenate(known))[-length:] if known else np.zeros(0, np.int64)
+    numbers = distinct(np.concatenate(known))[-length:] if known else np.zeros(0, np.int64)
     shape = len(numbers), len(ranks)
     seconds, waited, starts = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
     phases, work = np.full((*shape, len(PHASES)), np.nan), np.full(shape, np.nan)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import threading
 import time
@@ -51,6 +50,8 @@ class Bar:
                 self._first = (time.monotonic(), share)
             self._share = share
             line = f"{_bar(share)}{text}{self._left_text()}"
+        import shutil  # slow to import, and only where somebody watches
+
         self._write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")  # a line that is full would scroll
 
     def _left_text(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
@@ -30,4 +29,6 @@ def wrapped_for(stream: TextIO, text: str) -> str:
     """`text` in rows where `stream` is a terminal, else as it is."""
     if not stream.isatty():
         return text
+    import shutil  # slow to import: argparse needs it only for --help
+
     return "\n  ".join(text[begin:end] for begin, end in rows(text, shutil.get_terminal_size().columns, 2))

@@ -20,6 +20,7 @@ from laggard.locate.hang.liveness import SILENT_BEATS
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.hang.waits import least_seconds
 from laggard.locate.job_timings import JobTimings, LastBeat, RankState
+from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
 from laggard.text.rank_end import end_text, time_text
@@ -161,7 +162,7 @@ def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
     known = timings.step_seconds[np.isfinite(timings.step_seconds)]
     if not outside or not len(known):
         return frozenset()
-    longest = max(outside) - least_seconds(float(np.median(known)))
+    longest = max(outside) - least_seconds(middle(known))
     return frozenset(column for column, beat in told.items() if longest - beat.quiet_seconds > _silence(beat))
 
 
@@ -214,7 +215,7 @@ def _recorded_least(timings: JobTimings, first: Sequence[_Death]) -> list[_Death
     if timings.live or any(ends) or any(beat and beat.quiet_seconds for beat in beats) or not len(known):
         return list(first)
     last = [timings.states[death.column].step or 0 for death in first]
-    near = max(1.0, _WRITE_SECONDS / 2 / float(np.median(known)))
+    near = max(1.0, _WRITE_SECONDS / 2 / middle(known))
     return [death for death, step in zip(first, last, strict=True) if step - min(last) <= near]
 
 

@@ -21,6 +21,7 @@ from laggard.locate.hang.deadlock import ranks_in_cycles
 from laggard.locate.hang.liveness import has_left
 from laggard.locate.hang.notes import deadlock_note
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.order_statistics import distinct
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import counted, ranks_text
@@ -137,7 +138,7 @@ def _attendance(collectives: Collectives, timings: JobTimings, stuck: NDArray[np
             columns_of, unseen = members.of(meeting)
             found[meeting] = _Attendance(columns_of, int(collectives.step[record]), unseen)
     begun = collectives.begun
-    seqs = np.unique(collectives.seq[stuck])
+    seqs = distinct(collectives.seq[stuck])
     for record in np.flatnonzero(np.isin(collectives.seq, seqs)).tolist():
         meeting = _meeting(collectives, record, columns)
         attendance = found.get(meeting) if meeting is not None else None
@@ -184,7 +185,7 @@ class _Members:
         declared = self._collectives.groups[group].ranks
         if not declared:
             came = self._collectives.column[self._collectives.group == group]
-            return frozenset(np.unique(came).tolist()), frozenset()
+            return frozenset(distinct(came).tolist()), frozenset()
         columns = frozenset(self._columns[rank] for rank in declared if rank in self._columns)
         return columns, frozenset(rank for rank in declared if rank not in self._columns)
 

@@ -24,6 +24,7 @@ from laggard.locate.links.channels import (
     grouped,
     no_transfers,
 )
+from laggard.locate.order_statistics import distinct, middle
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 PAIR_ROLE, ROUND_TRIP_ROLE = "pair", "round trip"
@@ -111,7 +112,7 @@ def _copied(
     waited = blocked_seconds(collectives)[messages.recv]
     trips = _trips(collectives, messages, waited > COPY_TIME_RATIO * copied)
     known = np.flatnonzero(np.isfinite(trips.seconds))
-    if not len(known) or float(np.median(trips.seconds[known])) <= COPY_TIME_RATIO * float(np.median(copied)):
+    if not len(known) or middle(trips.seconds[known]) <= COPY_TIME_RATIO * middle(copied):
         return None
     _, at = np.unique(trips.kind, return_index=True)
     at = at[known]
@@ -149,6 +150,6 @@ def _at_least(kind: Numbers, values: Times, count: int) -> Times:
 def _pair_channels(channels: list[Channel], role: str, source: Numbers, target: Numbers, ranks: int) -> Numbers:
     """The channel of each pair of columns; those that are new are added."""
     pairs = source.astype(np.int64) * ranks + target
-    found = {number: Channel("", role, divmod(number, ranks)) for number in np.unique(pairs).tolist()}
+    found = {number: Channel("", role, divmod(number, ranks)) for number in distinct(pairs).tolist()}
     places = add_channels(channels, found)
     return np.array([places[number] for number in pairs.tolist()], np.int64)

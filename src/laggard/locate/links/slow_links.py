@@ -21,6 +21,7 @@ from laggard.locate.links.pairs import ROUND_TRIP_ROLE
 from laggard.locate.links.payoff import link_payoff
 from laggard.locate.links.places import Explanation, explain
 from laggard.locate.links.transfers import Category, channels_and_categories
+from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import deviation, median, median_over_steps, others_median
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.significance import Slowdown, confidence, slowdown
@@ -90,7 +91,7 @@ def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> t
         found = explain(timings, channels, left, tested, findings.equals)
         if found is None:
             break
-        if _cost(channels, left, found) > COST_RATIO * float(np.median(steps.duration)):
+        if _cost(channels, left, found) > COST_RATIO * middle(steps.duration):
             culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
@@ -143,7 +144,7 @@ def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
 
 def _longer(category: Category, excess: Floats, equals: Floats, steps: Steps) -> Iterator[tuple[int, SlowChannel]]:
     """The channels of a category whose times exceed their equals' by `excess` [S, K], significantly."""
-    floor = CHANNEL_COST_RATIO * float(np.median(steps.duration))
+    floor = CHANNEL_COST_RATIO * middle(steps.duration)
     for place in np.flatnonzero(median_over_steps(excess) > floor / 2).tolist():
         found = _slow_channel(category, excess, equals, place, steps)
         if found is not None:

@@ -28,6 +28,7 @@ from laggard.locate.links.channels import (
     no_transfers,
 )
 from laggard.locate.links.pairs import transfers_of_pairs
+from laggard.locate.order_statistics import distinct, middle
 from laggard.locate.slow.peers import node_numbers
 
 
@@ -85,9 +86,9 @@ def _members(
     """The columns of each group's members: as declared, else of the ranks whose records name the group. A group of
     which a member is not seen has no transfer: that one may have come last."""
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
-    seen = np.unique(np.stack((collectives.group[rows], collectives.column[rows])), axis=1)
+    seen = distinct(np.stack((collectives.group[rows], collectives.column[rows])), axis=1)
     members = {}
-    for number in np.unique(group).tolist():
+    for number in distinct(group).tolist():
         declared = collectives.groups[number].ranks
         if declared:
             members[number] = tuple(columns.get(rank, -1) for rank in declared)
@@ -118,7 +119,7 @@ def _categories(transfers: Transfers, channels: Sequence[Channel], machine: Numb
         cells = place[rows] * len(those) + position
         table = len(steps), len(those)
         count = np.bincount(cells, minlength=len(steps) * len(those))
-        usual = float(np.median(count[count > 0]))  # a record that is lost does not make a step shorter
+        usual = middle(count[count > 0])  # a record that is lost does not make a step shorter
         most, least = (
             np.where(
                 count > 0, np.bincount(cells, each[rows], len(count)) / np.maximum(count, 1) * usual, np.nan

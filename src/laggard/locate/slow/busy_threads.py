@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Final
 
 from msgspec import structs
 
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.order_statistics import middle
 from laggard.locate.own_threads import OwnThreads
 from laggard.model import Culprit
 from laggard.text.words import seconds_text
@@ -35,7 +35,7 @@ def with_busy_threads(timings: JobTimings, culprits: Sequence[Culprit]) -> tuple
 
 
 def _median(values: list[float]) -> float:
-    return median(values) if values else 0.0
+    return middle(values) if values else 0.0
 
 
 def _explained(culprit: Culprit, told: Mapping[int, OwnThreads | None], usual: OwnThreads) -> Culprit:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.order_statistics import middle
 from laggard.model import HIDDEN, CpuNeighbour, Culprit
 from laggard.text.words import printable_line, seconds_text
 from laggard.wire.ranks import CpuWait
@@ -52,7 +52,7 @@ def with_host_facts(timings: JobTimings, culprits: tuple[Culprit, ...]) -> tuple
     slow = {rank for culprit in culprits for rank in culprit.ranks}
     waits = [timings.states[column].cpu_wait for rank, column in columns.items() if rank not in slow]
     peers = [_missed(wait) for wait in waits if wait]
-    usual = _Missed(*map(median, zip(*peers, strict=True))) if peers else None
+    usual = _Missed(*map(middle, zip(*peers, strict=True))) if peers else None
     return tuple(_explained(timings, columns, culprit, usual) for culprit in culprits)
 
 

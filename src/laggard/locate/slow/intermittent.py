@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats
+from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import median, median_over_steps
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.pieces import Piece, pieces
@@ -132,7 +133,7 @@ def _hits(steps: Steps, piece: Piece) -> NDArray[np.bool_]:
     above &= piece.excess > lowest.sigmas * piece.noise.astype(piece.excess.dtype)
     some = np.flatnonzero(above.any(axis=0))
     excess = piece.excess[:, some]
-    excess = excess - np.clip(median_over_steps(excess), 0.0, SLOW_RATIO * float(np.median(steps.duration)))
+    excess = excess - np.clip(median_over_steps(excess), 0.0, SLOW_RATIO * middle(steps.duration))
     for level, hits in zip(LEVELS, found, strict=True):
         least = np.maximum(level.ratio * steps.duration[:, None], level.sigmas * piece.noise[some])
         hits[:, some] = excess > least

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
+from laggard.locate.order_statistics import middle
 
 MAD_TO_SIGMA = 1.4826
 """A standard deviation over the median absolute deviation, for normal data."""
@@ -48,26 +49,19 @@ def last_axis_median(values: Floats) -> Floats:
 def median(values: Floats) -> float:
     """The median of the known values; nan where there is none."""
     known = values[np.isfinite(values)]
-    return _middle(known) if len(known) else float("nan")
+    return middle(known) if len(known) else float("nan")
 
 
 def deviation(values: Floats) -> float:
     """The median absolute deviation of the known values; 0.0 where there are fewer than two."""
     known = values[np.isfinite(values)]
-    return _middle(np.abs(known - _middle(known))) if len(known) > 1 else 0.0
+    return middle(np.abs(known - middle(known))) if len(known) > 1 else 0.0
 
 
 def deviations(values: Floats) -> Floats:
     """[R]: the deviation() of each column of `values` [S, R]."""
     found = median_over_steps(np.abs(values - median_over_steps(values)))
     return np.where(np.isfinite(values).sum(axis=0) > 1, found, 0.0)
-
-
-def _middle(known: Floats) -> float:
-    """The median of at least one known value. np.median takes ten times as long for the steps of one rank."""
-    ordered = np.sort(known)
-    half = len(ordered) // 2
-    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
 
 
 def others_median(values: Floats) -> Floats:

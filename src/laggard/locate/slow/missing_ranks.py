@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
-
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.order_statistics import known_middle
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
 
@@ -28,4 +27,4 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> bool:
     """Whether all known ranks wait, so that a missing one may be what they wait for."""
     if len(timings.ranks) >= timings.world_size:
         return False
-    return bool(np.nanmedian(steps.waited / steps.duration[:, None]) > WAITING_RATIO)
+    return bool(known_middle(steps.waited / steps.duration[:, None]) > WAITING_RATIO)

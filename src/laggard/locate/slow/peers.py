@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
+from laggard.locate.order_statistics import distinct
 from laggard.locate.slow.medians import last_axis_median, others_median
 
 BLOCK_VALUES = 1 << 21
@@ -37,7 +38,7 @@ class Peers:
         order = np.argsort(number, kind="stable")
         first = np.cumsum(count) - count
         classes = []
-        for size in np.unique(count):
+        for size in distinct(count):
             starts = first[count == size]
             classes.append(order[starts[:, None] + np.arange(size)])
         return cls(tuple(classes), tuple(_apart(number, nodes, order, first, count)), number, count[number])

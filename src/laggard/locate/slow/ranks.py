@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
+from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps
 from laggard.locate.slow.moments import is_brief, outlasts_moments
 from laggard.locate.slow.past import CHANGED_RATIO
@@ -116,7 +117,7 @@ def _merged_by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.
         by_cause.setdefault((int(machine[each.columns[0]]), _slowest_phase(steps, each)), []).append(each)
     for (host, phase), group in by_cause.items():
         mates = np.flatnonzero(machine == host)
-        floor = MIN_PHASE_SHARE * float(np.median(steps.duration))
+        floor = MIN_PHASE_SHARE * middle(steps.duration)
         having = mates[median_over_steps(steps.phases[:, mates, phase]) > floor]
         if group[0].whole_host or len(mates) == len(machine) or len(having) < 2:
             yield from group
@@ -189,7 +190,7 @@ class _Medians:
     @classmethod
     def of(cls, steps: Steps) -> _Medians:
         lengths = list(windows(len(steps.numbers)))
-        floors = {length: SLOW_RATIO * float(np.median(steps.duration[-length:])) for length in lengths}
+        floors = {length: SLOW_RATIO * middle(steps.duration[-length:]) for length in lengths}
         return cls({length: median_over_steps(steps.excess[-length:]) for length in lengths}, floors)
 
     def updated(self, steps: Steps, ranks: NDArray[np.bool_]) -> _Medians:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from laggard.locate.job_timings import Floats
+from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import (
     MAD_TO_SIGMA,
     MEDIAN_ERROR,
@@ -74,7 +75,7 @@ def slowdown(
         if known < MIN_STEPS:
             return None
         typical = median(last)
-        floor = max(ratio * float(np.median(duration[-length:])), SPREADS * spread)
+        floor = max(ratio * middle(duration[-length:]), SPREADS * spread)
         if typical <= floor or median(excess[-MIN_STEPS:]) <= typical / 2:
             continue
         since = _onset(excess, typical)
@@ -82,7 +83,7 @@ def slowdown(
         sigma = max(_noise(others, since), MAD_TO_SIGMA * deviation(last))
         errors = student(max(1, others.shape[1]) * len(excess) / alike - 1)
         noise = errors * MEDIAN_ERROR * sigma * (alike / known) ** 0.5
-        healthy = ratio / 2 * float(np.median(duration[-length:]))
+        healthy = ratio / 2 * middle(duration[-length:])
         threshold = max(floor, noise, healthy + HEALTHY_NOISE_RATIO * noise)
         if typical > threshold:
             typical = median(excess[since:])

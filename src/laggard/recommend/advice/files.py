@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -64,6 +63,8 @@ def _deepspeed_files(items: Sequence[Item], document: Mapping[str, Any]) -> dict
         return {}
     texts = [json.dumps(each, indent=2) + "\n" for each in (document, after)]
     lines = [text.splitlines(keepends=True) for text in texts]
+    import difflib  # slow to import, and only for those whose configuration changes
+
     difference = "".join(difflib.unified_diff(lines[0], lines[1], "now/ds_config.json", "recommended/ds_config.json"))
     return {"ds_config.json": texts[1], "ds_config.diff": difference}
 

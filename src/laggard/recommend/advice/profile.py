@@ -10,6 +10,7 @@ import numpy as np
 from laggard.constants import OPS, PHASES
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats, JobTimings
+from laggard.locate.order_statistics import middle
 from laggard.model import Culprit
 from laggard.recommend.advice.situation import JobProfile, Situation
 
@@ -52,7 +53,7 @@ def profile_of(timings: JobTimings) -> JobProfile | None:
 
 def _median(values: Floats) -> float:
     finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else float("nan")
+    return middle(finite) if len(finite) else float("nan")
 
 
 def _share(part: Floats, whole: Floats, over_ranks: Callable[[list[float]], float]) -> float | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.order_statistics import distinct
 from laggard.recording.flight_recorder.dump import Dump, Status
 from laggard.recording.flight_recorder.groups import Groups, match_groups
 from laggard.recording.torch_names import UNKNOWN
@@ -179,8 +180,8 @@ def _waited_in(rows: _Rows) -> dict[int, list[int]]:
     """The numbers, by group, of the collectives that are not done somewhere."""
     chosen = (rows.peer < 0) & ~rows.done
     return {
-        group: np.unique(rows.seq[chosen & (rows.group == group)]).tolist()
-        for group in np.unique(rows.group[chosen]).tolist()
+        group: distinct(rows.seq[chosen & (rows.group == group)]).tolist()
+        for group in distinct(rows.group[chosen]).tolist()
     }
 
 
