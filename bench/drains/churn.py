@@ -13,7 +13,9 @@ ASSUMED: Final = "assumed"
 _CATALOGUE: Final = "NVIDIA Xid catalogue (docs.nvidia.com/deploy/xid-errors, 2025-10)"
 
 
-def _application(code: int, texts: tuple[str, ...], after: tuple[int, ...] = (), most: int = 8) -> Callable[..., Variant]:
+def _application(
+    code: int, texts: tuple[str, ...], after: tuple[int, ...] = (), most: int = 8
+) -> Callable[..., Variant]:
     """A program's own fault: Xid `code` on some GPUs, and the Xids that the end of the program leaves."""
 
     def draw(rng: random.Random, base: Base) -> Variant:
@@ -24,11 +26,19 @@ def _application(code: int, texts: tuple[str, ...], after: tuple[int, ...] = (),
         def apply(machine: Machine, age: float) -> None:
             for gpu in gpus:
                 for repeat in range(repeats):
-                    xid(machine, age + repeat * 0.01, gpu, code, f"{program}, {text.format(channel=channel, gpc=channel % 8)}")
+                    xid(
+                        machine,
+                        age + repeat * 0.01,
+                        gpu,
+                        code,
+                        f"{program}, {text.format(channel=channel, gpc=channel % 8)}",
+                    )
                 for later in after if follows else ():
                     xid(machine, max(age - 0.1, 0.0), gpu, later, f"{program}, channel 0x{channel:08x}")
 
-        return Variant(f"Xid {code} on {len(gpus)} GPUs, {repeats} lines each, as {program.partition(',')[0]}", LOG, apply)
+        return Variant(
+            f"Xid {code} on {len(gpus)} GPUs, {repeats} lines each, as {program.partition(',')[0]}", LOG, apply
+        )
 
     return draw
 
@@ -173,7 +183,9 @@ def _old_journal(rng: random.Random, base: Base) -> Variant:
         machine.restart(age + 300)
         xid(machine, age + 300 + gap, gpu, code, text)
 
-    return Variant(f"repaired and rebooted; Xid {code} of the boot before in the journal, {gap / HOUR:g} h old", 6 * HOUR, apply)
+    return Variant(
+        f"repaired and rebooted; Xid {code} of the boot before in the journal, {gap / HOUR:g} h old", 6 * HOUR, apply
+    )
 
 
 def _mig(rng: random.Random, base: Base) -> Variant:
@@ -188,7 +200,7 @@ def _mig(rng: random.Random, base: Base) -> Variant:
             if one["links"]:
                 one["links"] = [False] * len(one["links"])
 
-    return Variant(f"MIG on {len(which)} of {count} GPUs", 3 * DAY, apply)
+    return Variant(f"MIG on {len(which)} of {count} GPUs", 3 * DAY, apply, steady=True)
 
 
 def _lent(rng: random.Random, base: Base) -> Variant:
@@ -197,14 +209,11 @@ def _lent(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         address = str(machine.base.nvml["gpus"][number]["bus_id"])
-        machine.gpus.pop(number)
-        for kind in ("p2p_read", "p2p_write"):
-            rows = [row for at, row in enumerate(machine.nvml[kind]) if at != number]
-            machine.nvml[kind] = [[value for at, value in enumerate(row) if at != number] for row in rows]
+        machine.unlist(number)
         machine.remove(f"sys/bus/pci/drivers/nvidia/{address}")
         machine.write(f"sys/bus/pci/drivers/{driver}/{address}/enable", "1")
 
-    return Variant(f"GPU {number} given to a guest, by {driver}", 2 * DAY, apply)
+    return Variant(f"GPU {number} given to a guest, by {driver}", 2 * DAY, apply, steady=True)
 
 
 def _nic_taken_out(rng: random.Random, base: Base) -> Variant:
@@ -233,7 +242,12 @@ def _never_cabled(rng: random.Random, base: Base) -> Variant:
         netdev = machine.netdev(device)
         machine.write(f"{NET}/{netdev}/carrier_up_count", "0" if how == "never" else "1")
 
-    return Variant(f"storage port {device}: {'never cabled' if how == 'never' else 'set down for maintenance'}", 30 * DAY, apply)
+    return Variant(
+        f"storage port {device}: {'never cabled' if how == 'never' else 'set down for maintenance'}",
+        30 * DAY,
+        apply,
+        steady=True,
+    )
 
 
 def _leaf_switch(rng: random.Random, base: Base) -> Variant:
@@ -248,10 +262,13 @@ def _leaf_switch(rng: random.Random, base: Base) -> Variant:
             machine.set_port(device, "1: DOWN", "2: Polling")
         machine.add(f"{RDMA}/{device}/ports/1/counters/link_downed", begun)
         machine.add(f"{NET}/{machine.netdev(device)}/carrier_down_count", begun)
+        machine.flaps[device] = begun if age < 12 * HOUR else 0
         for number in range(begun):
             machine.say(max(age - number * every, 0.0), f"mlx5_core {base.address_of(device)} {machine.netdev(device)}: Link down")  # fmt: skip
 
-    return Variant(f"leaf switch of {device} upgraded: {times} restarts", 14 * HOUR, apply, counters=True, not_judged=end)
+    return Variant(
+        f"leaf switch of {device} upgraded: {times} restarts", 14 * HOUR, apply, counters=True, not_judged=end
+    )
 
 
 def _subnet_manager(rng: random.Random, base: Base) -> Variant:
@@ -263,12 +280,15 @@ def _subnet_manager(rng: random.Random, base: Base) -> Variant:
             if not port.ethernet:
                 machine.set_port(port.device, "2: INIT", "5: LinkUp")
 
-    return Variant(f"subnet manager restarted: INIT for {lasts:.0f} s", lasts, apply)
+    return Variant(f"subnet manager restarted: INIT for {lasts:.0f} s", lasts, apply, steady=True)
 
 
 def _command_timeout(rng: random.Random, base: Base) -> Variant:
     """One command of a NIC's firmware timed out and completed later (Linux, mlx5/core/cmd.c)."""
-    device, command = rng.choice(base.ports), rng.choice(("ACCESS_REG(0x805)", "QUERY_VPORT_COUNTER(0x770)", "MODIFY_CQ(0x403)"))
+    device, command = (
+        rng.choice(base.ports),
+        rng.choice(("ACCESS_REG(0x805)", "QUERY_VPORT_COUNTER(0x770)", "MODIFY_CQ(0x403)")),
+    )
 
     def apply(machine: Machine, age: float) -> None:
         address = base.address_of(device)
@@ -310,11 +330,11 @@ def _old_counters(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         folder = f"{RDMA}/{device}/ports/1/counters"
-        machine.write(f"{folder}/link_downed", "255")
-        machine.write(f"{folder}/symbol_error", "65535")
+        machine.write_old(f"{folder}/link_downed", "255")
+        machine.write_old(f"{folder}/symbol_error", "65535")
         machine.gpu(0)["ecc_aggregate"] = 7
 
-    return Variant(f"{device} carries the counts of years", 30 * DAY, apply)
+    return Variant(f"{device} carries the counts of years", 30 * DAY, apply, counters=True, steady=True)
 
 
 def _idle_pcie(rng: random.Random, base: Base) -> Variant:
@@ -330,7 +350,7 @@ def _idle_pcie(rng: random.Random, base: Base) -> Variant:
             if number not in which:
                 one.update(clocks_event_reasons=0, sm_mhz=1700, temperature_celsius=62, processes=[{"pid": 4711}])
 
-    return Variant(f"{len(which)} of {count} GPUs idle at {speed} GT/s", 5 * HOUR, apply)
+    return Variant(f"{len(which)} of {count} GPUs idle at {speed} GT/s", 5 * HOUR, apply, steady=True)
 
 
 def _fuse(rng: random.Random, base: Base) -> Variant:
@@ -353,7 +373,12 @@ def _fuse(rng: random.Random, base: Base) -> Variant:
         machine.write(path, f"{machine.read(path)}\n{source} {point} {kind} {options} 0 0")
         machine.replies[point] = {"error": "Transport endpoint is not connected"} if dead else {"silent_seconds": 3.0}
 
-    return Variant(f"{kind} at {point[:32]} {'died' if dead else 'hangs'}{', allow_other' if shared else ''}", 10 * HOUR, apply)
+    return Variant(
+        f"{kind} at {point[:32]} {'died' if dead else 'hangs'}{', allow_other' if shared else ''}",
+        10 * HOUR,
+        apply,
+        steady=True,
+    )
 
 
 def _power_cap(rng: random.Random, base: Base) -> Variant:
@@ -370,7 +395,9 @@ def _power_cap(rng: random.Random, base: Base) -> Variant:
                 one["application_sm_mhz"] = int(one["default_sm_mhz"] * share) // 15 * 15
 
     named = "power limit" if what == "watts" else "application clock"
-    return Variant(f"{named} at {share:.0%} on {'all GPUs' if whole else 'one GPU'}, on purpose", 6 * HOUR, apply)
+    return Variant(
+        f"{named} at {share:.0%} on {'all GPUs' if whole else 'one GPU'}, on purpose", 6 * HOUR, apply, steady=True
+    )
 
 
 def _at_the_cap(rng: random.Random, base: Base) -> Variant:
@@ -399,8 +426,11 @@ def _brake(rng: random.Random, base: Base) -> Variant:
             counted[name] += int(min(age, lasts) * 1e9)
             if age < lasts:
                 one["clocks_event_reasons"] = 0x88
+                machine.slowdown_seconds = min(age, 10 * MINUTE)
 
-    return Variant(f"power brake by the facility for {lasts / MINUTE:.0f} min, on all GPUs", 2 * HOUR, apply, counters=True)
+    return Variant(
+        f"power brake by the facility for {lasts / MINUTE:.0f} min, on all GPUs", 2 * HOUR, apply, counters=True
+    )
 
 
 def _cool_margin(rng: random.Random, base: Base) -> Variant:
@@ -410,7 +440,7 @@ def _cool_margin(rng: random.Random, base: Base) -> Variant:
     def apply(machine: Machine, age: float) -> None:
         machine.gpu(gpu)["margin_celsius"] = margin
 
-    return Variant(f"cool GPU {gpu} reports a margin of {margin} C", DAY, apply)
+    return Variant(f"cool GPU {gpu} reports a margin of {margin} C", DAY, apply, steady=True)
 
 
 def _full_partition(rng: random.Random, base: Base) -> Variant:
@@ -434,9 +464,13 @@ def _full_partition(rng: random.Random, base: Base) -> Variant:
             "total_bytes": size, "free_bytes": free, "available_bytes": free,
             "inodes": 0, "inodes_free": 0, "inodes_available": 0,
         }  # fmt: skip
-        machine.facts.setdefault("usages", {})[point] = {"bytes_by_user": {"0": size - free}, "complete": True, "for_all": False}
+        machine.facts.setdefault("usages", {})[point] = {
+            "bytes_by_user": {"0": size - free},
+            "complete": True,
+            "for_all": False,
+        }
 
-    return Variant(f"{point} is full, and jobs never write there", 20 * DAY, apply)
+    return Variant(f"{point} is full, and jobs never write there", 20 * DAY, apply, steady=True)
 
 
 def _unsupported_request(rng: random.Random, base: Base) -> Variant:
@@ -471,7 +505,7 @@ def _persistence_off(rng: random.Random, base: Base) -> Variant:
         for one in machine.gpus:
             one["persistence"] = False
 
-    return Variant("persistence mode is off", 10 * DAY, apply)
+    return Variant("persistence mode is off", 10 * DAY, apply, steady=True)
 
 
 def _diagnostics(rng: random.Random, base: Base) -> Variant:
@@ -481,10 +515,13 @@ def _diagnostics(rng: random.Random, base: Base) -> Variant:
     def apply(machine: Machine, age: float) -> None:
         for number in which:
             machine.gpu(number).update(
-                processes=[{"pid": 91234, "used_bytes": 2 << 30}], clocks_event_reasons=0x4, temperature_celsius=72, sm_mhz=1395
+                processes=[{"pid": 91234, "used_bytes": 2 << 30}],
+                clocks_event_reasons=0x4,
+                temperature_celsius=72,
+                sm_mhz=1395,
             )
 
-    return Variant(f"dcgmproftester on {len(which)} GPUs", 10 * MINUTE, apply)
+    return Variant(f"dcgmproftester on {len(which)} GPUs", 10 * MINUTE, apply, steady=True)
 
 
 def _host_lines(rng: random.Random, base: Base) -> Variant:
@@ -512,7 +549,7 @@ def _fabric_restart(rng: random.Random, base: Base) -> Variant:
         machine.remove("proc/3120")
         machine.remove("run/nvidia-fabricmanager/nv-fabricmanager.pid")
 
-    return Variant(f"fabric manager restarted, away for {lasts:.0f} s", lasts, apply)
+    return Variant(f"fabric manager restarted, away for {lasts:.0f} s", lasts, apply, steady=True)
 
 
 _EXCEPTIONS: Final = (

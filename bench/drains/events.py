@@ -16,7 +16,7 @@ LOG: Final = 25 * HOUR
 """How long a line of the log is looked at after it was written: no tool's window for one is longer than a day, but for
 those that remember until the next boot."""
 
-EDGES: Final = (MINUTE, 4 * MINUTE, 10 * MINUTE, HOUR, 2 * HOUR, 12 * HOUR, DAY)
+EDGES: Final = (MINUTE, 10 * MINUTE, 2 * HOUR, DAY)
 """Ages at which some tool's answer may change: the windows and limits that they document."""
 
 Apply = Callable[[Machine, float], None]
@@ -26,13 +26,15 @@ Apply = Callable[[Machine, float], None]
 class Variant(NamedTuple):
     """One way in which an event of a class looks. `says`: what happened, in a few words. `lasts`: for how many seconds
     the node shows it. `counters`: it raises counters, which tools compare with earlier looks. `not_judged`: for so many
-    seconds from its begin nobody can do the node wrong, as nothing can run there."""
+    seconds from its begin nobody can do the node wrong, as nothing can run there. `steady`: it looks the same all the
+    time, and did so before the tools' first look, too, where it raises counters."""
 
     says: str
     lasts: float
     apply: Apply
     counters: bool = False
     not_judged: float = 0.0
+    steady: bool = False
 
 
 Draw = Callable[[random.Random, Base], Variant]
@@ -72,5 +74,7 @@ def process(rng: random.Random, driver: str) -> str:
 
 def edges(variant: Variant) -> tuple[float, ...]:
     """The ages at which what the variant shows, or what tools make of it, may change."""
+    if variant.steady:
+        return (0.0, variant.lasts)
     inner = {edge for edge in (*EDGES, variant.not_judged) if 0 < edge < variant.lasts}
     return (0.0, *sorted(inner), variant.lasts)

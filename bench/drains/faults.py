@@ -23,7 +23,13 @@ def _asks(machine: Machine, gpu: int, action: int, age: float, text: str) -> Non
     """The driver asks for an action: NVML's field and Xid 154, where it has them (570 and newer)."""
     if not machine.driver.startswith("535"):
         machine.gpu(gpu)["recovery_action"] = action
-        xid(machine, max(age - 0.2, 0), gpu, 154, f"GPU recovery action changed from 0x0 (None) to 0x{action:x} ({text})")
+        xid(
+            machine,
+            max(age - 0.2, 0),
+            gpu,
+            154,
+            f"GPU recovery action changed from 0x0 (None) to 0x{action:x} ({text})",
+        )
 
 
 def _gpu_lost(rng: random.Random, base: Base) -> Variant:
@@ -46,10 +52,7 @@ def _gpu_lost(rng: random.Random, base: Base) -> Variant:
         elif form == "handle":
             machine.gpus[gpu] = {"index": gpu, "errors": {"handle": "UNKNOWN"}}
         else:
-            machine.gpus.pop(gpu)
-            for kind in ("p2p_read", "p2p_write"):
-                rows = [row for at, row in enumerate(machine.nvml[kind]) if at != gpu]
-                machine.nvml[kind] = [[value for at, value in enumerate(row) if at != gpu] for row in rows]
+            machine.unlist(gpu)
 
     return Variant(f"GPU {gpu} off the bus ({form})", 71 * HOUR, apply)
 
@@ -62,14 +65,22 @@ def _uncontained(rng: random.Random, base: Base) -> Variant:
     def apply(machine: Machine, age: float) -> None:
         if with_48:
             xid(machine, age, gpu, 48, "pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 5, subpartition 1.")  # fmt: skip
-        xid(machine, age, gpu, 95, "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No")
+        xid(
+            machine,
+            age,
+            gpu,
+            95,
+            "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
+        )
         one = machine.gpu(gpu)
         for name in ("ecc_volatile", "ecc_aggregate"):
             one[name] = (one[name] or 0) + errors
         one["rows"] = {**one["rows"], "uncorrectable": one["rows"]["uncorrectable"] + 1, "pending": True}
         _asks(machine, gpu, 1, age, "GPU Reset Required")
 
-    return Variant(f"{errors} uncontained errors on GPU {gpu}{', with Xid 48' if with_48 else ''}", 4 * HOUR, apply, counters=True)
+    return Variant(
+        f"{errors} uncontained errors on GPU {gpu}{', with Xid 48' if with_48 else ''}", 4 * HOUR, apply, counters=True
+    )
 
 
 def _remap_failed(rng: random.Random, base: Base) -> Variant:
@@ -122,7 +133,7 @@ def _nvlink_down(rng: random.Random, base: Base) -> Variant:
         one = machine.gpu(gpu)
         one["links"] = [at >= links for at in range(len(one["links"]))]
 
-    return Variant(f"{links} NVLinks of GPU {gpu} never came up", 890 * HOUR, apply)
+    return Variant(f"{links} NVLinks of GPU {gpu} never came up", 890 * HOUR, apply, steady=True)
 
 
 def _hung(rng: random.Random, base: Base) -> Variant:
@@ -146,7 +157,7 @@ def _pcie_narrow(rng: random.Random, base: Base) -> Variant:
     def apply(machine: Machine, age: float) -> None:
         machine.write(f"{PCI}/{machine.base.nvml['gpus'][gpu]['bus_id']}/current_link_width", str(width))
 
-    return Variant(f"GPU {gpu} at {width} lanes of 16", 72 * HOUR, apply)
+    return Variant(f"GPU {gpu} at {width} lanes of 16", 72 * HOUR, apply, steady=True)
 
 
 def _nic_narrow(rng: random.Random, base: Base) -> Variant:
@@ -155,11 +166,15 @@ def _nic_narrow(rng: random.Random, base: Base) -> Variant:
     def apply(machine: Machine, age: float) -> None:
         machine.write(f"{PCI}/{base.address_of(device)}/current_link_width", str(width))
 
-    return Variant(f"{device} at {width} lanes of 16", 18 * HOUR, apply)
+    return Variant(f"{device} at {width} lanes of 16", 18 * HOUR, apply, steady=True)
 
 
 def _port_down(rng: random.Random, base: Base) -> Variant:
-    device, phys, at_boot = rng.choice(base.compute_ports), rng.choice(("2: Polling", "3: Disabled")), rng.random() < 0.2
+    device, phys, at_boot = (
+        rng.choice(base.compute_ports),
+        rng.choice(("2: Polling", "3: Disabled")),
+        rng.random() < 0.2,
+    )
 
     def apply(machine: Machine, age: float) -> None:
         if at_boot:
@@ -174,12 +189,15 @@ def _port_down(rng: random.Random, base: Base) -> Variant:
 
 
 def _port_slow(rng: random.Random, base: Base) -> Variant:
-    device, rate = rng.choice(base.compute_ports), rng.choice(("200 Gb/sec (2X NDR)", "100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)"))
+    device, rate = (
+        rng.choice(base.compute_ports),
+        rng.choice(("200 Gb/sec (2X NDR)", "100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)")),
+    )
 
     def apply(machine: Machine, age: float) -> None:
         machine.set_port(device, "4: ACTIVE", "5: LinkUp", rate)
 
-    return Variant(f"{device} at {rate}", 256 * HOUR, apply)
+    return Variant(f"{device} at {rate}", 256 * HOUR, apply, steady=True)
 
 
 def _flapping(rng: random.Random, base: Base) -> Variant:
@@ -189,8 +207,11 @@ def _flapping(rng: random.Random, base: Base) -> Variant:
         times = 1 + int(age // every)
         machine.add(f"{RDMA}/{device}/ports/1/counters/link_downed", times)
         machine.add(f"{NET}/{machine.netdev(device)}/carrier_down_count", times)
+        machine.flaps[device] = min(times, 1 + int(12 * HOUR // every))
         for number in range(min(times, 40)):
-            machine.say(age - number * every, f"mlx5_core {base.address_of(device)} {machine.netdev(device)}: Link down")
+            machine.say(
+                age - number * every, f"mlx5_core {base.address_of(device)} {machine.netdev(device)}: Link down"
+            )
 
     return Variant(f"{device} loses its link each {every / MINUTE:.0f} min", 24 * HOUR, apply, counters=True)
 
@@ -210,7 +231,9 @@ def _nic_lost(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         address = base.address_of(device)
-        machine.say(age, f"mlx5_core {address}: poll_health:816:(pid 0): device's health compromised - reached miss count")
+        machine.say(
+            age, f"mlx5_core {address}: poll_health:816:(pid 0): device's health compromised - reached miss count"
+        )
         machine.remove(f"{RDMA}/{device}")
         if gone:
             machine.say(age, f"pcieport: pciehp: Slot(7): Link Down, {address}")
@@ -230,7 +253,7 @@ def _gid(rng: random.Random, base: Base) -> Variant:
         for index in (2, 3):
             machine.write(f"{RDMA}/{device}/ports/1/gids/{index}", ":".join(["0000"] * 8))
 
-    return Variant(f"{device} has no address for RoCE", HOUR, apply)
+    return Variant(f"{device} has no address for RoCE", HOUR, apply, steady=True)
 
 
 def _hot(rng: random.Random, base: Base) -> Variant:
@@ -239,6 +262,7 @@ def _hot(rng: random.Random, base: Base) -> Variant:
     def apply(machine: Machine, age: float) -> None:
         one = machine.gpu(gpu)
         counted = one["throttled_nanoseconds"]
+        machine.slowdown_seconds = min(age, 10 * MINUTE) * share
         counted["hw_thermal" if "hw_thermal" in counted else "thermal"] += int(age * share * 1e9)
         one.update(clocks_event_reasons=0x48, temperature_celsius=91, memory_temperature_celsius=97, margin_celsius=-3,
                    sm_mhz=600, processes=[{"pid": 4711}])  # fmt: skip
@@ -260,7 +284,11 @@ def _fabric(rng: random.Random, base: Base) -> Variant:
             machine.remove("proc/3120")
             machine.remove("run/nvidia-fabricmanager/nv-fabricmanager.pid")
         for one in machine.gpus if form == "manager" else [machine.gpu(gpu)]:
-            one["fabric"] = {"state": 2 if form == "manager" else 3, "status": 0 if form == "manager" else 999, "health_mask": 0}
+            one["fabric"] = {
+                "state": 2 if form == "manager" else 3,
+                "status": 0 if form == "manager" else 999,
+                "health_mask": 0,
+            }
 
     return Variant(f"NVLink fabric: {form} failed", 12 * HOUR, apply)
 
@@ -283,9 +311,13 @@ def _disk_full(rng: random.Random, base: Base) -> Variant:
         size = machine.facts["file_systems"][point]
         free = int(size["total_bytes"] * left)
         size.update(free_bytes=free, available_bytes=free)
-        machine.facts.setdefault("usages", {})[point] = {"bytes_by_user": {"0": size["total_bytes"]}, "complete": True, "for_all": False}
+        machine.facts.setdefault("usages", {})[point] = {
+            "bytes_by_user": {"0": size["total_bytes"]},
+            "complete": True,
+            "for_all": False,
+        }
 
-    return Variant(f"{point} has {left:.1%} left", 5 * HOUR, apply)
+    return Variant(f"{point} has {left:.1%} left", 5 * HOUR, apply, steady=True)
 
 
 def _read_only(rng: random.Random, base: Base) -> Variant:
@@ -297,7 +329,7 @@ def _read_only(rng: random.Random, base: Base) -> Variant:
         machine.say(age, "EXT4-fs error (device dm-0): ext4_journal_check_start:83: Detected aborted journal")
         machine.say(age, "EXT4-fs (dm-0): Remounting filesystem read-only")
 
-    return Variant("/ is read-only after errors", 2 * HOUR, apply)
+    return Variant("/ is read-only after errors", 2 * HOUR, apply, steady=True)
 
 
 def _machine_check(rng: random.Random, base: Base) -> Variant:
@@ -343,7 +375,7 @@ FAULTS: Final = (
 
 NOT_SIMULATED: Final = {
     "fans, power supplies, battery, board, riser, RAID card": 68,
-    "silent data corruption, failed stress test, unknown, taken off for a look": 275,
-    "single-bit ECC, kubelet, kernel panic, firmware, changes": 20,
+    "silent data corruption, failed stress test, unknown, taken off for a look": 268,
+    "single-bit ECC, kubelet, kernel panic, firmware, changes, tests": 17,
 }
 """What the trace has besides, by count: seen by a BMC, by a test, or by nobody, and not by a passive check of the node."""

@@ -86,7 +86,12 @@ def _bridged(root: Path) -> Base:
         pci.add(port, Device(0x8086, 0x347A, 0x060400, 4, Link("16.0", 16), payload=256, acs=(0x0F, 0)), driver="pcieport",
                 secondary=(bus, bus))  # fmt: skip
         address = f"0000:{bus:02x}:00.0"
-        pci.add(address, Device(0x10DE, 0x20B5, 0x030200, link=Link("16.0", 16), revision=0xA1), parent=port, driver="nvidia")
+        pci.add(
+            address,
+            Device(0x10DE, 0x20B5, 0x030200, link=Link("16.0", 16), revision=0xA1),
+            parent=port,
+            driver="nvidia",
+        )
         boards.append(_pcie_board(number, address, "NVIDIA A100 80GB PCIe", watts=300.0, links=12 if number < 2 else 0))
     _lay(root, pci, boards, "570.124.06", bridged=(0, 1))
     return Base("workstation_bridge", root)
@@ -102,7 +107,12 @@ def _mixed_boards(root: Path) -> Base:
         port = f"0000:{bus - 1:02x}:01.1"
         pci.add(port, Device(0x1022, 0x14AB, 0x060400, 4, Link("16.0", 16)), driver="pcieport", secondary=(bus, bus))
         address = f"0000:{bus:02x}:00.0"
-        pci.add(address, Device(0x10DE, 0x2684, 0x030000, link=Link("16.0", 16), revision=0xA1), parent=port, driver="nvidia")
+        pci.add(
+            address,
+            Device(0x10DE, 0x2684, 0x030000, link=Link("16.0", 16), revision=0xA1),
+            parent=port,
+            driver="nvidia",
+        )
         watts = 480.0 if number < 3 else 450.0
         board = _pcie_board(number, address, "NVIDIA GeForce RTX 4090", watts=watts, links=0)
         board.update(ecc_volatile=None, ecc_aggregate=None, rows=None, mig=None)
@@ -132,9 +142,10 @@ def _lay(root: Path, pci: PciTree, boards: list[dict[str, Any]], driver: str, br
                 board.update(links=[False] * 12, link_errors={kind: [0] * 12 for kind in ("replay", "recovery", "crc")})
                 board["errors"] = {"fabric": "NOT_SUPPORTED"}
     peers = [[None if row == column else 0 for column in range(count)] for row in range(count)]
-    pci.files["/laggard/nvml.json"] = json.dumps(
-        {"laggard_nvml": 1, "driver_version": driver, "gpus": boards, "p2p_read": peers, "p2p_write": peers}
-    ) + "\n"
+    pci.files["/laggard/nvml.json"] = (
+        json.dumps({"laggard_nvml": 1, "driver_version": driver, "gpus": boards, "p2p_read": peers, "p2p_write": peers})
+        + "\n"
+    )
     pci.files["/laggard/kmsg"] = ""
     pci.files["/proc/2/comm"] = "kthreadd\n"
     unpack(dump(pci.files), root)

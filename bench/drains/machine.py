@@ -75,7 +75,16 @@ class Machine:
         self.replies = copy.deepcopy(base.replies)
         self.files: dict[str, str] = {}
         self.removed: set[str] = set()
-        self.log.append(LogLine(UPTIME - 14.9, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {self.driver}"))
+        self.before: dict[str, str] = {}
+        """Counters that any tool saw at this value when it first looked, by path."""
+        self.flaps: dict[str, int] = {}
+        """How often each port lost its link for half a minute and more in the last 12 hours: tools that watch all the
+        time know it."""
+        self.slowdown_seconds = 0.0
+        """For how much of the last ten minutes the hardware slowed a GPU down, for such tools."""
+        self.log.append(
+            LogLine(UPTIME - 14.9, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {self.driver}")
+        )
 
     @property
     def driver(self) -> str:
@@ -88,6 +97,16 @@ class Machine:
 
     def gpu(self, number: int) -> dict[str, Any]:
         return self.gpus[number % len(self.gpus)]
+
+    def unlist(self, number: int) -> None:
+        """NVML lists one GPU less, and numbers the others anew."""
+        number %= len(self.gpus)
+        self.gpus.pop(number)
+        for index, one in enumerate(self.gpus):
+            one["index"] = index
+        for kind in ("p2p_read", "p2p_write"):
+            rows = [row for at, row in enumerate(self.nvml[kind]) if at != number]
+            self.nvml[kind] = [[value for at, value in enumerate(row) if at != number] for row in rows]
 
     def bus(self, number: int) -> str:
         """A GPU's address as the driver logs it: 0000:3b:00."""
@@ -121,6 +140,11 @@ class Machine:
     def add(self, path: str, count: int) -> None:
         """Raises a counter in a file."""
         self.write(path, str(int(self.read(path) or 0) + count))
+
+    def write_old(self, path: str, text: str) -> None:
+        """A counter that stands at this value since long."""
+        self.write(path, text)
+        self.before[path] = text
 
     def set_port(self, device: str, state: str, phys: str, rate: str = "") -> None:
         folder = f"{RDMA}/{device}/ports/1"
@@ -220,3 +244,7 @@ class Laid:
 
     def changed(self) -> Iterable[str]:
         return (*self._documents, *self._removed)
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        return tuple(self._removed)
