@@ -13,6 +13,12 @@ ASSUMED: Final = "assumed"
 _CATALOGUE: Final = "NVIDIA Xid catalogue (docs.nvidia.com/deploy/xid-errors, 2025-10)"
 
 
+_NOBODY: Final = "pid='<unknown>', name=<unknown>"
+_REMAPPING: Final = (
+    f"{_NOBODY}, Row Remapper: New row (0x0000000007c0c58d) marked for remapping, reset gpu to activate."
+)
+
+
 def _application(
     code: int, texts: tuple[str, ...], after: tuple[int, ...] = (), most: int = 8
 ) -> Callable[..., Variant]:
@@ -54,7 +60,7 @@ def _contained(rng: random.Random, base: Base) -> Variant:
         one["ecc_volatile"] = (one["ecc_volatile"] or 0) + errors
         one["ecc_aggregate"] = (one["ecc_aggregate"] or 0) + errors
         if remap:
-            xid(machine, age, gpu, 63, "pid='<unknown>', name=<unknown>, Row Remapper: New row (0x0000000007c0c58d) marked for remapping, reset gpu to activate.")  # fmt: skip
+            xid(machine, age, gpu, 63, _REMAPPING)
             rows = one["rows"]
             one["rows"] = {**rows, "uncorrectable": rows["uncorrectable"] + 1, "pending": True}
 
@@ -71,7 +77,7 @@ def _remapped(rng: random.Random, base: Base) -> Variant:
             machine.restart(age + 200)
         else:
             _reload(machine, age + 100)
-        xid(machine, age + 4000, gpu, 63, "pid='<unknown>', name=<unknown>, Row Remapper: New row (0x0000000000c05fb1) marked for remapping, reset gpu to activate.")  # fmt: skip
+        xid(machine, age + 4000, gpu, 63, _REMAPPING, True)
         one = machine.gpu(gpu)
         one["rows"] = {**one["rows"], "uncorrectable": one["rows"]["uncorrectable"] + rows}
         one["ecc_aggregate"] = (one["ecc_aggregate"] or 0) + rows
@@ -83,15 +89,17 @@ def _reload(machine: Machine, age: float, driver: str = "") -> None:
     """The driver was unloaded and loaded again."""
     machine.say(age + 20, "nvidia-nvlink: Unregistered Nvlink Core, major device number 234")
     machine.say(age, "nvidia-nvlink: Nvlink Core is being initialized, major device number 234")
-    machine.say(age, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {driver or machine.driver}  Release Build  (dvs-builder@U22)")  # fmt: skip
+    version = driver or machine.driver
+    machine.say(age, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build")
 
 
 ERRORS: Final = {
     46: "pid='<unknown>', name=<unknown>, GPU stopped processing",
     62: "2c5e06d3 00006b6c 00000000 202f4a4e 202f0eba 2026e6b2 00000089 00000000",
-    74: "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
+    74: "NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
     109: "pid=81922, name=python, Ch 0000000e, errorString CTX SWITCH TIMEOUT, Info 0x8c025",
-    119: "pid=2512, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20802a02 0x1c).",
+    119: "pid=2512, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU0 GSP! "
+    "Expected function 76 (GSP_RM_CONTROL) (0x20802a02 0x1c).",
     120: "pid=2512, name=python, GSP task exception: unexpected fault",
     143: "pid='<unknown>', name=<unknown>, GPU initialization error",
 }  # fmt: skip
@@ -106,11 +114,12 @@ def _reset(rng: random.Random, base: Base) -> Variant:
     before = rng.choice((5 * MINUTE, 40 * MINUTE, 3 * HOUR))
 
     def apply(machine: Machine, age: float) -> None:
-        xid(machine, age + before, gpu, code, ERRORS[code])
+        xid(machine, age + before, gpu, code, ERRORS[code], True)
         if reload:
             _reload(machine, age)
         elif not old:
-            xid(machine, age + before - 1, gpu, 154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")  # fmt: skip
+            change = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+            xid(machine, age + before - 1, gpu, 154, change, True)
             xid(machine, age, gpu, 154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
 
     how = "the driver was reloaded" if reload else "nvidia-smi --gpu-reset"
@@ -118,7 +127,7 @@ def _reset(rng: random.Random, base: Base) -> Variant:
 
 
 def _recovered_by_itself(rng: random.Random, base: Base) -> Variant:
-    """A user's kernel that never ended was killed: the switch of contexts timed out, and the driver asks for nothing."""
+    """A user's kernel that never ended was killed: a switch of contexts timed out; the driver asks for nothing."""
     gpu, program = rng.randrange(base.expected_gpus), process(rng, "")
 
     def apply(machine: Machine, age: float) -> None:
@@ -135,7 +144,7 @@ def _upgrade(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         if left:
-            xid(machine, age + 5 * HOUR, gpu, code, ERRORS[code])
+            xid(machine, age + 5 * HOUR, gpu, code, ERRORS[code], True)
         _reload(machine, age + 90, new)
         machine.nvml["driver_version"] = new
         for one in machine.gpus:  # counters since the driver was loaded begin anew
@@ -162,7 +171,7 @@ def _reboot(rng: random.Random, base: Base) -> Variant:
             machine.facts["clock"] = {**machine.facts["clock"], "status": 64, "state": 5, "offset_seconds": offset}
         _carriers(machine)
 
-    return Variant(f"reboot; the fabric takes {fabric:.0f} s", 2 * HOUR, apply)
+    return Variant(f"reboot; the fabric takes {fabric:.0f} s", 2 * HOUR, apply, marks=(fabric, 4 * MINUTE))
 
 
 def _carriers(machine: Machine) -> None:
@@ -181,7 +190,7 @@ def _old_journal(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         machine.restart(age + 300)
-        xid(machine, age + 300 + gap, gpu, code, text)
+        xid(machine, age + 300 + gap, gpu, code, text, True)
 
     return Variant(
         f"repaired and rebooted; Xid {code} of the boot before in the journal, {gap / HOUR:g} h old", 6 * HOUR, apply
@@ -223,7 +232,8 @@ def _nic_taken_out(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         address = base.address_of(device)
-        machine.say(age + 30, f"mlx5_core {address}: poll_health:816:(pid 0): device's health compromised - reached miss count")  # fmt: skip
+        line = f"mlx5_core {address}: poll_health:816:(pid 0): device's health compromised - reached miss count"
+        machine.say(age + 30, line)
         if back and age > 2 * MINUTE:
             machine.say(age - 100, f"mlx5_core {address}: firmware version: 22.41.1000")
         else:
@@ -241,6 +251,8 @@ def _never_cabled(rng: random.Random, base: Base) -> Variant:
         machine.set_port(device, "1: DOWN", "3: Disabled" if how == "disabled" else "2: Polling")
         netdev = machine.netdev(device)
         machine.write(f"{NET}/{netdev}/carrier_up_count", "0" if how == "never" else "1")
+        if how == "never":
+            machine.unused.add(device)
 
     return Variant(
         f"storage port {device}: {'never cabled' if how == 'never' else 'set down for maintenance'}",
@@ -264,7 +276,8 @@ def _leaf_switch(rng: random.Random, base: Base) -> Variant:
         machine.add(f"{NET}/{machine.netdev(device)}/carrier_down_count", begun)
         machine.flaps[device] = begun if age < 12 * HOUR else 0
         for number in range(begun):
-            machine.say(max(age - number * every, 0.0), f"mlx5_core {base.address_of(device)} {machine.netdev(device)}: Link down")  # fmt: skip
+            line = f"mlx5_core {base.address_of(device)} {machine.netdev(device)}: Link down"
+            machine.say(max(age - number * every, 0.0), line)
 
     return Variant(
         f"leaf switch of {device} upgraded: {times} restarts", 14 * HOUR, apply, counters=True, not_judged=end
@@ -292,9 +305,11 @@ def _command_timeout(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         address = base.address_of(device)
-        machine.say(age, f"mlx5_core {address}: wait_func:1195:(pid 27318): {command} timeout. Will cause a leak of a command resource")  # fmt: skip
+        late = f"{command} timeout. Will cause a leak of a command resource"
+        machine.say(age, f"mlx5_core {address}: wait_func:1195:(pid 27318): {late}")
         if age > 1:
-            machine.say(age - 1, f"mlx5_core {address}: mlx5_cmd_comp_handler:1707:(pid 0): Command completion arrived after timeout (entry idx = 2).")  # fmt: skip
+            done = "Command completion arrived after timeout (entry idx = 2)."
+            machine.say(age - 1, f"mlx5_core {address}: mlx5_cmd_comp_handler:1707:(pid 0): {done}")
 
     return Variant(f"one command of {device} timed out and completed: {command}", LOG, apply)
 
@@ -338,7 +353,7 @@ def _old_counters(rng: random.Random, base: Base) -> Variant:
 
 
 def _idle_pcie(rng: random.Random, base: Base) -> Variant:
-    """Idle GPUs run their links slower (nvidia-smi: "may be reduced when the GPU is not in use"; real: janhq/jan#183)."""
+    """Idle GPUs run their links slower (nvidia-smi's manual: "may be reduced when the GPU is not in use")."""
     count = base.expected_gpus
     which = list(range(count)) if rng.random() < 0.4 else rng.sample(range(count), rng.randint(1, count))
     speed = rng.choice(("2.5", "5.0"))
@@ -360,7 +375,7 @@ def _fuse(rng: random.Random, base: Base) -> Variant:
             ("/home/ann/data", "fuse.sshfs", "ann@login:/data"),
             ("/tmp/ben/bucket", "fuse.rclone", "s3:bucket"),
             ("/scratch/eve/mnt", "fuse.gcsfuse", "models"),
-            ("/var/lib/kubelet/pods/3f0a5c1e-6d6b-4f0e-9c55-0c6f2f1f7a10/volumes/kubernetes.io~csi/data/mount", "fuse.mountpoint-s3", "mountpoint-s3"),
+            ("/var/lib/kubelet/pods/3f0a5c1e/volumes/kubernetes.io~csi/data/mount", "fuse.mountpoint-s3", "mountpoint"),
         )
     )  # fmt: skip
     dead, shared = rng.random() < 0.6, rng.random() < 0.5
@@ -482,7 +497,8 @@ def _unsupported_request(rng: random.Random, base: Base) -> Variant:
         path = f"{PCI}/{address}/aer_dev_nonfatal"
         if text := machine.read(path):
             machine.write(path, text.replace("TOTAL_ERR_NONFATAL 0", "UnsupReq 1\nTOTAL_ERR_NONFATAL 1"))
-        machine.say(age, f"nvidia {address}: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)")  # fmt: skip
+        error = "severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)"
+        machine.say(age, f"nvidia {address}: AER: PCIe Bus Error: {error}")
         machine.say(age, f"nvidia {address}:    [20] UnsupReq               (First)")
 
     return Variant(f"one unsupported request of GPU {number}", 4 * HOUR, apply, counters=True)
@@ -530,7 +546,7 @@ def _host_lines(rng: random.Random, base: Base) -> Variant:
         (
             "Memory cgroup out of memory: Killed process 81922 (python) total-vm:941292512kB, anon-rss:671088640kB",
             "INFO: task python:81922 blocked for more than 120 seconds.",
-            "python[81922]: segfault at 7f3c ip 00007f3c8d2a sp 00007ffe0f28 error 4 in libnccl.so.2.27.5[7f3c8c+d0d3000]",
+            "python[81922]: segfault at 7f3c ip 00007f3c8d2a sp 00007ffe0f28 error 4 in libnccl.so.2.27.5[7f3c8c+d0d]",
             "traps: pt_main_thread[81922] general protection fault ip:7f9a sp:7ffd error:0 in libcudart.so.12",
         )
     )
@@ -559,9 +575,12 @@ _EXCEPTIONS: Final = (
     "Ch {channel:08x}",
 )
 _FAULTS: Final = (
-    "Ch {channel:08x}, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC{gpc} GPCCLIENT_T1_4 faulted @ 0x7f2e_5a000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
-    "channel 0x{channel:08x}, intr 00000000. MMU Fault: ENGINE CE5 HUBCLIENT_CE1 faulted @ 0x7fd4_9b200000. Fault is of type FAULT_PTE ACCESS_TYPE_VIRT_WRITE",
+    "Ch {channel:08x}, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC{gpc} GPCCLIENT_T1_4 faulted @ 0x7f2e_5a000000. "
+    "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
+    "channel 0x{channel:08x}, intr 00000000. MMU Fault: ENGINE CE5 HUBCLIENT_CE1 faulted @ 0x7fd4_9b200000. "
+    "Fault is of type FAULT_PTE ACCESS_TYPE_VIRT_WRITE",
 )
+_CLASS_ERROR: Final = ("Class Error: ChId {channel:04x}, Class 0000cbc0, Offset 000002c4, Data 00000000, ErrorCode 04",)
 _CHANNEL: Final = ("Ch {channel:08x}", "channel 0x{channel:08x}", "Ch {channel:08x}, errorString CTX SWITCH TIMEOUT")
 _ECC_KINDS: Final = (*HGX, "workstation_bridge", "cloud_guest_l40s")
 _SENTINEL: Final = "NVIDIA/NVSentinel#1629, #1710: Xids after the end of jobs, on 77 healthy nodes"
@@ -572,41 +591,143 @@ def _class(name: str, rate: float, draw: Any, source: str, kinds: tuple[str, ...
 
 
 CHURN: Final = (
-    _class("app: illegal address (Xid 13)", 6.0, _application(13, _EXCEPTIONS, (43, 45)), f"{_CATALOGUE}: 13 is RESTART_APP"),
+    _class(
+        "app: illegal address (Xid 13)",
+        6.0,
+        _application(13, _EXCEPTIONS, (43, 45)),
+        f"{_CATALOGUE}: 13 is RESTART_APP",
+    ),
     _class("app: page fault (Xid 31)", 6.0, _application(31, _FAULTS, (43, 45)), f"{_CATALOGUE}: 31 is RESTART_APP"),
-    _class("app: channel reset (Xid 43)", 3.0, _application(43, _CHANNEL, (45,)), f"{_CATALOGUE}: 43 is IGNORE, the GPU remains healthy"),
-    _class("job killed (Xid 45)", 10.0, _application(45, _CHANNEL), f"{_SENTINEL}; catalogue: logged when an application aborts"),
-    _class("app: fault in a switch (Xid 44, 69)", 0.5, _application(69, ("Class Error: ChId {channel:04x}, Class 0000cbc0, Offset 000002c4, Data 00000000, ErrorCode 00000004",)), f"{_CATALOGUE}: 69 is RESTART_APP, 44 IGNORE"),
-    _class("app: video decoder (Xid 68)", 0.5, _application(68, ("Ch {channel:08x}, NVDEC0 exception",)), f"{_CATALOGUE}: 68 is RESTART_APP"),
-    _class("app: peer refused (Xid 137)", 0.2, _application(137, ("Ch {channel:08x}, NVLink: remote translation error",)), f"{_CATALOGUE}: 137 is IGNORE", HGX),
-    _class("memory error, contained (Xid 94)", 0.6, _contained, f"{_CATALOGUE}: 94 is RESTART_APP, 63 IGNORE; GPU memory error management: reset when idle", _ECC_KINDS),
-    _class("rows remapped by a reset (Xid 63)", 0.5, _remapped, "NVIDIA GPU memory error management: nothing waits after the reset", _ECC_KINDS),
+    _class(
+        "app: channel reset (Xid 43)",
+        3.0,
+        _application(43, _CHANNEL, (45,)),
+        f"{_CATALOGUE}: 43 is IGNORE, the GPU remains healthy",
+    ),
+    _class(
+        "job killed (Xid 45)",
+        10.0,
+        _application(45, _CHANNEL),
+        f"{_SENTINEL}; catalogue: logged when an application aborts",
+    ),
+    _class(
+        "app: fault in a switch (Xid 44, 69)",
+        0.5,
+        _application(69, _CLASS_ERROR),
+        f"{_CATALOGUE}: 69 is RESTART_APP, 44 IGNORE",
+    ),
+    _class(
+        "app: video decoder (Xid 68)",
+        0.5,
+        _application(68, ("Ch {channel:08x}, NVDEC0 exception",)),
+        f"{_CATALOGUE}: 68 is RESTART_APP",
+    ),
+    _class(
+        "app: peer refused (Xid 137)",
+        0.2,
+        _application(137, ("Ch {channel:08x}, NVLink: remote translation error",)),
+        f"{_CATALOGUE}: 137 is IGNORE",
+        HGX,
+    ),
+    _class(
+        "memory error, contained (Xid 94)",
+        0.6,
+        _contained,
+        f"{_CATALOGUE}: 94 is RESTART_APP, 63 IGNORE; GPU memory error management: reset when idle",
+        _ECC_KINDS,
+    ),
+    _class(
+        "rows remapped by a reset (Xid 63)",
+        0.5,
+        _remapped,
+        "NVIDIA GPU memory error management: nothing waits after the reset",
+        _ECC_KINDS,
+    ),
     _class("reset after an error", 0.8, _reset, f"{_CATALOGUE}: RESET_GPU was done; Xid 154 from R565 on"),
-    _class("hung kernel killed (Xid 109)", 0.3, _recovered_by_itself, f"{_CATALOGUE}: 154's action holds, and it is none", NEWER),
-    _class("driver upgraded in place", 2.0, _upgrade, "open-gpu-kernel-modules, nv.c: the line of a driver that is loaded"),
-    _class("reboot", 4.0, _reboot, "nvml.h: NVML_GPU_FABRIC_STATE_IN_PROGRESS; IBTA: INIT until the subnet manager activates"),
+    _class(
+        "hung kernel killed (Xid 109)",
+        0.3,
+        _recovered_by_itself,
+        f"{_CATALOGUE}: 154's action holds, and it is none",
+        NEWER,
+    ),
+    _class(
+        "driver upgraded in place", 2.0, _upgrade, "open-gpu-kernel-modules, nv.c: the line of a driver that is loaded"
+    ),
+    _class(
+        "reboot",
+        4.0,
+        _reboot,
+        "nvml.h: NVML_GPU_FABRIC_STATE_IN_PROGRESS; IBTA: INIT until the subnet manager activates",
+    ),
     _class("repaired, old journal", 0.5, _old_journal, "journald keeps earlier boots"),
     _class("MIG divided", 0.3, _mig, "NVIDIA MIG user guide: no NVLink peer-to-peer with MIG", HGX),
     _class("GPU lent to a guest", 0.2, _lent, "Linux, Documentation/driver-api/vfio.rst", BARE),
     _class("storage NIC taken out", 0.2, _nic_taken_out, "Linux, mlx5/core/health.c: poll_health", HGX),
     _class("storage port unused", 0.3, _never_cabled, "IBTA physical states Polling and Disabled", HGX),
     _class("leaf switch upgraded", 1.0, _leaf_switch, "IBTA PortCounters LinkDownedCounter", HGX),
-    _class("subnet manager restarted", 3.0, _subnet_manager, "IBTA: INIT until the subnet manager activates", ("hgx_h100_ib",)),
-    _class("one firmware command timed out", 0.8, _command_timeout, "Linux, mlx5/core/cmd.c: completion arrived after timeout", HGX),
-    _class("a peer died", 4.0, _peer_died, "NVIDIA: Understanding mlx5 hw counters (rnr_nak_retry_err, local_ack_timeout_err)", HGX),
-    _class("congestion", 3.0, _congestion, "NVIDIA: Understanding mlx5 hw counters (out_of_sequence, roce_slow_restart)", HGX),
+    _class(
+        "subnet manager restarted",
+        3.0,
+        _subnet_manager,
+        "IBTA: INIT until the subnet manager activates",
+        ("hgx_h100_ib",),
+    ),
+    _class(
+        "one firmware command timed out",
+        0.8,
+        _command_timeout,
+        "Linux, mlx5/core/cmd.c: completion arrived after timeout",
+        HGX,
+    ),
+    _class(
+        "a peer died",
+        4.0,
+        _peer_died,
+        "NVIDIA: Understanding mlx5 hw counters (rnr_nak_retry_err, local_ack_timeout_err)",
+        HGX,
+    ),
+    _class(
+        "congestion",
+        3.0,
+        _congestion,
+        "NVIDIA: Understanding mlx5 hw counters (out_of_sequence, roce_slow_restart)",
+        HGX,
+    ),
     _class("counts of years", 0.1, _old_counters, "leptonai/gpud testdata: link_downed 255 on an active port", HGX),
-    _class("idle PCIe links", 20.0, _idle_pcie, "nvidia-smi manual, pcie.link.gen.current", ("workstation_bridge", "workstation_boards", "cloud_guest_l40s")),
+    _class(
+        "idle PCIe links",
+        20.0,
+        _idle_pcie,
+        "nvidia-smi manual, pcie.link.gen.current",
+        ("workstation_bridge", "workstation_boards", "cloud_guest_l40s"),
+    ),
     _class("user's or pod's FUSE mount", 3.0, _fuse, "Linux fuse: ENOTCONN after the daemon's end"),
     _class("power or clock set on purpose", 1.5, _power_cap, "nvidia-smi manual: -pl, -ac"),
     _class("busy at the power limit", 20.0, _at_the_cap, "nvml.h: nvmlClocksEventReasonSwPowerCap is no fault"),
-    _class("power brake by the facility", 0.3, _brake, "nvml.h: nvmlClocksThrottleReasonHwPowerBrakeSlowdown, asserted from outside", HGX),
+    _class(
+        "power brake by the facility",
+        0.3,
+        _brake,
+        "nvml.h: nvmlClocksThrottleReasonHwPowerBrakeSlowdown, asserted from outside",
+        HGX,
+    ),
     _class("margin of a cool GPU", 0.1, _cool_margin, "leptonai/gpud@035de368", HGX),
-    _class("full partition of no use to jobs", 0.3, _full_partition, "auditd.conf, cachefilesd.conf (bstop), and others"),
-    _class("unsupported PCIe request", 0.3, _unsupported_request, "PCIe base specification 6.2.3: Unsupported Request is advisory", BARE),
+    _class(
+        "full partition of no use to jobs", 0.3, _full_partition, "auditd.conf, cachefilesd.conf (bstop), and others"
+    ),
+    _class(
+        "unsupported PCIe request",
+        0.3,
+        _unsupported_request,
+        "PCIe base specification 6.2.3: Unsupported Request is advisory",
+        BARE,
+    ),
     _class("corrected PCIe errors", 2.0, _corrected, "PCIe base specification: corrected by replay", BARE),
     _class("persistence mode off", 0.2, _persistence_off, "nvidia-smi manual: -pm"),
     _class("diagnostics by others", 2.0, _diagnostics, "DCGM user guide: dcgmproftester"),
     _class("host: OOM, hung task, segfault", 6.0, _host_lines, "Linux kernel's own lines about processes"),
-    _class("fabric manager restarted", 0.5, _fabric_restart, "NVIDIA fabric manager user guide: running jobs go on", HGX),
-)  # fmt: skip
+    _class(
+        "fabric manager restarted", 0.5, _fabric_restart, "NVIDIA fabric manager user guide: running jobs go on", HGX
+    ),
+)

@@ -27,7 +27,7 @@ class Variant(NamedTuple):
     """One way in which an event of a class looks. `says`: what happened, in a few words. `lasts`: for how many seconds
     the node shows it. `counters`: it raises counters, which tools compare with earlier looks. `not_judged`: for so many
     seconds from its begin nobody can do the node wrong, as nothing can run there. `steady`: it looks the same all the
-    time, and did so before the tools' first look, too, where it raises counters."""
+    time, and did so before the tools' first look, too, where it raises counters. `marks`: ages at which it changes."""
 
     says: str
     lasts: float
@@ -35,6 +35,7 @@ class Variant(NamedTuple):
     counters: bool = False
     not_judged: float = 0.0
     steady: bool = False
+    marks: tuple[float, ...] = ()
 
 
 Draw = Callable[[random.Random, Base], Variant]
@@ -61,8 +62,8 @@ NEWER: Final = tuple(kind for kind in (*BARE, "cloud_guest_l40s") if kind != "hg
 NAMES: Final = ("python", "python3", "pt_main_thread", "ray::RolloutWor", "torchrun", "node", "nsys")
 
 
-def xid(machine: Machine, age: float, gpu: int, code: int, text: str) -> None:
-    machine.say(age, f"NVRM: Xid (PCI:{machine.bus(gpu)}): {code}, {text}")
+def xid(machine: Machine, age: float, gpu: int, code: int, text: str, dealt_with: bool = False) -> None:
+    machine.say(age, f"NVRM: Xid (PCI:{machine.bus(gpu)}): {code}, {text}", dealt_with)
 
 
 def process(rng: random.Random, driver: str) -> str:
@@ -76,5 +77,5 @@ def edges(variant: Variant) -> tuple[float, ...]:
     """The ages at which what the variant shows, or what tools make of it, may change."""
     if variant.steady:
         return (0.0, variant.lasts)
-    inner = {edge for edge in (*EDGES, variant.not_judged) if 0 < edge < variant.lasts}
+    inner = {edge for edge in (*EDGES, variant.not_judged, *variant.marks) if 0 < edge < variant.lasts}
     return (0.0, *sorted(inner), variant.lasts)

@@ -10,12 +10,23 @@ from drains.churn import ERRORS
 from drains.events import BARE, HGX, HOUR, MINUTE, EventClass, Variant, xid
 from drains.machine import NET, PCI, RDMA, Base, Machine
 
+_NOBODY: Final = "pid='<unknown>', name=<unknown>"
 _NODE_YEARS: Final = 400 * 348.98 / 365
 _TRACE: Final = "InfiniteHBD-Trace@7aacdc8, {} of 584: {}"
 _LOST_FIELDS: Final = (
-    "ecc_volatile", "ecc_aggregate", "rows", "recovery_action", "throttled_nanoseconds", "temperature_celsius", "links",
-    "link_errors", "fabric", "clocks_event_reasons", "persistence", "processes",
-)  # fmt: skip
+    "ecc_volatile",
+    "ecc_aggregate",
+    "rows",
+    "recovery_action",
+    "throttled_nanoseconds",
+    "temperature_celsius",
+    "links",
+    "link_errors",
+    "fabric",
+    "clocks_event_reasons",
+    "persistence",
+    "processes",
+)
 MEMORY: Final = (*HGX, "workstation_bridge", "cloud_guest_l40s")
 
 
@@ -41,7 +52,8 @@ def _gpu_lost(rng: random.Random, base: Base) -> Variant:
         address = str(machine.base.nvml["gpus"][gpu]["bus_id"])
         if form == "at_start":
             machine.restart(age + 60)
-            machine.say(age + 40, f"NVRM: The NVIDIA GPU {address} (PCI ID: 10de:2330) installed in this system has fallen off the bus and is not responding to commands.")  # fmt: skip
+            machine.say(age + 40, f"NVRM: The NVIDIA GPU {address} (PCI ID: 10de:2330) installed in this system has "
+                        "fallen off the bus and is not responding to commands.")  # fmt: skip
         else:
             xid(machine, age, gpu, 79, "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
             machine.say(age, f"NVRM: GPU {address}: GPU has fallen off the bus.")
@@ -64,7 +76,8 @@ def _uncontained(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         if with_48:
-            xid(machine, age, gpu, 48, "pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 5, subpartition 1.")  # fmt: skip
+            where = "detected on GPU in the framebuffer at partition 5, subpartition 1."
+            xid(machine, age, gpu, 48, f"{_NOBODY}, An uncorrectable double bit error (DBE) has been {where}")
         xid(
             machine,
             age,
@@ -90,7 +103,8 @@ def _remap_failed(rng: random.Random, base: Base) -> Variant:
         if after_reset:
             machine.restart(age + 500)
         else:
-            xid(machine, age, gpu, 64, "pid='<unknown>', name=<unknown>, Row Remapper: Error recording remapping of row (0x0000000007c0c58d): no spare rows")  # fmt: skip
+            row = "Row Remapper: Error recording remapping of row (0x0000000007c0c58d): no spare rows"
+            xid(machine, age, gpu, 64, f"{_NOBODY}, {row}")
         one = machine.gpu(gpu)
         one["ecc_aggregate"] = (one["ecc_aggregate"] or 0) + 9
         one["rows"] = {"correctable": 0, "uncorrectable": 8, "pending": not after_reset, "failed": True}
@@ -350,32 +364,83 @@ def _of(count: int, what: str) -> str:
 
 
 FAULTS: Final = (
-    _class("GPU off the bus", 6, _gpu_lost, "Xid catalogue: 79; nvml.h: GPU_IS_LOST", _of(6, "GPU lost, not found"), BARE),
-    _class("uncontained ECC errors", 50, _uncontained, "Xid catalogue: 48, 95", _of(60, "DBE > threshold, of which 10 as row remapping failures, assumed"), MEMORY),
-    _class("row remapping failed", 10, _remap_failed, "Xid catalogue: 64; GPU memory error management", "assumed: 10 of the trace's 60 DBE", MEMORY),
-    _class("GPU firmware halted", 44, _firmware, "Xid catalogue: 46, 62, 119, 120", _of(44, "device unknown error 40, 4 of 11 Xid errors"), BARE),
+    _class(
+        "GPU off the bus", 6, _gpu_lost, "Xid catalogue: 79; nvml.h: GPU_IS_LOST", _of(6, "GPU lost, not found"), BARE
+    ),
+    _class(
+        "uncontained ECC errors",
+        50,
+        _uncontained,
+        "Xid catalogue: 48, 95",
+        _of(60, "DBE > threshold, of which 10 as row remapping failures, assumed"),
+        MEMORY,
+    ),
+    _class(
+        "row remapping failed",
+        10,
+        _remap_failed,
+        "Xid catalogue: 64; GPU memory error management",
+        "assumed: 10 of the trace's 60 DBE",
+        MEMORY,
+    ),
+    _class(
+        "GPU firmware halted",
+        44,
+        _firmware,
+        "Xid catalogue: 46, 62, 119, 120",
+        _of(44, "device unknown error 40, 4 of 11 Xid errors"),
+        BARE,
+    ),
     _class("NVLink error (Xid 74)", 7, _nvlink_error, "Xid catalogue: 74", _of(7, "7 of 11 Xid errors"), HGX),
     _class("NVLink never up", 3, _nvlink_down, "nvml.h: nvmlDeviceGetNvLinkState", _of(3, "P2P bandwidth low"), HGX),
     _class("driver hangs", 9, _hung, "calls in state D", _of(9, "nvidia-smi timeout"), HGX),
-    _class("GPU's PCIe link narrow", 25, _pcie_narrow, "Linux sysfs: current_link_width", _of(25, "GPU PCI link width low"), BARE),
-    _class("NIC's PCIe link narrow", 1, _nic_narrow, "Linux sysfs: current_link_width", _of(1, "NIC PCI link width low"), HGX),
+    _class(
+        "GPU's PCIe link narrow",
+        25,
+        _pcie_narrow,
+        "Linux sysfs: current_link_width",
+        _of(25, "GPU PCI link width low"),
+        BARE,
+    ),
+    _class(
+        "NIC's PCIe link narrow",
+        1,
+        _nic_narrow,
+        "Linux sysfs: current_link_width",
+        _of(1, "NIC PCI link width low"),
+        HGX,
+    ),
     _class("port down", 40, _port_down, "IBTA port states", _of(40, "Link Down"), HGX),
     _class("port slow", 10, _port_slow, "Linux sysfs: rate", _of(10, "NIC link speed low"), HGX),
     _class("link flaps", 5, _flapping, "IBTA LinkDownedCounter; carrier_down_count", "assumed: 5", HGX),
     _class("bits damaged", 5, _bits_damaged, "IBTA SymbolErrorCounter, BER 1e-12: 120 an hour", "assumed: 5", HGX),
     _class("NIC lost", 8, _nic_lost, "Linux, mlx5/core/health.c", _of(8, "NIC lost"), HGX),
-    _class("no RoCE address", 11, _gid, "Linux sysfs: ports/1/gids", _of(11, "Rnic Gid error"), ("hgx_h100_roce", "hgx_h100_r535")),
+    _class(
+        "no RoCE address",
+        11,
+        _gid,
+        "Linux sysfs: ports/1/gids",
+        _of(11, "Rnic Gid error"),
+        ("hgx_h100_roce", "hgx_h100_r535"),
+    ),
     _class("GPU too hot", 2, _hot, "nvml.h: HwThermalSlowdown", _of(2, "GPU temperature high"), HGX),
     _class("NVLink fabric failed", 3, _fabric, "nvml.h: fabric state and status; SXid 20034", "assumed: 3", HGX),
     _class("file server gone", 20, _mount, "Linux NFS client", "assumed: 20", ()),
-    _class("disk full", 10, _disk_full, "statvfs(3)", "assumed: 10", ()),
-    _class("file system read-only", 3, _read_only, "Linux ext4: errors=remount-ro", _of(3, "FS read-only, disk FS errors"), ()),
+    _class("disk full", 10, _disk_full, "Linux: statvfs(3)", "assumed: 10", ()),
+    _class(
+        "file system read-only",
+        3,
+        _read_only,
+        "Linux ext4: errors=remount-ro",
+        _of(3, "FS read-only, disk FS errors"),
+        (),
+    ),
     _class("machine check", 2, _machine_check, "Linux x86 MCE", _of(2, "machine check exception"), BARE),
-)  # fmt: skip
+)
 
 NOT_SIMULATED: Final = {
     "fans, power supplies, battery, board, riser, RAID card": 68,
     "silent data corruption, failed stress test, unknown, taken off for a look": 268,
     "single-bit ECC, kubelet, kernel panic, firmware, changes, tests": 17,
 }
-"""What the trace has besides, by count: seen by a BMC, by a test, or by nobody, and not by a passive check of the node."""
+"""What the trace has besides, by count: a BMC sees it, or a test, or nobody, and no passive check of the node."""

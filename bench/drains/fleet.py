@@ -83,8 +83,8 @@ def _bridged(root: Path) -> Base:
     boards = []
     for number, bus in enumerate((0x17, 0x31, 0xB1, 0xCA)):
         port = f"0000:{bus - 1:02x}:01.0"
-        pci.add(port, Device(0x8086, 0x347A, 0x060400, 4, Link("16.0", 16), payload=256, acs=(0x0F, 0)), driver="pcieport",
-                secondary=(bus, bus))  # fmt: skip
+        root_port = Device(0x8086, 0x347A, 0x060400, 4, Link("16.0", 16), payload=256, acs=(0x0F, 0))
+        pci.add(port, root_port, driver="pcieport", secondary=(bus, bus))
         address = f"0000:{bus:02x}:00.0"
         pci.add(
             address,

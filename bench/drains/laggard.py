@@ -1,8 +1,9 @@
 """laggard's own answer: its real probes, on the machine laid out as a recorded one, with the history of counters that
 its earlier looks at the same machine would have left.
 
-A probe that read nothing of what changed gives the answer that it gave on the healthy node, and is not run again: each
-path that it reads is noted, when it judges the healthy node. tests/bench/test_drains.py compares this with whole runs."""
+A probe that read nothing of what changed gives the answer that it gave on the healthy node, and is not run again:
+each path that it reads is noted when it judges the healthy node. tests/bench/test_drains.py compares this with whole
+runs."""
 
 from __future__ import annotations
 

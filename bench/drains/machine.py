@@ -20,11 +20,13 @@ UPTIME: Final = 864000.0
 
 class LogLine(NamedTuple):
     """A line of the kernel's log. `age`: seconds ago. `earlier_boot`: it is in the journal and not in the kernel's
-    buffer."""
+    buffer. `dealt_with`: its error was put right since; a tool that acts on each line once did so then, and was
+    right."""
 
     age: float
     text: str
     earlier_boot: bool = False
+    dealt_with: bool = False
 
 
 class Port(NamedTuple):
@@ -77,6 +79,8 @@ class Machine:
         self.removed: set[str] = set()
         self.before: dict[str, str] = {}
         """Counters that any tool saw at this value when it first looked, by path."""
+        self.unused: set[str] = set()
+        """Ports that were never up: nobody wrote them down as ports that should be."""
         self.flaps: dict[str, int] = {}
         """How often each port lost its link for half a minute and more in the last 12 hours: tools that watch all the
         time know it."""
@@ -112,9 +116,9 @@ class Machine:
         """A GPU's address as the driver logs it: 0000:3b:00."""
         return str(self.base.nvml["gpus"][number % self.base.expected_gpus]["bus_id"]).rpartition(".")[0]
 
-    def say(self, age: float, text: str) -> None:
+    def say(self, age: float, text: str, dealt_with: bool = False) -> None:
         """Adds a line to the kernel's log. Lines from before the boot are in the journal alone."""
-        self.log.append(LogLine(age, text, age >= self.uptime))
+        self.log.append(LogLine(age, text, age >= self.uptime, dealt_with))
 
     def restart(self, age: float) -> None:
         """The node was rebooted `age` seconds ago: the driver starts, and the kernel's buffer begins anew."""

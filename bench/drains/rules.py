@@ -34,17 +34,60 @@ class XidSeen(NamedTuple):
     text: str
 
 
-def xids(machine: Machine, within: float = float("inf"), journal: bool = False) -> list[XidSeen]:
-    found = ((line, _XID.search(line.text)) for line in machine.lines(within, journal))
+def xids(machine: Machine, within: float = float("inf")) -> list[XidSeen]:
+    """The Xids that a tool acts on, each once, when it is logged: those of errors that were dealt with since are not
+    among them."""
+    found = ((line, _XID.search(line.text)) for line in machine.lines(within) if not line.dealt_with)
     return [XidSeen(line.age, match[1], int(match[2]), line.text) for line, match in found if match]
 
 
 # --- NVSentinel -------------------------------------------------------------------------------------------------------
 
 _NVSENTINEL_NONE: Final = frozenset(
-    {8, 11, 13, 14, 25, 31, 32, 37, 38, *range(39, 42), 43, 44, 45, 60, 63, 66, 67, 68, 69, *range(70, 73), 75, 76, 77, 80,
-     *range(82, 87), 88, 89, 92, 93, 94, *range(96, 109), 121, *range(126, 136), 137, 139, 141, 152, 153, 157, 160, 161}
-)  # fmt: skip
+    {
+        8,
+        11,
+        13,
+        14,
+        25,
+        31,
+        32,
+        37,
+        38,
+        *range(39, 42),
+        43,
+        44,
+        45,
+        60,
+        63,
+        66,
+        67,
+        68,
+        69,
+        *range(70, 73),
+        75,
+        76,
+        77,
+        80,
+        *range(82, 87),
+        88,
+        89,
+        92,
+        93,
+        94,
+        *range(96, 109),
+        121,
+        *range(126, 136),
+        137,
+        139,
+        141,
+        152,
+        153,
+        157,
+        160,
+        161,
+    }
+)
 """Xids whose bucket becomes the action NONE: RESTART_APP, IGNORE, WORKFLOW_XID_45. Every other action is fatal, and a
 number that is not in the catalogue, or has no bucket, is CONTACT_SUPPORT."""
 _MLX5_FATAL: Final = (
@@ -57,7 +100,7 @@ _RECOVERY = re.compile(r"\(([^()]*)\)\s*$")
 
 def nvsentinel_default(machine: Machine) -> Iterator[str]:
     """Monitors that the chart enables: the system log (Xid, SXid, off the bus) and DCGM's health watches."""
-    for seen in xids(machine, journal=machine.uptime < 2 * _HOUR, within=2 * _HOUR if machine.boot else float("inf")):
+    for seen in xids(machine):
         if seen.code == 154:
             last = _RECOVERY.search(seen.text)
             if last and last[1] != "None":
@@ -127,24 +170,57 @@ def _dcgm_health(machine: Machine) -> Iterator[str]:
 # --- gpud -------------------------------------------------------------------------------------------------------------
 
 _GPUD_FATAL: Final = frozenset(
-    {9, 12, 16, 18, 19, *range(26, 31), *range(32, 37), 38, 42, 44, 46, 47, 48, 59, 60, 61, 62, 63, 64, 65, 68, 69, 74, 78,
-     79, 81, 94, 95, 110, 119, 120, 121, 123, 140, 143}
-)  # fmt: skip
+    {
+        9,
+        12,
+        16,
+        18,
+        19,
+        *range(26, 31),
+        *range(32, 37),
+        38,
+        42,
+        44,
+        46,
+        47,
+        48,
+        59,
+        60,
+        61,
+        62,
+        63,
+        64,
+        65,
+        68,
+        69,
+        74,
+        78,
+        79,
+        81,
+        94,
+        95,
+        110,
+        119,
+        120,
+        121,
+        123,
+        140,
+        143,
+    }
+)
 """Xids whose event type is Fatal: the component is Unhealthy, and a reboot or an inspection is suggested."""
 
 
 def gpud(machine: Machine) -> Iterator[str]:
-    """Components that are Unhealthy and suggest a reboot or an inspection of the hardware, with what it ships."""
+    """Components that are Unhealthy and suggest a reboot or an inspection of the hardware, with the thresholds that it
+    ships. Others are
+    Unhealthy without a suggestion: persistence mode off, fabric manager, fabric state, disks."""
     for seen in xids(machine):  # a reboot clears them
         if seen.code in _GPUD_FATAL:
             yield f"xid {seen.code}"
     for line in machine.lines():
         if (match := _SXID.search(line.text)) and match[2] == "Fatal":
             yield f"sxid {match[1]}"
-        if re.search(
-            r"Remounting filesystem read-only|md/raid.*: Disk failure on .* detected|Buffer I/O error on dev", line.text
-        ):
-            yield "disk: " + line.text[:40]
     for gpu in machine.gpus:
         name, errors = f"GPU {gpu['index']}", gpu.get("errors", {})
         if "handle" in errors or "GPU_IS_LOST" in errors.values():
@@ -155,12 +231,6 @@ def gpud(machine: Machine) -> Iterator[str]:
             yield f"{name} remapped rows"
         if (gpu.get("clocks_event_reasons") or 0) & 0xC8 and machine.slowdown_seconds >= 360:
             yield f"{name} hw slowdown"
-    if machine.base.has_switches and not machine.read("proc/3120/comm"):
-        yield "fabric manager not active"
-    for gpu in machine.gpus:
-        fabric = gpu.get("fabric")
-        if fabric and (fabric["state"] != 3 or fabric["status"]):
-            yield f"GPU {gpu['index']} fabric state"
     if machine.base.compute_ports:  # H100: at least 8 ports at 400 Gb/s
         good = [port for port in machine.ports() if port.state == "ACTIVE" and port.gigabits >= 400]
         if len(good) < 8:
@@ -223,6 +293,8 @@ def _ports_as_written_down(machine: Machine, devices: tuple[str, ...]) -> Iterat
     """check_hw_ib RATE DEVICE: the port is ACTIVE, LinkUp, and of exactly the rate."""
     seen = {port.device: port for port in machine.ports()}
     for device in devices:
+        if device in machine.unused:
+            continue
         rate = (machine.base.root / f"sys/class/infiniband/{device}/ports/1/rate").read_text().split()[0]
         port = seen.get(device)
         if port is None or port.state != "ACTIVE" or port.phys_state != "LinkUp" or port.gigabits != int(float(rate)):
@@ -255,14 +327,14 @@ def azure(machine: Machine) -> Iterator[str]:
     yield from _ports_as_written_down(machine, machine.base.compute_ports)
     if len(machine.gpus) != machine.base.expected_gpus and not machine.nvml.get("hung"):
         yield "check_gpu_count"
-    for seen in xids(machine, within=2 * _HOUR, journal=True):
+    for seen in xids(machine, within=2 * _HOUR):
         if seen.code in _AZURE_XIDS:
             yield f"check_gpu_xid {seen.code}"
     for gpu in machine.gpus:
         rows, links = gpu.get("rows"), gpu.get("links")
         if rows and (rows["pending"] or rows["failed"]):
             yield f"check_gpu_ecc: GPU {gpu['index']} rows"
-        if links and not all(links):
+        if links and not all(links) and machine.base.has_switches:
             yield f"check_nvlink_status: GPU {gpu['index']}"
     for device, count in machine.flaps.items():
         if count >= 5:
@@ -273,24 +345,71 @@ _NETWORK: Final = frozenset(
     {"port down", "port slow", "link flaps", "bits damaged", "NIC lost", "no RoCE address", "NIC's PCIe link narrow"}
 )
 _HOST: Final = frozenset({"file server gone", "disk full", "file system read-only", "machine check"})
-_GPU_DETAIL: Final = frozenset({"uncontained ECC errors", "row remapping failed", "GPU firmware halted", "NVLink error (Xid 74)",
-                                "NVLink never up", "NVLink fabric failed", "GPU too hot"})  # fmt: skip
+_GPU_DETAIL: Final = frozenset(
+    {
+        "uncontained ECC errors", "row remapping failed", "GPU firmware halted", "NVLink error (Xid 74)",
+        "NVLink never up", "NVLink fabric failed", "GPU too hot",
+    }
+)  # fmt: skip
 _PCIE: Final = frozenset({"GPU's PCIe link narrow", "NIC's PCIe link narrow"})
 
 LAGGARD_OUTSIDE: Final = frozenset({"machine check", "file system read-only"})
 """No probe of laggard reads machine checks or how a file system is mounted: `laggard diagnose` reads their lines."""
 
 TOOLS: Final = (
-    Tool("NVSentinel, as installed", "lalitadithya/NVSentinel@42672ae8 (a maintainer's fork): Xid-Catalog.xlsx, syslog-health-monitor common.go and csv.go, dcgmerrorsmapping.csv, fault-quarantine values.yaml",
-         15.0, 0.0, True, nvsentinel_default, _NETWORK | _HOST | _PCIE),
-    Tool("NVSentinel, NIC monitors on", "the same, nic-health-monitor values.yaml, docs/nic-health-monitor.md",
-         1.0, 0.0, True, nvsentinel_all, _HOST | _PCIE | {"no RoCE address"}),
-    Tool("gpud", "leptonai/gpud@4a8de33a: components/accelerator/nvidia/{xid,remapped-rows,hw-slowdown,infiniband,fabric-manager}, disk",
-         60.0, 0.0, True, gpud, _PCIE | {"machine check", "no RoCE address", "bits damaged"}),
-    Tool("EKS node monitoring agent", "aws/eks-node-monitoring-agent@51af5494: monitors/nvidia/dcgm, pkg/reasons/reasons.yaml; repair begins 10 minutes later",
-         300.0, 600.0, True, eks, _NETWORK | _HOST | _PCIE),
-    Tool("LBNL NHC", "mej/nhc@9c4a38c0: nhc-genconf, scripts/{csc_nvidia_smi,lbnl_hw,lbnl_fs}.nhc; HealthCheckInterval of its README",
-         300.0, 0.0, False, nhc, _GPU_DETAIL | _PCIE | {"machine check", "link flaps", "bits damaged", "no RoCE address"}),
-    Tool("Azure NHC", "Azure/azurehpc-health-checks@0e0a1ac2: conf/nd96isr_h100_v5.conf without active tests, customTests",
-         300.0, 0.0, False, azure, _HOST | _PCIE | {"GPU too hot", "bits damaged", "no RoCE address"}),
-)  # fmt: skip
+    Tool(
+        "NVSentinel, as installed",
+        "lalitadithya/NVSentinel@42672ae8 (a maintainer's fork): Xid-Catalog.xlsx, syslog-health-monitor's common.go "
+        "and csv.go, dcgmerrorsmapping.csv, values.yaml of fault-quarantine",
+        15.0,
+        0.0,
+        True,
+        nvsentinel_default,
+        _NETWORK | _HOST | _PCIE,
+    ),
+    Tool(
+        "NVSentinel, NIC monitors on",
+        "the same, nic-health-monitor values.yaml, docs/nic-health-monitor.md",
+        1.0,
+        0.0,
+        True,
+        nvsentinel_all,
+        _HOST | _PCIE | {"no RoCE address"},
+    ),
+    Tool(
+        "gpud",
+        "leptonai/gpud@4a8de33a: components/accelerator/nvidia: xid, sxid, remapped-rows, hw-slowdown, infiniband",
+        60.0,
+        0.0,
+        True,
+        gpud,
+        _HOST | _PCIE | {"machine check", "no RoCE address", "bits damaged", "NVLink fabric failed"},
+    ),
+    Tool(
+        "EKS node monitoring agent",
+        "aws/eks-node-monitoring-agent@51af5494: monitors/nvidia/dcgm, reasons.yaml; repair begins 10 minutes later",
+        300.0,
+        600.0,
+        True,
+        eks,
+        _NETWORK | _HOST | _PCIE,
+    ),
+    Tool(
+        "LBNL NHC",
+        "mej/nhc@9c4a38c0: nhc-genconf, csc_nvidia_smi.nhc, lbnl_hw.nhc, lbnl_fs.nhc; HealthCheckInterval of README",
+        300.0,
+        0.0,
+        False,
+        nhc,
+        _GPU_DETAIL | _PCIE | {"machine check", "link flaps", "bits damaged", "no RoCE address"},
+    ),
+    Tool(
+        "Azure NHC",
+        "Azure/azurehpc-health-checks@0e0a1ac2: conf/nd96isr_h100_v5.conf without active tests, customTests",
+        300.0,
+        0.0,
+        False,
+        azure,
+        _HOST | _PCIE | {"GPU too hot", "bits damaged", "no RoCE address"},
+    ),
+)

@@ -42,7 +42,7 @@ def fleet(judge: Judge, nodes: int, variants: int) -> Iterator[Node]:
     rng = random.Random(f"{judge.seed} fleet")
     kinds = list(KINDS)
     weights = [KINDS[kind].share for kind in kinds]
-    for number in range(nodes):
+    for _ in range(nodes):
         kind = rng.choices(kinds, weights)[0]
         drawn = []
         for event in can_have(kind):
