@@ -230,7 +230,7 @@ def test_spans_follow_each_other(judge: Judge) -> None:
 def test_the_page_keeps_what_stands_around_the_table() -> None:
     page = (REPOSITORY / "docs" / "benchmark.md").read_text()
     assert BEGIN in page and END in page
-    assert put_into(f"a\n{BEGIN}\nold\n{END}\nz", "new").splitlines() == ["a", BEGIN, "", "new", "", END, "z"]
+    assert put_into(f"a\n{BEGIN}\nold\n{END}\nz", "new\n").splitlines() == ["a", BEGIN, "", "new", "", END, "z"]
 
 
 def test_a_tool_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
