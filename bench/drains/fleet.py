@@ -72,7 +72,7 @@ def _cloud_guest(root: Path) -> Base:
     pci.files["/sys/class/dmi/id/product_name"] = "g6e.2xlarge\n"
     one = _pcie_board(0, "0000:30:00.0", "NVIDIA L40S", watts=350.0, links=0)
     _lay(root, pci, [one], "595.91.07")
-    return Base("cloud_guest_l40s", root, site="guest")
+    return Base("cloud_guest_l40s", root)
 
 
 def _bridged(root: Path) -> Base:

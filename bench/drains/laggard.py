@@ -11,8 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from support.judge import judge_host
-
 from drains.machine import Base, Laid, Machine
 from laggard import wire
 from laggard.model import Severity
@@ -172,9 +170,3 @@ def _history(machine: Machine, looks: Iterable[tuple[float, Mapping[str, Mapping
         boot_id = machine.documents()["proc/sys/kernel/random/boot_id"].strip()
     document = HistoryFile(boot_id, {name: tuple(snapshots) for name, snapshots in probes.items()})
     return {RECORDED_PATH.lstrip("/"): wire.encode(document).decode()} if probes else {}
-
-
-def whole_report(machine: Machine) -> Any:
-    """What the gate says of the machine without any history, for people who want to see it."""
-    with Laid(machine) as root:
-        return judge_host(Host(str(root)), choose_probes(find_profile(PROFILE), (), (), "bench"))

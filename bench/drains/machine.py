@@ -44,11 +44,10 @@ class Base:
     """A healthy node, laid out as a recorded machine in the folder `root`. `expected_gpus`: what its owner would write
     into a tool's configuration. `compute_ports` carry the jobs' traffic."""
 
-    def __init__(self, kind: str, root: Path, compute_ports: tuple[str, ...] = (), site: str = "bare metal") -> None:
+    def __init__(self, kind: str, root: Path, compute_ports: tuple[str, ...] = ()) -> None:
         self.kind = kind
         self.root = root
         self.compute_ports = compute_ports
-        self.site = site
         self.nvml: dict[str, Any] = json.loads((root / "laggard/nvml.json").read_text())
         self.facts: dict[str, Any] = json.loads((root / "laggard/facts.json").read_text())
         self.replies: dict[str, Any] = json.loads((root / "laggard/replies.json").read_text())
@@ -180,9 +179,9 @@ class Machine:
                 )  # fmt: skip
         return found
 
-    def lines(self, within: float = float("inf"), journal: bool = False) -> list[LogLine]:
-        """The log's lines of the last `within` seconds, oldest first; `journal`: also those from before the boot."""
-        kept = [line for line in self.log if line.age <= within and (journal or not line.earlier_boot)]
+    def lines(self, within: float = float("inf")) -> list[LogLine]:
+        """The lines of the kernel's buffer, of the last `within` seconds, oldest first."""
+        kept = [line for line in self.log if line.age <= within and not line.earlier_boot]
         return sorted(kept, key=lambda line: -line.age)
 
     def kmsg(self) -> str:

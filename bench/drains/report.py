@@ -12,7 +12,7 @@ from drains.events import HOUR
 from drains.faults import FAULTS, NOT_SIMULATED
 from drains.fleet import KINDS
 from drains.rules import TOOLS
-from drains.score import STICKY_HOURS, Catch, Fleet, outside, poisson_interval
+from drains.score import STICKY_HOURS, Catch, Fleet, outside, poisson_interval, share_interval
 from drains.states import NAMES, Answers, Judge, State
 
 BEGIN, END = "<!-- drains -->", "<!-- end of drains -->"
@@ -59,7 +59,7 @@ def _totals(fleet: Fleet, caught: Mapping[tuple[str, str], Catch], answers: Mapp
                 f"{100 * sum(one.hours for one in drains) / judged:.4f} %" if judged else "-",
                 f"{len(drains) / years:.3f} ({low / years:.3f} to {high / years:.3f})" if judged else "-",
                 f"{sum(fleet.nodes[kind] for kind in always)} of {sum(fleet.nodes.values())}",
-                f"{found} of {there}" + (f" ({found / there:.0%})" if there else ""),
+                _share(found, there),
                 f"{sum(one.caught for one in everything)} of {sum(one.all for one in everything)}",
                 _time(statistics.median(seconds)) if seconds else "-",
                 _time(seconds[min(len(seconds) - 1, int(0.9 * len(seconds)))]) if seconds else "-",
@@ -67,9 +67,14 @@ def _totals(fleet: Fleet, caught: Mapping[tuple[str, str], Catch], answers: Mapp
         )
     head = (
         "tool", "healthy node-hours taken", "false drains a node and year (95 %)", "nodes taken as they are",
-        "faults caught, in its scope", "of all faults", "to the drain, median", "nine of ten within",
+        "faults caught, in its scope (95 %)", "of all faults", "to the drain, median", "nine of ten within",
     )  # fmt: skip
     return _table(head, rows)
+
+
+def _share(found: int, there: int) -> str:
+    low, high = share_interval(found, there)
+    return f"{found} of {there} ({100 * low:.1f} to {100 * high:.1f} %)" if there else "-"
 
 
 def _by_event(fleet: Fleet) -> list[str]:

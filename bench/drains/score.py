@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from drains.events import HOUR, edges
@@ -83,10 +83,10 @@ class Fleet:
         return " and ".join(CLASSES[shown.event].name for shown in state[1])
 
 
-def _runs(year: Sequence[Span], critical: object) -> Iterable[list[Span]]:
+def _runs(year: Sequence[Span], critical: Callable[[Span], bool]) -> Iterable[list[Span]]:
     run: list[Span] = []
     for span in year:
-        if critical(span):  # type: ignore[operator]
+        if critical(span):
             run.append(span)
         elif run:
             yield run
@@ -132,15 +132,38 @@ def outside(name: str, tool: str) -> bool:
 def poisson_interval(count: int, confidence: float = 0.95) -> tuple[float, float]:
     """The exact interval of a Poisson mean (Garwood), by bisection."""
     alpha = (1 - confidence) / 2
-    low = 0.0 if count == 0 else _solve(lambda mean: 1 - _poisson_below(count - 1, mean), alpha, count)
-    return low, _solve(lambda mean: 1 - _poisson_below(count, mean), 1 - alpha, count)
+    most = count + 10 * math.sqrt(count + 1) + 10
+    low = 0.0 if count == 0 else _solve(lambda mean: 1 - _poisson_below(count - 1, mean), alpha, most)
+    return low, _solve(lambda mean: 1 - _poisson_below(count, mean), 1 - alpha, most)
 
 
-def _solve(rising: object, value: float, count: int) -> float:
-    low, high = 0.0, count + 10 * math.sqrt(count + 1) + 10
-    for _ in range(200):
+def share_interval(found: int, there: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a share (Clopper and Pearson), by bisection."""
+    alpha = (1 - confidence) / 2
+    low = 0.0 if found == 0 else _solve(lambda share: 1 - _binomial_below(found - 1, there, share), alpha, 1.0)
+    high = 1.0 if found == there else _solve(lambda share: 1 - _binomial_below(found, there, share), 1 - alpha, 1.0)
+    return low, high
+
+
+def _binomial_below(most: int, there: int, share: float) -> float:
+    """P(X <= most) of `there` trials."""
+    if not 0 < share < 1:
+        return 1.0 if share <= 0 or most >= there else 0.0
+    whole = math.lgamma(there + 1)
+    terms = [
+        whole - math.lgamma(number + 1) - math.lgamma(there - number + 1)
+        + number * math.log(share) + (there - number) * math.log1p(-share)
+        for number in range(most + 1)
+    ]  # fmt: skip
+    top = max(terms)
+    return min(1.0, math.exp(top) * sum(math.exp(term - top) for term in terms))
+
+
+def _solve(rising: Callable[[float], float], value: float, most: float) -> float:
+    low, high = 0.0, most
+    for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < value else (low, middle)  # type: ignore[operator]
+        low, high = (middle, high) if rising(middle) < value else (low, middle)
     return (low + high) / 2
 
 

@@ -16,7 +16,7 @@ from drains.laggard import Laggard
 from drains.machine import Laid, Machine
 from drains.report import BEGIN, END, put_into, wrongs
 from drains.rules import TOOLS, azure, eks, gpud, nhc, nvsentinel_all, nvsentinel_default
-from drains.score import Fleet, catches, outside, poisson_interval
+from drains.score import Fleet, catches, outside, poisson_interval, share_interval
 from drains.states import CLASSES, KINDS, NAMES, Answers, Judge, Shown, State, can_have
 from drains.stream import Instance, Node, spans
 from support.paths import REPOSITORY
@@ -207,6 +207,8 @@ def test_drains_and_catches_are_counted(judge: Judge) -> None:
 def test_the_interval_is_that_of_tables() -> None:
     """Garwood 1936; Ulm 1990: 0 events: 3.689; 10: 4.795 to 18.39."""
     assert poisson_interval(0) == (0.0, pytest.approx(3.689, abs=1e-3))
+    assert share_interval(8, 10) == (pytest.approx(0.4439, abs=1e-3), pytest.approx(0.9748, abs=1e-3))  # Clopper 1934
+    assert share_interval(10, 10) == (pytest.approx(0.6915, abs=1e-3), 1.0)
     assert poisson_interval(10) == (pytest.approx(4.795, abs=1e-3), pytest.approx(18.390, abs=1e-3))
 
 
