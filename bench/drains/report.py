@@ -120,7 +120,9 @@ def _by_fault(caught: Mapping[tuple[str, str], Catch]) -> list[str]:
 def _notes() -> str:
     missing = "; ".join(f"{what} ({count})" for what, count in NOT_SIMULATED.items())
     return (
-        f"Tools that keep a node out until somebody acts are taken to keep it for {STICKY_HOURS:.0f} hours. Faults of "
+        "The intervals are those of 95 %; that of the share of node-hours has the same width as the drains', relative to "
+        "it. The drains of the first table are those of nodes that the tool does not take as they are. Tools that keep a "
+        f"node out until somebody acts are taken to keep it for {STICKY_HOURS:.0f} hours. Faults of "
         f"the trace that are not here, since a passive check of the node does not see them: {missing}."
     )
 
@@ -165,7 +167,7 @@ def wrongs(judge: Judge, answers: Mapping[State, Answers], tool: str) -> list[st
         if not any(seen):
             scope = "no business of it" if outside(name, tool) else "missed"
             lines.append(f"MISSED  {kind}: {name}: {judge.variant(kind, event, variant).says} ({scope})")
-    return lines
+    return list(dict.fromkeys(lines))
 
 
 def _of(answers: Mapping[State, Answers], state: State, tool: str) -> frozenset[str]:
