@@ -120,10 +120,11 @@ def _by_fault(caught: Mapping[tuple[str, str], Catch]) -> list[str]:
 def _notes() -> str:
     missing = "; ".join(f"{what} ({count})" for what, count in NOT_SIMULATED.items())
     return (
-        "The intervals are those of 95 %; that of the share of node-hours has the same width as the drains', relative to "
-        "it. The drains of the first table are those of nodes that the tool does not take as they are. Tools that keep a "
-        f"node out until somebody acts are taken to keep it for {STICKY_HOURS:.0f} hours. Faults of "
-        f"the trace that are not here, since a passive check of the node does not see them: {missing}."
+        "The intervals are those of 95 %, of the draw alone: rates that are assumed have none. That of the share of "
+        "node-hours is as wide, relative to it, as that of the drains, which are those of nodes that the tool does not "
+        f"take as they are. Tools that keep a node out until somebody acts are taken to keep it for {STICKY_HOURS:.0f} "
+        "hours. Faults of the trace that are not here, since a passive check of the node does not see them: "
+        f"{missing}."
     )
 
 
