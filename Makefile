@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate bench-diagnose bench-engines demo-table others-suites gpu-check soak docs release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines demo-table others-suites gpu-check soak docs release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -81,6 +81,12 @@ bench-locate:
 bench-diagnose:
 	@scripts/setup
 	@$(BIN)/python bench/diagnose_quality.py $(ARGS)
+
+# How many healthy nodes are taken out of service, by laggard and by other tools' rules: docs/benchmark.md.
+# ARGS="--quick", "--seed N", "--list": each state of which laggard is wrong, "--sources".
+bench-drains:
+	@scripts/setup
+	@$(BIN)/python bench/false_drains.py $(ARGS)
 
 # Real trainings of many engines, each in thirteen cases, judged: docs/engines.md. The libraries are in .venv-engines. Goes
 # on where it was stopped. ARGS="--engine ddp --case sigkill", "--list", "--table".

@@ -1,0 +1,253 @@
+"""What one node shows at one moment: its kernel's log, NVML's readings, its files, its mounts. No rule of any tool is
+in here: events change it, and every tool reads the same values."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+RDMA: Final = "sys/class/infiniband"
+NET: Final = "sys/class/net"
+PCI: Final = "sys/bus/pci/devices"
+UPTIME: Final = 864000.0
+"""The seconds since boot of a node that was not rebooted lately."""
+
+
+class LogLine(NamedTuple):
+    """A line of the kernel's log. `age`: seconds ago. `earlier_boot`: it is in the journal and not in the kernel's
+    buffer. `dealt_with`: its error was put right since; a tool that acts on each line once did so then, and was
+    right."""
+
+    age: float
+    text: str
+    earlier_boot: bool = False
+    dealt_with: bool = False
+
+
+class Port(NamedTuple):
+    """An RDMA port as sysfs shows it."""
+
+    device: str
+    state: str
+    phys_state: str
+    gigabits: int
+    ethernet: bool
+    netdev: str
+
+
+class Base:
+    """A healthy node, laid out as a recorded machine in the folder `root`. `expected_gpus`: what its owner would write
+    into a tool's configuration. `compute_ports` carry the jobs' traffic."""
+
+    def __init__(self, kind: str, root: Path, compute_ports: tuple[str, ...] = ()) -> None:
+        self.kind = kind
+        self.root = root
+        self.compute_ports = compute_ports
+        self.nvml: dict[str, Any] = json.loads((root / "laggard/nvml.json").read_text())
+        self.facts: dict[str, Any] = json.loads((root / "laggard/facts.json").read_text())
+        self.replies: dict[str, Any] = json.loads((root / "laggard/replies.json").read_text())
+        self.expected_gpus = len(self.nvml["gpus"])
+        self.ports = tuple(sorted(os.listdir(root / RDMA))) if (root / RDMA).is_dir() else ()
+
+    def address_of(self, device: str) -> str:
+        """The PCI address of an RDMA device."""
+        return os.path.basename(os.path.realpath(self.root / RDMA / device / "device"))
+
+    @property
+    def has_switches(self) -> bool:
+        return any(gpu.get("fabric") for gpu in self.nvml["gpus"])
+
+
+class Machine:
+    """One node. Events change it; `age` in an event is the seconds since it began."""
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self.uptime = UPTIME
+        self.boot = 0
+        self.log: list[LogLine] = []
+        self.nvml = copy.deepcopy(base.nvml)
+        self.facts = copy.deepcopy(base.facts)
+        self.replies = copy.deepcopy(base.replies)
+        self.files: dict[str, str] = {}
+        self.removed: set[str] = set()
+        self.before: dict[str, str] = {}
+        """Counters that any tool saw at this value when it first looked, by path."""
+        self.unused: set[str] = set()
+        """Ports that were never up: nobody wrote them down as ports that should be."""
+        self.flaps: dict[str, int] = {}
+        """How often each port lost its link for half a minute and more in the last 12 hours: tools that watch all the
+        time know it."""
+        self.slowdown_seconds = 0.0
+        """For how much of the last ten minutes the hardware slowed a GPU down, for such tools."""
+        self.log.append(
+            LogLine(UPTIME - 14.9, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {self.driver}")
+        )
+
+    @property
+    def driver(self) -> str:
+        return str(self.nvml["driver_version"])
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        gpus: list[dict[str, Any]] = self.nvml["gpus"]
+        return gpus
+
+    def gpu(self, number: int) -> dict[str, Any]:
+        return self.gpus[number % len(self.gpus)]
+
+    def unlist(self, number: int) -> None:
+        """NVML lists one GPU less, and numbers the others anew."""
+        number %= len(self.gpus)
+        self.gpus.pop(number)
+        for index, one in enumerate(self.gpus):
+            one["index"] = index
+        for kind in ("p2p_read", "p2p_write"):
+            rows = [row for at, row in enumerate(self.nvml[kind]) if at != number]
+            self.nvml[kind] = [[value for at, value in enumerate(row) if at != number] for row in rows]
+
+    def bus(self, number: int) -> str:
+        """A GPU's address as the driver logs it: 0000:3b:00."""
+        return str(self.base.nvml["gpus"][number % self.base.expected_gpus]["bus_id"]).rpartition(".")[0]
+
+    def say(self, age: float, text: str, dealt_with: bool = False) -> None:
+        """Adds a line to the kernel's log. Lines from before the boot are in the journal alone."""
+        self.log.append(LogLine(age, text, age >= self.uptime, dealt_with))
+
+    def restart(self, age: float) -> None:
+        """The node was rebooted `age` seconds ago: the driver starts, and the kernel's buffer begins anew."""
+        self.uptime, self.boot = age, self.boot + 1
+        self.log = [line._replace(earlier_boot=True) for line in self.log]
+        self.say(max(age - 14.9, 0.5), f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {self.driver}")
+
+    def write(self, path: str, text: str) -> None:
+        self.files[path] = text + "\n"
+
+    def remove(self, path: str) -> None:
+        self.removed.add(path)
+
+    def read(self, path: str) -> str:
+        """A file of the node as it is now; empty where there is none."""
+        if any(path == gone or path.startswith(gone + "/") for gone in self.removed):
+            return ""
+        if path in self.files:
+            return self.files[path].strip()
+        place = self.base.root / path
+        return place.read_text().strip() if place.is_file() else ""
+
+    def add(self, path: str, count: int) -> None:
+        """Raises a counter in a file."""
+        self.write(path, str(int(self.read(path) or 0) + count))
+
+    def write_old(self, path: str, text: str) -> None:
+        """A counter that stands at this value since long."""
+        self.write(path, text)
+        self.before[path] = text
+
+    def set_port(self, device: str, state: str, phys: str, rate: str = "") -> None:
+        folder = f"{RDMA}/{device}/ports/1"
+        self.write(f"{folder}/state", state)
+        self.write(f"{folder}/phys_state", phys)
+        if rate:
+            self.write(f"{folder}/rate", rate)
+        netdev = self.netdev(device)
+        if netdev and not state.endswith("INIT"):
+            up = state.endswith("ACTIVE")
+            self.write(f"{NET}/{netdev}/operstate", "up" if up else "down")
+            self.write(f"{NET}/{netdev}/carrier", "1" if up else "0")
+
+    def netdev(self, device: str) -> str:
+        folder = self.base.root / RDMA / device / "device/net"
+        return next(iter(sorted(os.listdir(folder))), "") if folder.is_dir() else ""
+
+    def ports(self) -> list[Port]:
+        found = []
+        for device in self.base.ports:
+            folder = f"{RDMA}/{device}/ports/1"
+            state = self.read(f"{folder}/state")
+            if state and f"{RDMA}/{device}" not in self.removed:
+                rate = (self.read(f"{folder}/rate").split() or ["0"])[0]
+                ethernet = self.read(f"{folder}/link_layer") == "Ethernet"
+                found.append(
+                    Port(device, state.partition(": ")[2], self.read(f"{folder}/phys_state").partition(": ")[2],
+                         int(float(rate)), ethernet, self.netdev(device))
+                )  # fmt: skip
+        return found
+
+    def lines(self, within: float = float("inf")) -> list[LogLine]:
+        """The lines of the kernel's buffer, of the last `within` seconds, oldest first."""
+        kept = [line for line in self.log if line.age <= within and not line.earlier_boot]
+        return sorted(kept, key=lambda line: -line.age)
+
+    def kmsg(self) -> str:
+        """The kernel's buffer, in the form of /dev/kmsg."""
+        return "".join(
+            f"4,{number},{max(0, round((self.uptime - line.age) * 1e6))},-;{line.text}\n"
+            for number, line in enumerate(self.lines(within=self.uptime))
+        )
+
+    def documents(self) -> dict[str, str]:
+        """All files that differ from the base's, by path without a leading slash."""
+        changed = {"laggard/kmsg": self.kmsg()}
+        for path, value, before in (
+            ("laggard/nvml.json", self.nvml, self.base.nvml),
+            ("laggard/facts.json", self.facts, self.base.facts),
+            ("laggard/replies.json", self.replies, self.base.replies),
+        ):
+            if value != before:
+                changed[path] = json.dumps(value)
+        if self.uptime != UPTIME:
+            changed["proc/uptime"] = f"{self.uptime:.2f} {self.uptime:.2f}\n"
+        if self.boot:
+            changed["proc/sys/kernel/random/boot_id"] = f"{self.boot:08x}-6d6b-4f0e-9c55-0c6f2f1f7a10\n"
+        return {**changed, **self.files}
+
+
+class Laid:
+    """The changes of a machine, laid over its base's folder while the block lasts."""
+
+    def __init__(self, machine: Machine, more: dict[str, str] | None = None) -> None:
+        self._root = machine.base.root
+        self._documents = {**machine.documents(), **(more or {})}
+        self._removed = sorted(machine.removed)
+        self._undo: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Path:
+        for number, path in enumerate(self._removed):
+            place, aside = self._root / path, self._root.parent / f".aside-{self._root.name}-{number}"
+            if os.path.lexists(place):
+                os.rename(place, aside)
+                self._undo.append(lambda place=place, aside=aside: os.rename(aside, place))  # type: ignore[misc]
+        for path, text in self._documents.items():
+            self._write(self._root / path, text)
+        return self._root
+
+    def _write(self, place: Path, text: str) -> None:
+        made = [folder for folder in (*reversed(place.parents),) if not folder.exists()]
+        if any(os.path.lexists(folder) for folder in made):  # a dangling link: the device was taken away
+            return
+        before = place.read_bytes() if place.is_file() else None
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        if before is not None:
+            self._undo.append(lambda: place.write_bytes(before))
+        elif made:
+            self._undo.append(lambda: shutil.rmtree(made[0]))
+        else:
+            self._undo.append(place.unlink)
+
+    def __exit__(self, *_: object) -> None:
+        for undo in reversed(self._undo):
+            undo()
+
+    def changed(self) -> Iterable[str]:
+        return (*self._documents, *self._removed)
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        return tuple(self._removed)

@@ -1,0 +1,176 @@
+"""What the answers cost: healthy nodes taken out, and for how long; faults that were caught, and when."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from drains.events import HOUR, edges
+from drains.states import CLASSES, HOLD, NAMES, OUTSIDE, POLL, STICKY, Answers, Judge, Shown, State
+from drains.stream import Node, Span, spans
+
+STICKY_HOURS: Final = 4.0
+"""How long a healthy node stays out where the tool keeps it out until it was reset, rebooted, replaced or returned by
+hand: assumed, as it depends on the site. The number of drains does not depend on it."""
+
+
+class Drain(NamedTuple):
+    """A healthy node that was taken out. `why`: the tool's reason; `state`: what it was in."""
+
+    tool: str
+    event: str
+    why: str
+    state: State
+    hours: float
+
+
+class Fleet:
+    """Adds up the years of nodes."""
+
+    def __init__(self, judge: Judge, answers: Mapping[State, Answers]) -> None:
+        self.judge = judge
+        self._answers = answers
+        self._rng = random.Random(f"{judge.seed} polls")
+        self.nodes: Counter[str] = Counter()
+        self.healthy_hours: defaultdict[str, float] = defaultdict(float)
+        self.fault_hours = 0.0
+        self.drains: list[Drain] = []
+        self.events: Counter[str] = Counter()
+
+    def reasons(self, state: State, tool: str) -> frozenset[str]:
+        """What the tool says of the state beyond what it says of such a node without any event. A state that was not
+        judged as a whole says what its events say apart."""
+        kind, events = state
+        base = self._answers[kind, ()][tool]
+        if state in self._answers:
+            return self._answers[state][tool] - base
+        apart = [self._answers[kind, (shown,)][tool] for shown in events]
+        return frozenset().union(*apart) - base
+
+    def add(self, node: Node) -> None:
+        self.nodes[node.kind] += 1
+        self.events.update(CLASSES[one.event].name for one in node.instances)
+        year = spans(self.judge, node)
+        for span in year:
+            hours = (span.end - span.begin) / HOUR
+            if span.fault:
+                self.fault_hours += hours
+            else:
+                self.healthy_hours[node.kind] += hours
+        for tool in NAMES:
+            self._false_drains(tool, year)
+
+    def _false_drains(self, tool: str, year: Sequence[Span]) -> None:
+        out_until = 0.0
+        for run in _runs(year, lambda span: not span.fault and not span.free and bool(self.reasons(span.state, tool))):
+            begin, end = run[0].begin, run[-1].end
+            chance = min(max((end - begin - HOLD[tool]) / POLL[tool], 0.0), 1.0)
+            if self._rng.random() >= chance or begin < out_until:
+                continue
+            seen = begin + HOLD[tool]
+            out_until = seen + STICKY_HOURS * HOUR if tool in STICKY else end
+            first = run[0].state
+            why = sorted(self.reasons(first, tool))
+            self.drains.append(Drain(tool, self._blame(tool, first), why[0], first, (out_until - seen) / HOUR))
+
+    def _blame(self, tool: str, state: State) -> str:
+        for shown in state[1]:
+            if self._answers[state[0], (shown,)][tool] - self._answers[state[0], ()][tool]:
+                return CLASSES[shown.event].name
+        return " and ".join(CLASSES[shown.event].name for shown in state[1])
+
+
+def _runs(year: Sequence[Span], critical: Callable[[Span], bool]) -> Iterable[list[Span]]:
+    run: list[Span] = []
+    for span in year:
+        if critical(span):
+            run.append(span)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+class Catch(NamedTuple):
+    """How a tool did on a class of faults: variants that it caught of those there are, and the seconds until then."""
+
+    caught: int
+    all: int
+    seconds: tuple[float, ...]
+
+
+def catches(judge: Judge, answers: Mapping[State, Answers], nodes: Iterable[Node]) -> dict[tuple[str, str], Catch]:
+    """By class of fault and tool, over all faults of the fleet."""
+    count: Counter[tuple[str, int, int]] = Counter(
+        (node.kind, one.event, one.variant) for node in nodes for one in node.instances if CLASSES[one.event].fault
+    )
+    found: dict[tuple[str, str], Catch] = {}
+    for (kind, event, variant), times in count.items():
+        bounds = edges(judge.variant(kind, event, variant))
+        for tool in NAMES:
+            base = answers[kind, ()][tool]
+            begins = [
+                begin
+                for number, begin in enumerate(bounds[:-1])
+                if answers[kind, (Shown(event, variant, number),)][tool] - base
+            ]
+            key = (CLASSES[event].name, tool)
+            before = found.get(key, Catch(0, 0, ()))
+            seconds = (begins[0] + POLL[tool] / 2 + HOLD[tool],) * times if begins else ()
+            found[key] = Catch(before.caught + (times if begins else 0), before.all + times, before.seconds + seconds)
+    return found
+
+
+def outside(name: str, tool: str) -> bool:
+    return name in OUTSIDE[tool]
+
+
+def poisson_interval(count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a Poisson mean (Garwood), by bisection."""
+    alpha = (1 - confidence) / 2
+    most = count + 10 * math.sqrt(count + 1) + 10
+    low = 0.0 if count == 0 else _solve(lambda mean: 1 - _poisson_below(count - 1, mean), alpha, most)
+    return low, _solve(lambda mean: 1 - _poisson_below(count, mean), 1 - alpha, most)
+
+
+def share_interval(found: int, there: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a share (Clopper and Pearson), by bisection."""
+    alpha = (1 - confidence) / 2
+    low = 0.0 if found == 0 else _solve(lambda share: 1 - _binomial_below(found - 1, there, share), alpha, 1.0)
+    high = 1.0 if found == there else _solve(lambda share: 1 - _binomial_below(found, there, share), 1 - alpha, 1.0)
+    return low, high
+
+
+def _binomial_below(most: int, there: int, share: float) -> float:
+    """P(X <= most) of `there` trials."""
+    if not 0 < share < 1:
+        return 1.0 if share <= 0 or most >= there else 0.0
+    whole = math.lgamma(there + 1)
+    terms = [
+        whole - math.lgamma(number + 1) - math.lgamma(there - number + 1)
+        + number * math.log(share) + (there - number) * math.log1p(-share)
+        for number in range(most + 1)
+    ]  # fmt: skip
+    top = max(terms)
+    return min(1.0, math.exp(top) * sum(math.exp(term - top) for term in terms))
+
+
+def _solve(rising: Callable[[float], float], value: float, most: float) -> float:
+    low, high = 0.0, most
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < value else (low, middle)
+    return (low + high) / 2
+
+
+def _poisson_below(count: int, mean: float) -> float:
+    """P(X <= count)."""
+    if mean <= 0:
+        return 1.0
+    terms = [number * math.log(mean) - mean - math.lgamma(number + 1) for number in range(count + 1)]
+    top = max(terms)
+    return min(1.0, math.exp(top) * sum(math.exp(term - top) for term in terms))

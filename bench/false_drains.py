@@ -1,0 +1,116 @@
+"""Measures false drains: how many healthy nodes are taken out of service, and how many faults are caught, by laggard
+and by the published rules of other tools, over ten million simulated node-hours.
+
+    make bench-drains                              the whole benchmark
+    make bench-drains ARGS=--quick                 a part of it, some minutes
+    make bench-drains ARGS="--seed 12345"          nodes, events and combinations that nobody has seen
+    make bench-drains ARGS="--list"                each state of which laggard is wrong; --list NAME: another tool
+    make bench-drains ARGS="--sources"             where each event, rate and rule comes from
+
+docs/benchmark.md says what is simulated, and how it is scored."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.append(str(REPOSITORY / "tests"))
+
+from drains.report import document, put_into, sources, wrongs  # noqa: E402
+from drains.score import Fleet, catches  # noqa: E402
+from drains.states import CLASSES, KINDS, NAMES, Answers, Judge, Shown, State, answer_all, can_have, memory_folder  # noqa: E402
+from drains.stream import Node, fleet, spans  # noqa: E402
+
+DEVELOPMENT_SEED = 20261126
+WHOLE, QUICK = (1200, 4, 1500), (60, 1, 60)  # nodes, variants of each class and kind, states of several events
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seed", type=int, default=DEVELOPMENT_SEED, help="another one gives other nodes and events")
+    made.add_argument("--quick", action="store_true")
+    made.add_argument(
+        "--size", metavar="NODES,VARIANTS,TOGETHER", help="node-years, variants, states of several events"
+    )
+    made.add_argument("--list", nargs="?", const="laggard", metavar="TOOL", help="print what this tool got wrong")
+    made.add_argument("--sources", action="store_true", help="print where events, rates and rules come from, and end")
+    made.add_argument("--processes", type=int, default=2)
+    made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-drains", help="where the results go")
+    made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
+    return made
+
+
+def apart(judge: Judge, kind: str, variants: int) -> list[State]:
+    """Each variant of each event that this kind of node can have, at each of its ages, and the node without any."""
+    events = [
+        (kind, (Shown(event, variant, span),))
+        for event in can_have(kind)
+        for variant in range(variants)
+        for span in range(judge.spans_of(kind, event, variant))
+    ]
+    return [(kind, ()), *events]
+
+
+def together(judge: Judge, nodes: Sequence[Node], most: int) -> list[State]:
+    """States of several events at once, each drawn by how long the fleet is in it."""
+    hours: Counter[State] = Counter()
+    for node in nodes:
+        for span in spans(judge, node):
+            if len(span.state[1]) > 1 and not span.fault:
+                hours[span.state] += round(span.end - span.begin)
+    rng = random.Random(f"{judge.seed} together")
+    weighted = sorted(hours, key=lambda state: rng.random() ** (1 / max(hours[state], 1)), reverse=True)
+    return weighted[:most]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    flags = parser().parse_args(arguments)
+    if flags.sources:
+        print("\n".join(sources()))
+        return 0
+    if flags.list and flags.list not in NAMES:
+        print(f"no tool {flags.list!r}: the tools are {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    size = tuple(map(int, flags.size.split(","))) if flags.size else QUICK if flags.quick else WHOLE
+    count, variants, most = size
+    folder = memory_folder()
+    try:
+        judge = Judge(flags.seed, folder)
+        nodes = list(fleet(judge, count, variants))
+        states = [state for kind in KINDS for state in apart(judge, kind, variants)] + together(judge, nodes, most)
+        print(f"{len(states)} states to judge", file=sys.stderr)
+        answers: dict[State, Answers] = answer_all(flags.seed, states, flags.processes)
+        year = Fleet(judge, answers)
+        for node in nodes:
+            year.add(node)
+        caught = catches(judge, answers, nodes)
+        hours = sum(year.healthy_hours.values()) + year.fault_hours
+        again = f"--seed {flags.seed} --size {','.join(map(str, size))}"
+        made = (
+            f"{hours / 1e6:.2f} million node-hours of {count} nodes, {sum(year.events.values())} events of "
+            f'{len(CLASSES)} classes, {len(states)} distinct states, by `make bench-drains ARGS="{again}"`.'
+        )
+        report = document(year, caught, answers, made)
+        listed = "\n".join(wrongs(judge, answers, flags.list or "laggard"))
+    finally:
+        shutil.rmtree(folder)
+    print(report)
+    if flags.list:
+        print(listed)
+    flags.out.mkdir(parents=True, exist_ok=True)
+    (flags.out / "report.md").write_text(report)
+    (flags.out / "wrong.txt").write_text(listed + "\n")
+    if flags.write:
+        page = REPOSITORY / "docs" / "benchmark.md"
+        page.write_text(put_into(page.read_text(), report))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
