@@ -7,7 +7,7 @@ group=/run/lab/cg/kubepods/burstable/pod7c3f9d52-71f6-4e0e-9a27-6d2f5b8f1c11; mk
 export LEAK_RANK=1 GLOO_SOCKET_IFNAME=lo
 (echo $BASHPID > $group/tasks; exec ip netns exec n3 unshare --uts sh -c 'hostname n3; exec "$@"' sh torchrun --nproc-per-node 4 \
     --master-port 29500 train_accelerate.py) > $out/pod.log 2>&1
-split_lines n3; mv $out/kernel.n3 $out/journal-k.n3.txt; rm $out/kernel.$SW
+split_lines n3; mv $out/kernel.n3 $out/dmesg.n3.txt; rm $out/kernel.$SW
 cat $group/tasks | xargs -r kill -KILL; sleep 3; rmdir $group ${group%/*} ${group%/*/*}
 core_files; checkpoint 2000; nvidia_smi n3
 echo "pod trainer-0 on n3; kubectl logs is pod.log" > $out/README
