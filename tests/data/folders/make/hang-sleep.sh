@@ -1,6 +1,6 @@
 # A rank waits for ever for a data shard's lock, the others for it in all_reduce. One host, mp.spawn, stacks by py-spy.
 KERNEL_TIME=iso; . "$(dirname "$0")/lab.sh"
-old_job train-2026-11-24.log segfault 0
+old_job train-2026-11-24.log invalid_pointer 0
 said_by_hand n1 1200 'usb 2-1: USB disconnect, device number 3'
 hosts n1
 export LOG_HEAD=loguru TIMEOUT_S=3600 GLOO_SOCKET_IFNAME=lo

@@ -36,8 +36,12 @@ hostname $SW; ip link set lo up
 trap 'jobs -p | xargs -r kill -KILL 2>/dev/null; for n in n0 n1 n2 n3; do ip netns pids $n 2>/dev/null | xargs -r kill -KILL; done' EXIT
 
 kernel() { if [ "${KERNEL_TIME:-iso}" = raw ]; then dmesg; else dmesg --time-format ${KERNEL_TIME:-iso}; fi | sed 's/6\.18\.44-[a-z0-9-]*/6.18.44/' ; }   # what the kernel has said until now
-mark=$(kernel | wc -l)
-new_lines() { kernel | tail -n +$((mark + 1)) | grep -v 'laggard[0-9]\|lg-' | grep -Ev "${KERNEL_DROP:-^$}" | grep -E "${KERNEL_KEEP:-.}"; mark=$(kernel | wc -l); }   # since the last call
+last_time() { dmesg | tail -n 1 | awk -F '[][]' '{ print $2 }'; }   # in seconds since the boot; old lines leave the ring
+mark=$(last_time)
+new_lines() {   # what the kernel has said since the last call
+    count=$(dmesg | awk -F '[][]' -v mark=$mark '$2 + 0 > mark { n++ } END { print n + 0 }'); mark=$(last_time)
+    kernel | tail -n $count | grep -v 'laggard[0-9]\|lg-' | grep -Ev "${KERNEL_DROP:-^$}" | grep -E "${KERNEL_KEEP:-.}"
+}
 host_log() { cat >> "$out/kernel.$1"; }
 
 boot_lines() { kernel | grep -E 'BIOS-e820|NX \(|NUMA|APIC: |EXT4' | host_log $1; }   # the first lines of a host's log

@@ -1,6 +1,6 @@
 # A firewall's rule on one host drops all TCP of the job from the middle on. Four hosts, one log with the hosts' names in front.
 KERNEL_TIME=raw; . "$(dirname "$0")/lab.sh"
-old_job n1-train-1124.log segfault 1
+old_job n1-train-1124.log invalid_pointer 1
 said_by_hand n3 200 'EXT4-fs (nvme1n1p1): mounted filesystem with ordered data mode. Quota mode: none.'
 hosts n0 n1 n2 n3
 export TIMEOUT_S=40 LOG_HEAD=plain TORCH_DISTRIBUTED_DEBUG=DETAIL
