@@ -12,6 +12,6 @@ processes n1 > $out/ps.txt; on n1 free -h > $out/free.txt
 kill -TERM $job; sleep 5
 split_lines n1; mv $out/kernel.n1 $out/dmesg.n1.txt; rm $out/kernel.$SW
 core_files; checkpoint 1200
-echo "No output for a quarter of an hour, so I took py-spy of all four and then ended the job.
+echo "No more output, so I took py-spy of all four and then ended the job.
 train-2026-11-24.log is the run of Tuesday." > $out/README.txt
 keep hang-sleep
