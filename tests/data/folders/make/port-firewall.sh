@@ -3,7 +3,7 @@ KERNEL_TIME=raw; . "$(dirname "$0")/lab.sh"
 old_job n1-train-1124.log invalid_pointer 1
 said_by_hand n3 200 'EXT4-fs (nvme1n1p1): mounted filesystem with ordered data mode. Quota mode: none.'
 hosts n0 n1 n2 n3
-export TIMEOUT_S=40 LOG_HEAD=plain TORCH_DISTRIBUTED_DEBUG=DETAIL
+export TIMEOUT_S=40 LOG_HEAD=plain TORCH_DISTRIBUTED_DEBUG=INFO
 mkdir -p /run/lab/parts
 four_torchruns /run/lab/parts/n%s train_ddp.py
 for i in 0 1 2 3; do tail -n +1 --pid $$ -s 0.2 -F /run/lab/parts/n$i 2>/dev/null | sed -u "s/^/n$i: /" >> $out/all-hosts.log & done
