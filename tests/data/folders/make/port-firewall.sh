@@ -10,7 +10,7 @@ for i in 0 1 2 3; do tail -n +1 --pid $$ -s 0.2 -F /run/lab/parts/n$i 2>/dev/nul
 until_said 'step 5' /run/lab/parts/n0; pastes before n0 n1 n2 n3
 until_said 'step 20' /run/lab/parts/n0
 on n3 nft 'table inet filter { chain input { type filter hook input priority 0; policy accept; ip saddr 10.77.0.0/24 tcp dport != 22 counter drop; }; }'
-sleep 20; for n in n0 n1 n2 n3; do { echo "root@$n:~# ss -tnoi"; on $n ss -tno; } > $out/ss.$n.txt; done
+sleep 20; for n in n0 n1 n2 n3; do { echo "root@$n:~# ss -tno"; on $n ss -tno; } > $out/ss.$n.txt; done
 until_said 'ChildFailedError' /run/lab/parts/n0; sleep 15
 for n in n0 n1 n2 n3; do { echo "root@$n:~# nft list ruleset"; on $n nft list ruleset; } > $out/nft.$n.txt; done
 pastes after n0 n1 n2 n3
