@@ -3,19 +3,19 @@ missing, old or not known, the gate has to look itself. Pure.
 
 Yes means that `laggard healthcheck --profile prolog` would pass the job: each of its probes ran here within
 `agent_seconds`, with its thresholds, and none has a critical finding on what the job gets. Where the gate is stricter
-than the agent (prober/stricter.py) a warning counts, too: the agent is in no job, and cannot tell whose a process is.
+than the agent (prober/stricter.py) a warning that the agent has not counts, too: the agent is in no job, and cannot
+tell whose a process is.
 What is unknown rejects no job, and so does not keep the agent from a yes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import NamedTuple
 
 from laggard.agent.gate.question import Answer, Question
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
-from laggard.model import Report, Severity
+from laggard.model import Finding, Report, Severity
 from laggard.probes.runner.job_gpus import is_only_on, other_gpus
 from laggard.probes.runner.report import places_are_complete
 
@@ -65,9 +65,9 @@ def _judge(question: Question, own: Own, latest: ProbeRound) -> Answer | None:
     if not (places_are_complete(report) and places_are_complete(variants)):
         return _look("incomplete")
     others = other_gpus(report, question.gpus)
-    if _has(report, {Severity.CRITICAL}, others):
+    if any(it.severity is Severity.CRITICAL and not is_only_on(others, it) for it in report.findings):
         return _look("critical")
-    if _has(variants, {Severity.CRITICAL, Severity.WARNING}, others):
+    if any(_is_more(it, report) and not is_only_on(others, it) for it in variants.findings):
         return _look("stricter", VARIANTS)
     return None
 
@@ -76,8 +76,12 @@ def _names(report: Report) -> frozenset[str]:
     return frozenset(result.name for result in report.probes)
 
 
-def _has(report: Report, severities: Collection[Severity], others: Collection[str]) -> bool:
-    return any(it.severity in severities and not is_only_on(others, it) for it in report.findings)
+def _is_more(finding: Finding, report: Report) -> bool:
+    """Whether a variant's finding says more than the agent's own probe does, and so may reject a job."""
+    if finding.severity is Severity.CRITICAL:
+        return True
+    told = {(it.code, it.device, it.severity) for it in report.findings}
+    return finding.severity is Severity.WARNING and (finding.code, finding.device, finding.severity) not in told
 
 
 def _look(reason: str, cure: str = "") -> Answer:

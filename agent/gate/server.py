@@ -85,8 +85,8 @@ class GateServer:
                 time.sleep(_PAUSE_SECONDS)
         for prolog in tuple(self._prologs):
             self._end(prolog)
-        self._listener.close()
-        self._selector.close()
+        for each in (self._listener, self._woken, self._wake, self._selector):
+            each.close()
 
     def _accept(self) -> None:
         try:
