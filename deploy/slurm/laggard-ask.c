@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 enum { PASSES = 0, LOOK = 1, NO_ANSWER = 2, WRONG_USAGE = 64 };
-enum { MAX_ANSWER = 128, MAX_TEXT = 900, RETRY_MS = 5, MAX_SECONDS = 86400 };
+enum { MAX_QUESTION = 500, MAX_ANSWER = 128, MAX_TEXT = 900, RETRY_MS = 5, MAX_SECONDS = 86400 };
 
 static int no_answer(const char *why, const char *what)
 {
@@ -146,12 +146,12 @@ static int connect_until(int socket, const char *path, long long until)
     return 1;
 }
 
-/* Reads one line into `line`, without its end. Returns what is wrong. Bytes behind the line stay for the next. */
+/* Reads one line into `line`, without its end. Returns what is wrong. */
 static const char *read_line(int socket, char *line, long long until)
 {
     int length = 0;
     while (length < MAX_ANSWER) {
-        ssize_t got;
+        ssize_t got; /* one byte at a time: what comes behind the line is the next one's */
         if (!is_ready(socket, POLLIN, until))
             return " does not answer in time";
         got = recv(socket, line + length, 1, 0);
@@ -163,6 +163,8 @@ static const char *read_line(int socket, char *line, long long until)
             line[length] = 0;
             return NULL;
         }
+        if (line[length] < ' ' || line[length] > '~')
+            break;
         length++;
     }
     return " answers something else";
@@ -214,7 +216,8 @@ static int talk(int socket, const char *path, uid_t owner, const char *question,
     socklen_t size = sizeof peer;
     char line[MAX_ANSWER + 1];
     const char *wrong;
-    size_t length = strlen(question);
+    char text[MAX_QUESTION];
+    int length = snprintf(text, sizeof text, "%s\n", question);
     long age;
     if (!connect_until(socket, path, until))
         return no_answer(strerror(errno), "");
@@ -222,7 +225,7 @@ static int talk(int socket, const char *path, uid_t owner, const char *question,
         return no_answer(strerror(errno), "");
     if (!is_trusted(peer.uid) && peer.uid != owner)
         return no_answer(": another user listens there", path);
-    if (send(socket, question, length, MSG_NOSIGNAL) != (ssize_t)length || send(socket, "\n", 1, MSG_NOSIGNAL) != 1)
+    if (send(socket, text, (size_t)length, MSG_NOSIGNAL) != length)
         return no_answer(" took no question", path);
     wrong = read_line(socket, line, until);
     if (!wrong && !strcmp(line, "WAIT"))
@@ -240,7 +243,7 @@ static int ask(char **words)
     uid_t owner = 0;
     const char *wrong = check_place(words[0], &owner);
     int connection, status;
-    if (first < 0 || most < 0 || strlen(words[3]) > 500)
+    if (first < 0 || most < 0 || strlen(words[3]) + 2 > MAX_QUESTION)
         return WRONG_USAGE;
     if (wrong)
         return no_answer(wrong, words[0]);
