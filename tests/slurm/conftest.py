@@ -83,6 +83,8 @@ SCONTROL={scontrol}
 FLAGS=(--host-root {folder}/machines/$SLURMD_NODENAME $(<{folder}/settings/flags))
 GATE_SECONDS=$(<{folder}/settings/seconds)
 CHECKED={folder}/settings/checked
+RUN={folder}/run-$SLURMD_NODENAME
+[ -e {folder}/settings/asks ] && FLAGS=()
 """
 
 LAGGARD = """#!/bin/bash
@@ -201,6 +203,7 @@ class Cluster:
         """Makes all nodes healthy and idle, and the gate as shipped, but without the cap."""
         (self.folder / "settings/disabled").unlink(missing_ok=True)
         (self.folder / "settings/healthcheck").unlink(missing_ok=True)
+        (self.folder / "settings/asks").unlink(missing_ok=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
         self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60", checked="checked")
         self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
