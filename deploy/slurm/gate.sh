@@ -19,7 +19,7 @@ LIMIT=GATE_SECONDS
 CHECKED=/run/laggard/gate-checked
 FLAGS=()
 QUICK=on
-ASK=${0%/*}/laggard-ask
+ASK=
 CURL=/usr/bin/curl
 STAT=/usr/bin/stat
 FLOCK=/usr/bin/flock
@@ -31,6 +31,12 @@ ASK_MOST_SECONDS=5 # and never more than a third of GATE_SECONDS
 TICKET_TICKS=360000 # an hour, in hundredths of a second: how long a ticket counts
 SHARED_TICKS=500   # how long before a prolog a check may have begun that passed another one
 
+find_ask() { # The program laggard-ask: beside the scripts, or where the Debian package has it.
+    [ -n "$ASK" ] && return
+    ASK=${0%/*}/laggard-ask
+    [ -x "$ASK" ] || ASK=${LAGGARD%/*}/laggard-ask
+}
+
 gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node is to be rejected, else 0.
     [ -e "$DISABLED" ] && [ "$1" != periodic ] && return 0 # the health check goes on, and only logs that it is off
     local arrived checks=0 lock='' now=0 reject=0 said='' shared='' ticket='' ticks=0 until words
@@ -38,6 +44,7 @@ gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node i
         echo "laggard: $LIMIT takes a whole number of seconds, not $GATE_SECONDS: 15 is taken" >&2
         GATE_SECONDS=15
     fi
+    find_ask
     read_uptime
     arrived=$ticks
     until=$((now + GATE_SECONDS))
@@ -103,7 +110,7 @@ agent_passes() { # profile, flags... Returns 0 where the job may start. Else lag
     [ "$1" = prolog ] && [ "$QUICK" = on ] && is_ours "$RUN" || return 1
     # Each of these asks for more than the agent's report has. Without a collector the gate complains, each time.
     case " ${*:2} " in *" --active "*) return 1 ;; esac
-    [[ ${FLAGS[*]} =~ ^(\ ?(--verbose|--slurm-node[=\ ][A-Za-z0-9._-]+))*$ ]] || return 1
+    knows_flags || return 1
     [[ $MODE = report-only || ($MODE = enforce && -n $COLLECTOR) ]] || return 1
     [[ -z $SLURM_JOB_GPUS || $SLURM_JOB_GPUS =~ ^[0-9,-]{1,128}$ ]] || return 1
     # What may be asked, the last whole check has written down; it does so again where its ticket no longer counts.
@@ -124,6 +131,10 @@ agent_passes() { # profile, flags... Returns 0 where the job may start. Else lag
     ticket='' # nothing runs that could write one
 }
 
+knows_flags() { # Whether FLAGS change nothing about the answer.
+    [[ ${FLAGS[*]} =~ ^(\ ?(--verbose|--slurm-node[=\ ][A-Za-z0-9._-]+))*$ ]]
+}
+
 curl_passes() { # question, without its last word. The agent answers curl at once, and runs nothing for it.
     local above answer folder rest socket
     [ -x "$CURL" ] && [ -x "$STAT" ] || return 1
@@ -138,6 +149,26 @@ curl_passes() { # question, without its last word. The agent answers curl at onc
     ) || return 1
     [[ $answer =~ ^PASS\ ([0-9]{1,5})$ ]] || return 1
     echo "laggard: nothing critical (the agent, ${BASH_REMATCH[1]} s ago); gate: pass, nothing critical" >&2
+}
+
+tell_how_asked() { # For check.sh: whether a prolog can ask the agent, or why each of them starts Python.
+    local socket=$RUN/agent/gate.sock why=''
+    find_ask
+    if [ "$QUICK" != on ]; then
+        why="QUICK of gate.conf is $QUICK"
+    elif ! knows_flags; then
+        why="FLAGS of gate.conf ask for more than the agent reports"
+    elif ! is_ours "$RUN"; then
+        why="there is no $RUN of this user's: install deploy/systemd/tmpfiles.d/laggard.conf"
+    elif [ ! -S "$socket" ]; then
+        why="no agent listens at $socket: is it up, and of this version?"
+    elif [ -x "$ASK" ]; then
+        why=$("$ASK" ask "$socket" "$ASK_SECONDS" "$ASK_SECONDS" "is anybody there" 2>&1) # who answers has no such question
+        why=${why#laggard: the agent was not asked: }
+    elif [ ! -x "$CURL" ] || [ ! -x "$STAT" ]; then
+        why="there is neither $ASK nor $CURL: cc -O2 -o $ASK deploy/slurm/laggard-ask.c"
+    fi
+    echo "gate: ${why:+each prolog starts Python: }${why:-prologs ask the agent}"
 }
 
 # --- Many at once: one runs laggard, the others take over what it said.
