@@ -39,7 +39,7 @@ find_ask() { # The program laggard-ask: beside the scripts, or where the Debian 
 
 gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node is to be rejected, else 0.
     [ -e "$DISABLED" ] && [ "$1" != periodic ] && return 0 # the health check goes on, and only logs that it is off
-    local arrived checks=0 lock='' now=0 reject=0 said='' shared='' ticket='' ticks=0 until words
+    local arrived checks=0 lock='' most now=0 reject=0 said='' shared='' ticket='' ticks=0 until words
     if ! [[ $GATE_SECONDS =~ ^[1-9][0-9]{0,4}$ ]]; then # bash's own error would be status 1, which drains the node
         echo "laggard: $LIMIT takes a whole number of seconds, not $GATE_SECONDS: 15 is taken" >&2
         GATE_SECONDS=15
@@ -99,6 +99,7 @@ run_laggard() { # Runs it within the time that is left, and sets `reject` and `s
     fi
     ((checks && now < until)) && echo checked >"$CHECKED"
     [ -n "$changed" ] && is_ours "$RUN" && echo "$ticks" >"$RUN/gate-changed"
+    [ -n "$ticket" ] && note_asks
     # From `words` without the deadline; the lock is still held.
     [ -n "$lock" ] && printf '%s\n' "$began $reject" "${words[*]:0:5} ${words[*]:7}" "$said" >"$shared"
 }
@@ -106,8 +107,9 @@ run_laggard() { # Runs it within the time that is left, and sets `reject` and `s
 # --- A prolog that costs nothing: the agent's last report stands for a check.
 
 agent_passes() { # profile, flags... Returns 0 where the job may start. Else laggard has to run.
-    local at boot hash most newer=0 profile question rest schema
+    local at boot hash newer=0 profile question rest schema
     [ "$1" = prolog ] && [ "$QUICK" = on ] && is_ours "$RUN" || return 1
+    most=$((GATE_SECONDS / 3 < ASK_MOST_SECONDS ? GATE_SECONDS / 3 : ASK_MOST_SECONDS))
     # Each of these asks for more than the agent's report has. Without a collector the gate complains, each time.
     case " ${*:2} " in *" --active "*) return 1 ;; esac
     knows_flags || return 1
@@ -121,7 +123,7 @@ agent_passes() { # profile, flags... Returns 0 where the job may start. Else lag
     is_ticks "$at" && ((at <= ticks && ticks - at < TICKET_TICKS)) || return 1
     read_changed && newer=$((changed / 100)) || return 1
     IFS= read -r boot </proc/sys/kernel/random/boot_id
-    most=$((GATE_SECONDS / 3 < ASK_MOST_SECONDS ? GATE_SECONDS / 3 : ASK_MOST_SECONDS))
+    [ -n "$LAGGARD_ASKED" ] && return 1 # laggard-prolog has
     question="gate/1 prolog $hash $boot $newer ${SLURM_JOB_GPUS:--} "
     if [ -x "$ASK" ]; then
         "$ASK" ask "$RUN/agent/gate.sock" "$ASK_SECONDS" "$((most + 1))" "$question${most}000" || return 1
@@ -129,6 +131,17 @@ agent_passes() { # profile, flags... Returns 0 where the job may start. Else lag
         curl_passes "$question" || return 1
     fi
     ticket='' # nothing runs that could write one
+}
+
+note_asks() { # Writes down for laggard-prolog what a prolog asks, where gate.conf says the same for each job.
+    local line question
+    [[ $MODE = report-only || (-s $CHECKED && ! ${0%/*}/gate.conf -nt $CHECKED) ]] && is_ours "$ticket" || return
+    if [ -r "${0%/*}/gate.conf" ]; then
+        while IFS= read -r line; do
+            [[ $line =~ ^[[:space:]]*(#.*)?$ || $line =~ ^[A-Z_]+=[^\$\`\;\&\|]*$ ]] || return
+        done <"${0%/*}/gate.conf"
+    fi
+    IFS= read -r question <"$ticket" && printf '%s\n' "$question" "$DISABLED" "$LAGGARD" "$most" >"$RUN/gate-asks"
 }
 
 knows_flags() { # Whether FLAGS change nothing about the answer.
@@ -164,6 +177,7 @@ tell_how_asked() { # For check.sh: whether a prolog can ask the agent, or why ea
         why="no agent listens at $socket: is it up, and of this version?"
     elif [ -x "$ASK" ]; then
         why=$("$ASK" ask "$socket" "$ASK_SECONDS" "$ASK_SECONDS" "is anybody there" 2>&1) # who answers has no such question
+        (($? < 2)) && why=''
         why=${why#laggard: the agent was not asked: }
     elif [ ! -x "$CURL" ] || [ ! -x "$STAT" ]; then
         why="there is neither $ASK nor $CURL: cc -O2 -o $ASK deploy/slurm/laggard-ask.c"

@@ -14,9 +14,13 @@
  * job; it never rejects one. docs/contracts.md has the protocol.
  *
  *     cc -O2 -Wall -o /etc/laggard/slurm/laggard-ask deploy/slurm/laggard-ask.c
+ *
+ * Under the name laggard-prolog, beside prolog.sh, it is a prolog for slurm.conf that does not even start a shell: it asks
+ * what prolog.sh would ask, as that has written it down in RUN/gate-asks, and is prolog.sh in every other case.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -31,7 +35,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PASSES = 0, LOOK = 1, NO_ANSWER = 2, WRONG_USAGE = 64 };
+#ifndef RUN
+#define RUN "/run/laggard"
+#endif
+
+enum { PASSES = 0, LOOK = 1, NO_ANSWER = 2, NOT_ASKED = 3, WRONG_USAGE = 64 };
 enum { MAX_QUESTION = 500, MAX_ANSWER = 128, MAX_TEXT = 900, RETRY_MS = 5, MAX_SECONDS = 86400 };
 
 static int no_answer(const char *why, const char *what)
@@ -290,8 +298,145 @@ static int log_words(int count, char **words)
     return 0;
 }
 
+/* --- laggard-prolog */
+
+enum { MAX_ASKS = 12288, LINES = 4, TICKET_TICKS = 360000 };
+
+/* Reads a file of this user's, and no other, into `text`. Returns its length, or -1. */
+static int read_own(const char *path, char *text, int most, struct timespec *changed)
+{
+    struct stat there;
+    int length = -1, file = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return -1;
+    if (!fstat(file, &there) && S_ISREG(there.st_mode) && there.st_uid == geteuid())
+        length = (int)read(file, text, (size_t)most - 1);
+    if (length >= 0)
+        text[length] = 0;
+    *changed = there.st_mtim;
+    close(file);
+    return length;
+}
+
+/* Whether `path` is not there, or was last changed before `then`. */
+static int is_older(const char *path, struct timespec then)
+{
+    struct stat there;
+    if (stat(path, &there))
+        return errno == ENOENT;
+    return there.st_mtim.tv_sec < then.tv_sec ||
+           (there.st_mtim.tv_sec == then.tv_sec && there.st_mtim.tv_nsec < then.tv_nsec);
+}
+
+static long long uptime_ticks(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return now.tv_sec * 100LL + now.tv_nsec / 10000000;
+}
+
+/* Seconds since boot of what the gate changed last, 0: nothing, -1: not known. */
+static long long last_change(void)
+{
+    char text[32];
+    struct timespec changed;
+    long ticks;
+    if (access(RUN "/gate-changed", F_OK))
+        return errno == ENOENT ? 0 : -1;
+    if (read_own(RUN "/gate-changed", text, sizeof text, &changed) < 0)
+        return -1;
+    text[strcspn(text, "\n")] = 0;
+    ticks = number(text, LONG_MAX / 16);
+    return ticks < 0 ? -1 : ticks / 100;
+}
+
+/* Whether nothing but this user, or root, can have written RUN/gate-asks, and it still holds. Its lines: the ticket, the
+ * file that switches the gate off, laggard, and how many seconds an answer may take. */
+static int holds(const char *folder, char **lines, char *text)
+{
+    char conf[PATH_MAX];
+    struct timespec written;
+    struct stat there;
+    char *at = text, hash[33], end;
+    long long ticks, now = uptime_ticks();
+    if (lstat(RUN, &there) || !S_ISDIR(there.st_mode) || there.st_uid != geteuid() || (there.st_mode & 022))
+        return 0;
+    if (read_own(RUN "/gate-asks", text, MAX_ASKS, &written) <= 0)
+        return 0;
+    for (int i = 0; i < LINES; i++) {
+        lines[i] = at;
+        if (!(at = strchr(at, '\n')))
+            return 0;
+        *at++ = 0;
+    }
+    if (sscanf(lines[0], "gate/1 prolog %32[0-9a-f] %15lld%c", hash, &ticks, &end) != 2 || strlen(hash) != 32)
+        return 0;
+    if (ticks < 0 || ticks > now || now - ticks >= TICKET_TICKS)
+        return 0;
+    if (snprintf(conf, sizeof conf, "%s/gate.conf", folder) >= (int)sizeof conf)
+        return 0;
+    return *at == 0 && lines[1][0] == '/' && lines[2][0] == '/' && is_older(conf, written) && is_older(lines[2], written);
+}
+
+static int prolog_asks(const char *folder)
+{
+    static char text[MAX_ASKS], question[MAX_QUESTION], boot[64];
+    char *lines[LINES], *words[4], hash[33], *gpus = getenv("SLURM_JOB_GPUS");
+    struct stat there;
+    long long newer;
+    long most;
+    int file, length, written;
+    if (!holds(folder, lines, text) || !lstat(lines[1], &there) || errno != ENOENT)
+        return NOT_ASKED;
+    most = number(lines[3], 60);
+    newer = last_change();
+    gpus = gpus && *gpus ? gpus : "-";
+    if (most < 0 || newer < 0 || (strcmp(gpus, "-") && strspn(gpus, "0123456789,-") != strlen(gpus)))
+        return NOT_ASKED;
+    file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    length = file < 0 ? -1 : (int)read(file, boot, sizeof boot - 1);
+    if (file >= 0)
+        close(file);
+    if (length < 36)
+        return NOT_ASKED;
+    sscanf(lines[0], "gate/1 prolog %32s", hash);
+    written = snprintf(question, sizeof question, "gate/1 prolog %s %.36s %lld %s %ld000", hash, boot, newer, gpus, most);
+    if (written >= MAX_QUESTION - 2)
+        return NOT_ASKED;
+    char first[] = "2", longest[24];
+    snprintf(longest, sizeof longest, "%ld", most + 1);
+    words[0] = RUN "/agent/gate.sock", words[1] = first, words[2] = longest, words[3] = question;
+    return ask(words);
+}
+
+static int prolog(char **words)
+{
+    char folder[PATH_MAX], script[PATH_MAX + 16];
+    ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
+    char *slash;
+    int status;
+    if (length < 0)
+        return 0; /* no prolog is to be run that nobody knows: it would drain the node */
+    folder[length] = 0;
+    if ((slash = strrchr(folder, '/')))
+        *slash = 0;
+    status = prolog_asks(folder);
+    if (status == PASSES)
+        return 0;
+    if (status != NOT_ASKED)
+        setenv("LAGGARD_ASKED", "1", 1); /* prolog.sh need not ask again */
+    snprintf(script, sizeof script, "%s/prolog.sh", folder);
+    words[0] = script;
+    execv(script, words);
+    fprintf(stderr, "laggard: cannot run %s: %s\n", script, strerror(errno));
+    return 0;
+}
+
 int main(int count, char **words)
 {
+    const char *name = strrchr(words[0], '/');
+    if (!strcmp(name ? name + 1 : words[0], "laggard-prolog"))
+        return prolog(words);
     if (count == 6 && !strcmp(words[1], "ask"))
         return ask(words + 2);
     if (count == 4 && !strcmp(words[1], "lock"))

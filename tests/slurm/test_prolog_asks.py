@@ -234,6 +234,34 @@ def test_without_laggard_ask_curl_asks_where_nobody_else_can_put_a_socket(case: 
     assert asked == ([] if case else [f"GET /gate/1/prolog/{HASH}/{boot}/0/-/0"])
 
 
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("well", "gate: prologs ask the agent"),
+        ("curl", "gate: prologs ask the agent"),
+        ("QUICK=off", "gate: each prolog starts Python: QUICK of gate.conf is off"),
+        ("FLAGS=(--skip disks)", "gate: each prolog starts Python: FLAGS of gate.conf ask for more than"),
+        ("no_agent", "gate: each prolog starts Python: no agent listens at "),
+        ("gone", "gate: each prolog starts Python: Connection refused"),
+        ("open", "gate: each prolog starts Python: {run}/agent/gate.sock: others can write into its folder"),
+        ("nothing", "gate: each prolog starts Python: there is neither "),
+    ],
+)
+def test_check_sh_says_whether_prologs_ask(case: str, told: str, node: Node) -> None:
+    node.configure(f"{case}\n" if "=" in case else "CURL=/nowhere\n" if case == "nothing" else "")
+    if case in ("curl", "nothing"):
+        (node.folder / "slurm/laggard-ask").unlink()
+    if case == "open":
+        (node.run_folder / "agent").chmod(0o777)
+    with agent_that_says(node.socket, b"CHECK question\n") as agent:
+        if case == "no_agent":
+            node.socket.unlink()
+        elif case == "gone":
+            agent.close()
+        said = node.start("check.sh").communicate(timeout=300)[0]
+    assert said.startswith(told.format(run=node.run_folder)), said
+
+
 # --- many at once
 
 
