@@ -81,10 +81,10 @@ COLLECTOR=$(<{folder}/settings/collector)
 DISABLED={folder}/settings/disabled
 SCONTROL={scontrol}
 FLAGS=(--host-root {folder}/machines/$SLURMD_NODENAME $(<{folder}/settings/flags))
+[ -e {folder}/settings/asks ] && FLAGS=()
+RUN={folder}/run-$SLURMD_NODENAME
 GATE_SECONDS=$(<{folder}/settings/seconds)
 CHECKED={folder}/settings/checked
-RUN={folder}/run-$SLURMD_NODENAME
-[ -e {folder}/settings/asks ] && FLAGS=()
 """
 
 LAGGARD = """#!/bin/bash
