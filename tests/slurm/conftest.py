@@ -203,9 +203,9 @@ class Cluster:
         """Makes all nodes healthy and idle, and the gate as shipped, but without the cap."""
         (self.folder / "settings/disabled").unlink(missing_ok=True)
         (self.folder / "settings/healthcheck").unlink(missing_ok=True)
-        (self.folder / "settings/asks").unlink(missing_ok=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
         self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60", checked="checked")
+        (self.folder / "settings/asks").unlink(missing_ok=True)
         self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
         for node in NODES:
             self.set_machine(node, "plain")
