@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from typing import Final
 
+from laggard.agent.gate.serving import answering_prologs
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.prober.process import Prober, prober_command
 from laggard.agent.ranks.cache import RankCache
@@ -59,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
     settings = resolve_settings(arguments, os.environ)
     profile = find_profile(settings.profile)
     # Raises on a bad profile; the prober chooses again, but its messages reach nobody.
-    choose_probes(profile, (), (), f"profile {settings.profile}")
+    probes = choose_probes(profile, (), (), f"profile {settings.profile}")
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
     send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
@@ -72,7 +73,8 @@ def main(arguments: argparse.Namespace) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         deadline_seconds = profile.deadline_seconds + PROBER_START_SECONDS
         prober = Prober(prober_command(settings.profile), settings.node, deadline_seconds)
-        probe_loop = ProbeLoop(prober.run_probes, settings.node, settings.probe_interval_seconds)
+        interval = settings.probe_interval_seconds
+        probe_loop = ProbeLoop(prober.run_probes, settings.node, interval, prober.run_variants)
         ranks = RankFiles(settings.rank_dir, settings.node, exits=ExitWatch())
         cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
         ras = _ras_asker(settings, cached_ranks)
@@ -100,7 +102,8 @@ def main(arguments: argparse.Namespace) -> int:
         server.start()
         instance = f"{settings.node}:{listener.getsockname()[1]}"
         otlp = sending(send_to, "laggard-agent", instance, router.families, exports)
-        with otlp, supervised(url_of(listener, tls)):
+        prologs = answering_prologs(settings.gate_socket, settings.node, probe_loop, probes)
+        with otlp, prologs, supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
         probe_loop.stop()

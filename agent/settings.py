@@ -19,6 +19,7 @@ from laggard.probes.profiles import PROFILES
 
 LISTEN_ADDRESS = f":{AGENT_PORT}"
 PROFILE = "periodic"
+GATE_SOCKET = "/run/laggard/agent/gate.sock"
 
 
 class AgentSettings(Settings, frozen=True):
@@ -41,6 +42,9 @@ class AgentSettings(Settings, frozen=True):
     rank_interval_seconds: float = 5.0
     """The largest age of the rank files' contents in a response to a scrape. The API reads the files for every
     request."""
+    gate_socket: str = GATE_SOCKET
+    """The Unix socket at which SLURM's prologs ask, which then start no Python; empty: none. Its folder must be there,
+    and only the agent or root may write in it: systemd makes it. docs/contracts.md has the protocol."""
     ras_interval_seconds: float = MIN_INTERVAL_SECONDS
     """The time between two questions to NCCL RAS about jobs that run without hooks, at least 10; 0: never asked.
     docs/ras.md."""

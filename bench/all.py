@@ -11,6 +11,7 @@ BENCHES = (
     *("hook", "hook_step", "hook_peers", "hook_job", "beat"),
     *(
         "healthcheck",
+        "prolog",
         "agent",
         "collector",
         "collector_prometheus",

@@ -72,6 +72,8 @@ def _put_files(root: Path, out: Path) -> None:
                            (deploy / "systemd" / "tmpfiles.d", "usr/lib/tmpfiles.d")):  # fmt: skip
         shutil.copytree(source, root / folder)
     put_environment(root)
+    source = deploy / "slurm" / "laggard-ask.c"
+    run("cc", "-O2", "-Wall", "-Werror", "-o", root / "opt/laggard/bin/laggard-ask", source)
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin/laggard").symlink_to("/opt/laggard/bin/laggard")
     write(root / "etc/laggard/agent.yaml", "{} # docs/configuration.md\n")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from laggard.agent.prober.process import ProberError
+from laggard.agent.prober.stricter import split
 from laggard.model import ProbeResult, Report, Verdict
 
 log = logging.getLogger("laggard.agent")
@@ -20,24 +21,52 @@ PROBER: Final = "prober"
 """The name that the prober has among the probes of a report when the prober itself failed."""
 
 
+ROUND: Final = "round"
+"""All probes, and the gate's variants of some."""
+
+VARIANTS: Final = "variants"
+"""The gate's variants alone."""
+
+_NO_VARIANTS: Final = Report(Verdict.SKIPPED, "", 0.0, (), (), {})
+
+
 class ProbeRound(NamedTuple):
     """A report and when it was finished, Unix time. `complete`: whether the probes ran; where they did not, the report
-    says why."""
+    says why. `variants`: what the gate's variants found (stricter.py), which is no part of the report. `began`, `ended`
+    and `variants_began` are seconds since boot."""
 
     report: Report
     finished_at: float
     complete: bool
+    variants: Report = _NO_VARIANTS
+    began: float = 0.0
+    ended: float = 0.0
+    variants_began: float = 0.0
 
 
 class ProbeLoop:
     """Runs the probes again and again, on a thread of its own. `run_probes` raises ProberError where there is no
-    report. Readers take `latest` as a whole: it is replaced, never changed."""
+    report, and so does `run_variants`, which runs the gate's variants alone. Readers take `latest` as a whole: it is
+    replaced, never changed."""
 
-    def __init__(self, run_probes: Callable[[], Report], node: str, interval_seconds: float) -> None:
+    def __init__(
+        self,
+        run_probes: Callable[[], Report],
+        node: str,
+        interval_seconds: float,
+        run_variants: Callable[[], Report] | None = None,
+    ) -> None:
         self._run_probes = run_probes
+        self._run_variants = run_variants
         self._node = node
         self._interval_seconds = interval_seconds
         self._stopped = threading.Event()
+        self._wake = threading.Event()
+        self._wanted = ""
+        self._runs = False
+        self._lock = threading.Lock()  # of the two above
+        self.on_change: Callable[[], None] = lambda: None
+        """Is called, on the loop's thread, after `latest` was replaced."""
         self.latest = ProbeRound(_unknown(node, "the first round of probes is under way", 0.0), time.time(), False)
         self.ready = False
         """True where any round since the start was complete."""
@@ -49,12 +78,23 @@ class ProbeLoop:
 
     def stop(self) -> None:
         self._stopped.set()
+        self._wake.set()
+
+    def want(self, what: str) -> None:
+        """Asks for ROUND or VARIANTS before it is due. Nothing follows where one of them runs: its end is told by
+        `on_change`, and who still wants one asks again."""
+        with self._lock:
+            if self._runs:
+                return
+            self._wanted = ROUND if ROUND in (what, self._wanted) else what
+        self._wake.set()
 
     def run_round(self) -> None:
         """Runs the probes once and replaces `latest`."""
-        started = time.monotonic()
+        started, began = time.monotonic(), uptime()
+        variants = _NO_VARIANTS
         try:
-            report, complete = self._run_probes(), True
+            (report, variants), complete = split(self._run_probes()), True
         except ProberError as error:
             report, complete = _unknown(self._node, str(error), time.monotonic() - started), False
             if not self._stopped.is_set():
@@ -64,15 +104,51 @@ class ProbeLoop:
             log.exception("a defect in laggard, in a round of probes")
         if complete:
             self.round_seconds = time.monotonic() - started
-        self.latest = ProbeRound(report, time.time(), complete)
+        self.latest = ProbeRound(report, time.time(), complete, variants, began, uptime(), began)
         self.ready = self.ready or complete
+
+    def run_variants(self) -> None:
+        """Runs the gate's variants once, and replaces those of `latest`. Where they did not run, the old ones stay."""
+        began = uptime()
+        try:
+            if self._run_variants is not None:
+                variants = split(self._run_variants())[1]
+                self.latest = self.latest._replace(variants=variants, variants_began=began)
+        except ProberError as error:
+            log.warning("no answer for a prolog: %s", error)
+        except Exception:
+            log.exception("a defect in laggard, in the probes for a prolog")
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             started = time.monotonic()
-            self.run_round()
+            self._do(self.run_round)
             pause = self._interval_seconds if self.latest.complete else min(self._interval_seconds, RETRY_SECONDS)
-            self._stopped.wait(max(0.0, pause - (time.monotonic() - started)))
+            self._rest(started + pause)
+
+    def _rest(self, until: float) -> None:
+        """Waits until the next round is due (monotonic seconds), or wanted. Runs variants that are wanted meanwhile."""
+        while not self._stopped.is_set() and self._wake.wait(max(0.0, until - time.monotonic())):
+            self._wake.clear()
+            with self._lock:
+                wanted, self._wanted = self._wanted, ""
+            if wanted == ROUND:
+                return
+            if wanted == VARIANTS:
+                self._do(self.run_variants)
+
+    def _do(self, run: Callable[[], None]) -> None:
+        with self._lock:
+            self._runs = True
+        run()
+        with self._lock:
+            self._runs, self._wanted = False, ""
+        self.on_change()
+
+
+def uptime() -> float:
+    """Seconds since boot, with those of a suspended machine, as in /proc/uptime. Nobody can set this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _unknown(node: str, reason: str, elapsed_seconds: float) -> Report:

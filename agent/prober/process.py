@@ -24,6 +24,9 @@ from laggard.wire import WireError, decode
 
 MAX_BYTES: Final = 4 << 20
 
+WITH_VARIANTS: Final = "variants"
+"""The word for a helper that runs the gate's variants, too. An older agent, which knows none, does not give it."""
+
 _EXIT_SECONDS: Final = 0.3
 
 
@@ -43,10 +46,17 @@ class Prober:
         self._stopped = False
 
     def run_probes(self) -> Report:
-        """Runs one round of probes in the helper. Raises ProberError."""
+        """Runs one round of probes in the helper, with the gate's variants. Raises ProberError."""
+        return self._run(b"round\n")
+
+    def run_variants(self) -> Report:
+        """Runs the gate's variants alone. Raises ProberError."""
+        return self._run(b"variants\n")
+
+    def _run(self, request: bytes) -> Report:
         process = self._running_process()
         try:
-            _write(process, b"round\n")
+            _write(process, request)
             report = decode(_read_line(process, self._deadline_seconds), Report)
         except WireError as error:
             raise self._abandon(process, f"the prober's answer is no report: {error}") from None
@@ -87,7 +97,7 @@ class Prober:
 
 
 def prober_command(profile: str) -> tuple[str, ...]:
-    return own_process("laggard.agent.prober.worker", profile)
+    return own_process("laggard.agent.prober.worker", profile, WITH_VARIANTS)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -1,6 +1,6 @@
-"""The agent's helper process: `python -m laggard.agent.prober.worker PROFILE`. It reads one line for each round of
-probes and answers with one line, the report. It has one thread, so that its probes can be forked. It ends when the
-agent closes its input or ends."""
+"""The agent's helper process: `python -m laggard.agent.prober.worker PROFILE variants`. It reads one line for each
+round of probes (`variants`: of the gate's variants alone) and answers with one line, the report. It has one thread, so
+that its probes can be forked. It ends when the agent closes its input or ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import select
 import signal
 import sys
 
+from laggard.agent.prober.process import WITH_VARIANTS
+from laggard.agent.prober.stricter import stricter_probes
 from laggard.probes.host.host import Host
 from laggard.probes.profiles import choose_probes, find_profile
 from laggard.probes.runner.runner import Runner
@@ -18,15 +20,19 @@ from laggard.wire import encode
 _REQUESTS, _REPORTS = 0, 1
 
 
-def main(profile_name: str) -> None:
+def main(profile_name: str, with_variants: bool) -> None:
     profile = find_profile(profile_name)
     probes = choose_probes(profile, (), (), f"profile {profile_name}")
+    variants = stricter_probes(probes) if with_variants else ()
     reports = _redirect_output()
     _exit_with_agent()
     host, runner = Host(), Runner()  # one runner for all rounds: it knows which probes of earlier rounds are stuck
-    while _wait_for_request():
+    while request := os.read(_REQUESTS, 4096):  # none at the end of the input
         report = runner.run(
-            host, probes, deadline_seconds=profile.deadline_seconds, warnings_fail=profile.warnings_fail
+            host,
+            variants if request == b"variants\n" else (*probes, *variants),
+            deadline_seconds=profile.deadline_seconds,
+            warnings_fail=profile.warnings_fail,
         )
         _send(reports, encode(report) + b"\n")
 
@@ -55,11 +61,6 @@ def _on_input(*_: object) -> None:
         raise SystemExit(0)  # through the runner, which ends the probes that it has started
 
 
-def _wait_for_request() -> bool:
-    """Returns False at the end of the input."""
-    return bool(os.read(_REQUESTS, 4096))
-
-
 def _send(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -67,4 +68,4 @@ def _send(descriptor: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], with_variants=WITH_VARIANTS in sys.argv[2:])

@@ -11,6 +11,7 @@ if [ -r "$conf" ]; then
     . "$conf"
 fi
 [ -x "$LAGGARD" ] || wrong "there is no program LAGGARD=$LAGGARD"
+tell_how_asked
 [ -n "$SLURM_CONF" ] && export SLURM_CONF
 exec "$LAGGARD" healthcheck --check-gate --scontrol "$SCONTROL" ${COLLECTOR:+--collector "$COLLECTOR"} \
     --gate-seconds "$GATE_SECONDS" --gang-seconds "$GANG_SECONDS" --gang-token "$GANG_TOKEN" \

@@ -1,6 +1,10 @@
 # shellcheck shell=bash
 # The part that prolog.sh, epilog.sh and healthcheck.sh share, and source. It needs bash and no other program, and fails
 # open: a laggard that is broken, missing, slow or hung rejects no job. Only its line `gate: reject` does.
+#
+# A prolog first asks the agent, which costs no Python (agent_passes): laggard-ask does it, else curl. That can only pass a
+# job. In all other cases laggard runs as a whole; of prologs, or epilogs, that come at once it runs for one of them, and
+# the others take over what it said (take_turn).
 
 LAGGARD=/opt/laggard/bin/laggard
 MODE=report-only
@@ -14,46 +18,236 @@ GANG_TOKEN=/etc/laggard/slurm/gang-token
 LIMIT=GATE_SECONDS
 CHECKED=/run/laggard/gate-checked
 FLAGS=()
+QUICK=on
+ASK=
+CURL=/usr/bin/curl
+STAT=/usr/bin/stat
+FLOCK=/usr/bin/flock
+# Root's: what prologs leave for the next ones, and the folder of the agent's socket.
+RUN=/run/laggard
+
+ASK_SECONDS=2      # for the agent's first word; ASK_MOST_SECONDS: for its answer, where it says that it works on it
+ASK_MOST_SECONDS=5 # and never more than a third of GATE_SECONDS
+TICKET_TICKS=360000 # an hour, in hundredths of a second: how long a ticket counts
+SHARED_TICKS=500   # how long before a prolog a check may have begun that passed another one
+
+find_ask() { # The program laggard-ask: beside the scripts, or where the Debian package has it.
+    [ -n "$ASK" ] && return
+    ASK=${0%/*}/laggard-ask
+    [ -x "$ASK" ] || ASK=${LAGGARD%/*}/laggard-ask
+}
 
 gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node is to be rejected, else 0.
     [ -e "$DISABLED" ] && [ "$1" != periodic ] && return 0 # the health check goes on, and only logs that it is off
-    local answer group=0 line said='' reject=0 checks=0 now=0 until
+    local arrived checks=0 lock='' most now=0 reject=0 said='' shared='' ticket='' ticks=0 until words
     if ! [[ $GATE_SECONDS =~ ^[1-9][0-9]{0,4}$ ]]; then # bash's own error would be status 1, which drains the node
         echo "laggard: $LIMIT takes a whole number of seconds, not $GATE_SECONDS: 15 is taken" >&2
         GATE_SECONDS=15
     fi
+    find_ask
     read_uptime
+    arrived=$ticks
     until=$((now + GATE_SECONDS))
-    # laggard ends by itself some time before it is killed.
-    local words=(healthcheck --profile "$1" --gate "$MODE" --scontrol "$SCONTROL" --kill-switch "$DISABLED")
-    words+=(--deadline "$((GATE_SECONDS > 4 ? GATE_SECONDS - 2 : (GATE_SECONDS + 1) / 2))")
-    [ -n "$COLLECTOR" ] && words+=(--collector "$COLLECTOR")
-    [ -n "$SLURM_CONF" ] && export SLURM_CONF
     # After each boot and each change of gate.conf, until nothing is wrong, the gate also checks its own setup, and
     # complains in the log of what would let all pass.
-    [ "$MODE" = enforce ] && [[ ! -s $CHECKED || ${0%/*}/gate.conf -nt $CHECKED ]] && { : >>"$CHECKED"; } 2>/dev/null && checks=1 && words+=(--check-gate)
+    [ "$MODE" = enforce ] && [[ ! -s $CHECKED || ${0%/*}/gate.conf -nt $CHECKED ]] && { : >>"$CHECKED"; } 2>/dev/null && checks=1
+    ((checks)) || ! agent_passes "$@" || return 0
+    words=(healthcheck --profile "$1" --gate "$MODE" --scontrol "$SCONTROL" --kill-switch "$DISABLED")
+    [ -n "$COLLECTOR" ] && words+=(--collector "$COLLECTOR")
+    [ -n "$SLURM_CONF" ] && export SLURM_CONF
+    ((checks)) && words+=(--check-gate)
+    words+=("${@:2}" "${FLAGS[@]}")
+    if take_turn "$1" && take_over "$1"; then
+        [ -n "$said" ] && tell_shared
+    else
+        run_laggard
+    fi
+    [ -n "$lock" ] && exec {lock}>&-
+    return $reject
+}
+
+run_laggard() { # Runs it within the time that is left, and sets `reject` and `said`.
+    local answer began changed='' group=0 line seconds
+    read_uptime
+    began=$ticks
+    seconds=$((until - now))
+    ((seconds > 0)) || { echo "laggard: no answer within $GATE_SECONDS s" >&2; return; }
+    [ -n "$ticket" ] && export LAGGARD_GATE_TICKET=$ticket
+    # laggard ends by itself some time before it is killed.
+    words=("${words[@]:0:5}" --deadline "$((seconds > 4 ? seconds - 2 : (seconds + 1) / 2))" "${words[@]:5}")
     # What is started here is a process group, whose number comes first. No process of it may hold this script's output
-    # open: SLURM reads it to its end.
+    # open: SLURM reads it to its end. Nor the lock.
     exec {answer}< <(
+        [ -n "$lock" ] && exec {lock}>&-
         set -m
-        { echo "$BASHPID" && exec "$LAGGARD" "${words[@]}" "${@:2}" "${FLAGS[@]}"; } </dev/null 2>&1 &
+        { echo "$BASHPID" && exec "$LAGGARD" "${words[@]}"; } </dev/null 2>&1 &
     )
-    IFS= read -r -t "$GATE_SECONDS" -u "$answer" group
+    IFS= read -r -t "$seconds" -u "$answer" group
     while read_uptime && ((now < until)) && IFS= read -r -t $((until - now)) -u "$answer" line; do
         case ${FLAGS[*]} in *--verbose*) echo "$line" >&2 ;; *) said+=${said:+; }$line ;; esac
         case $line in "gate: reject") reject=1 ;; "gate: setup not checked"* | "gate: WRONG SETUP"*) checks=0 ;; esac
+        case $line in "gate: reject" | "gate: unfit" | "slurm: "*" was drained" | "slurm: "*" was resumed"*) changed=1 ;; esac
     done
     # None of it outlives this script: it would drain the node of a job that was let in.
     ((group > 1)) && kill -KILL -- "-$group" 2>/dev/null
     exec {answer}<&-
     [ -n "$said" ] && echo "$said" >&2
     read_uptime
-    ((now < until)) || echo "laggard: no answer within $GATE_SECONDS s" >&2
+    if ((now >= until)); then
+        echo "laggard: no answer within $GATE_SECONDS s" >&2
+        said+="${said:+; }laggard: no answer within $GATE_SECONDS s"
+    fi
     ((checks && now < until)) && echo checked >"$CHECKED"
-    return $reject
+    [ -n "$changed" ] && is_ours "$RUN" && echo "$ticks" >"$RUN/gate-changed"
+    [ -n "$ticket" ] && note_asks
+    # From `words` without the deadline; the lock is still held.
+    [ -n "$lock" ] && printf '%s\n' "$began $reject" "${words[*]:0:5} ${words[*]:7}" "$said" >"$shared"
 }
 
-read_uptime() { # Seconds, into `now`, by the clock that nobody sets: after a boot the time of day may step.
-    IFS=. read -r now _ </proc/uptime
+# --- A prolog that costs nothing: the agent's last report stands for a check.
+
+agent_passes() { # profile, flags... Returns 0 where the job may start. Else laggard has to run.
+    local at boot hash newer=0 profile question rest schema
+    [ "$1" = prolog ] && [ "$QUICK" = on ] && is_ours "$RUN" || return 1
+    most=$((GATE_SECONDS / 3 < ASK_MOST_SECONDS ? GATE_SECONDS / 3 : ASK_MOST_SECONDS))
+    # Each of these asks for more than the agent's report has. Without a collector the gate complains, each time.
+    case " ${*:2} " in *" --active "*) return 1 ;; esac
+    knows_flags || return 1
+    [[ $MODE = report-only || ($MODE = enforce && -n $COLLECTOR) ]] || return 1
+    [[ -z $SLURM_JOB_GPUS || $SLURM_JOB_GPUS =~ ^[0-9,-]{1,128}$ ]] || return 1
+    # What may be asked, the last whole check has written down; it does so again where its ticket no longer counts.
+    ticket=$RUN/gate-ticket
+    is_ours "$ticket" && [[ $ticket -nt $LAGGARD && ! ${0%/*}/gate.conf -nt $ticket ]] || return 1
+    IFS=' ' read -r schema profile hash at rest <"$ticket"
+    [[ $schema = gate/1 && $profile = prolog && $hash =~ ^[0-9a-f]{32}$ && -z $rest ]] || return 1
+    is_ticks "$at" && ((at <= ticks && ticks - at < TICKET_TICKS)) || return 1
+    read_changed && newer=$((changed / 100)) || return 1
+    IFS= read -r boot </proc/sys/kernel/random/boot_id
+    [ -n "$LAGGARD_ASKED" ] && return 1 # laggard-prolog has
+    question="gate/1 prolog $hash $boot $newer ${SLURM_JOB_GPUS:--} "
+    if [ -x "$ASK" ]; then
+        "$ASK" ask "$RUN/agent/gate.sock" "$ASK_SECONDS" "$((most + 1))" "$question${most}000" || return 1
+    else
+        curl_passes "$question" || return 1
+    fi
+    ticket='' # nothing runs that could write one
+}
+
+note_asks() { # Writes down for laggard-prolog what a prolog asks, where gate.conf says the same for each job.
+    local line question
+    [[ $MODE = report-only || (-s $CHECKED && ! ${0%/*}/gate.conf -nt $CHECKED) ]] && is_ours "$ticket" || return
+    if [ -r "${0%/*}/gate.conf" ]; then
+        while IFS= read -r line; do
+            [[ $line =~ ^[[:space:]]*(#.*)?$ || $line =~ ^[A-Z_]+=[^\$\`\;\&\|]*$ ]] || return
+        done <"${0%/*}/gate.conf"
+    fi
+    IFS= read -r question <"$ticket" && printf '%s\n' "$question" "$DISABLED" "$LAGGARD" "$most" >"$RUN/gate-asks"
+}
+
+knows_flags() { # Whether FLAGS change nothing about the answer.
+    [[ ${FLAGS[*]} =~ ^(\ ?(--verbose|--slurm-node[=\ ][A-Za-z0-9._-]+))*$ ]]
+}
+
+curl_passes() { # question, without its last word. The agent answers curl at once, and runs nothing for it.
+    local above answer folder rest socket
+    [ -x "$CURL" ] && [ -x "$STAT" ] || return 1
+    # The folder is the agent's, or root's, since root alone can make one there; nobody else can put a socket into it.
+    { IFS= read -r above && IFS= read -r folder && IFS= read -r socket; } < <(
+        "$STAT" -c '%F %u %a' "$RUN" "$RUN/agent" "$RUN/agent/gate.sock" 2>/dev/null
+    ) || return 1
+    [[ $above =~ ^directory\ $EUID\ [0-7][0145][0145]$ && $folder =~ ^directory\ ([0-9]+)\ [0-7][0145][0145]$ ]] || return 1
+    [[ $socket =~ ^socket\ (0|${BASH_REMATCH[1]})\ [0-7]+$ ]] || return 1
+    IFS= read -r -n 64 answer < <(
+        exec "$CURL" -q -s -f --noproxy '*' -m "$ASK_SECONDS" --unix-socket "$RUN/agent/gate.sock" "http://localhost/${1// //}0" 2>/dev/null
+    ) || return 1
+    [[ $answer =~ ^PASS\ ([0-9]{1,5})$ ]] || return 1
+    echo "laggard: nothing critical (the agent, ${BASH_REMATCH[1]} s ago); gate: pass, nothing critical" >&2
+}
+
+tell_how_asked() { # For check.sh: whether a prolog can ask the agent, or why each of them starts Python.
+    local socket=$RUN/agent/gate.sock why=''
+    find_ask
+    if [ "$QUICK" != on ]; then
+        why="QUICK of gate.conf is $QUICK"
+    elif ! knows_flags; then
+        why="FLAGS of gate.conf ask for more than the agent reports"
+    elif ! is_ours "$RUN"; then
+        why="there is no $RUN of this user's: install deploy/systemd/tmpfiles.d/laggard.conf"
+    elif [ ! -S "$socket" ]; then
+        why="no agent listens at $socket: is it up, and of this version?"
+    elif [ -x "$ASK" ]; then
+        why=$("$ASK" ask "$socket" "$ASK_SECONDS" "$ASK_SECONDS" "is anybody there" 2>&1) # who answers has no such question
+        (($? < 2)) && why=''
+        why=${why#laggard: the agent was not asked: }
+    elif [ ! -x "$CURL" ] || [ ! -x "$STAT" ]; then
+        why="there is neither $ASK nor $CURL: cc -O2 -o $ASK deploy/slurm/laggard-ask.c"
+    fi
+    echo "gate: ${why:+each prolog starts Python: }${why:-prologs ask the agent}"
+}
+
+# --- Many at once: one runs laggard, the others take over what it said.
+
+take_turn() { # profile. Returns 0 once this script holds `lock`, on the file `shared`; else it runs laggard without.
+    case $1 in prolog | epilog) ;; *) return 1 ;; esac
+    case " ${words[*]} " in *" --active "*) return 1 ;; esac
+    [[ -z $SLURM_JOB_GPUS || $SLURM_JOB_GPUS =~ ^[0-9,-]{1,128}$ ]] && is_ours "$RUN" || return 1
+    shared=$RUN/gate-last-$1${SLURM_JOB_GPUS:+-$SLURM_JOB_GPUS}
+    { exec {lock}>>"$shared"; } 2>/dev/null || { lock=''; return 1; }
+    if is_ours "$shared" && wait_for_lock; then
+        read_uptime
+        return 0
+    fi
+    exec {lock}>&-
+    lock=''
+    return 1
+}
+
+wait_for_lock() { # The kernel takes it away from who ends, in whatever way.
+    if [ -x "$ASK" ]; then
+        "$ASK" lock "$lock" "$((until - now))"
+    elif [ -x "$FLOCK" ]; then
+        "$FLOCK" -w "$((until - now))" "$lock"
+    else
+        return 1
+    fi
+}
+
+take_over() { # profile. Returns 0 where another script's check counts for this one, and sets `reject` and `said`.
+    local at of rest status text
+    { IFS=' ' read -r at status rest && IFS= read -r of && IFS= read -r text; } <"$shared" || return 1
+    is_ticks "$at" && [[ $status = [01] && -z $rest && $of = "${words[*]}" ]] && ((at <= ticks)) || return 1
+    if ((at <= arrived)); then # It began before this script did: what came since, it did not see.
+        [ "$1" = prolog ] && ((status == 0 && arrived - at <= SHARED_TICKS)) && read_changed && ((changed < at)) || return 1
+    fi
+    reject=$status said=$text
+}
+
+tell_shared() {
+    said+=' (of a check for several jobs)'
+    echo "$said" >&2
+    [ -x "$ASK" ] && "$ASK" log "$said"
+    return 0
+}
+
+# ---
+
+read_changed() { # Into `changed`: when the gate last drained, resumed or rejected, in hundredths of a second; 0: never.
+    changed=0
+    [ -e "$RUN/gate-changed" ] || return 0
+    is_ours "$RUN/gate-changed" && IFS= read -r changed <"$RUN/gate-changed" && is_ticks "$changed"
+}
+
+is_ours() { # Whether nobody else has made it: this user's, and no link.
+    [[ -O $1 && ! -L $1 ]]
+}
+
+is_ticks() {
+    [[ $1 =~ ^(0|[1-9][0-9]{0,15})$ ]]
+}
+
+read_uptime() { # Into `now`, in seconds, and `ticks`, in hundredths: by the clock that nobody sets. The time of day may step.
+    IFS=' ' read -r ticks _ </proc/uptime
+    now=${ticks%.*}
+    ticks=$((10#${ticks/./}))
     return 0
 }

@@ -81,6 +81,8 @@ COLLECTOR=$(<{folder}/settings/collector)
 DISABLED={folder}/settings/disabled
 SCONTROL={scontrol}
 FLAGS=(--host-root {folder}/machines/$SLURMD_NODENAME $(<{folder}/settings/flags))
+[ -e {folder}/settings/asks ] && FLAGS=()
+RUN={folder}/run-$SLURMD_NODENAME
 GATE_SECONDS=$(<{folder}/settings/seconds)
 CHECKED={folder}/settings/checked
 """
@@ -203,6 +205,7 @@ class Cluster:
         (self.folder / "settings/healthcheck").unlink(missing_ok=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
         self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60", checked="checked")
+        (self.folder / "settings/asks").unlink(missing_ok=True)
         self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
         for node in NODES:
             self.set_machine(node, "plain")

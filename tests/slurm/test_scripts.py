@@ -159,7 +159,7 @@ def run_prolog(folder: Path, body: str, conf: str) -> tuple[subprocess.Completed
         laggard.write_text(f'#!/bin/bash\necho "$@ " >{folder}/words\n{body}\n')
         laggard.chmod(0o755)
         with (folder / "slurm/gate.conf").open("a") as file:
-            file.write(f"LAGGARD={laggard}\nDISABLED={folder}/disabled\n{conf}")
+            file.write(f"LAGGARD={laggard}\nDISABLED={folder}/disabled\nRUN={folder}/run\n{conf}")
     command = [str(folder / "slurm/prolog.sh")]
     done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=300)
     words = folder / "words"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from laggard.gate.decision import decide
 from laggard.gate.flags import configure, make_settings
 from laggard.gate.measure import measure
+from laggard.gate.quick_ticket import write_ticket
 from laggard.gate.said import say, say_disabled
 from laggard.gate.settings import GateConf, GateSettings
 from laggard.terminal.output import show
@@ -22,6 +24,7 @@ def main(arguments: argparse.Namespace) -> int:
     if settings.gate_conf is not None:
         return _check_setup(settings, settings.gate_conf)
     measured = measure(settings)
+    write_ticket(settings, os.environ)
     decision = decide(settings, measured)
     say(settings, measured, decision)
     return decision.status

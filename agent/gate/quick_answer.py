@@ -1,0 +1,88 @@
+"""Decides whether the agent's last round stands for a prolog's own check. It can only say yes: whatever is wrong,
+missing, old or not known, the gate has to look itself. Pure.
+
+Yes means that `laggard healthcheck --profile prolog` would pass the job: each of its probes ran here within
+`agent_seconds`, with its thresholds, and none has a critical finding on what the job gets. Where the gate is stricter
+than the agent (prober/stricter.py) a warning that the agent has not counts, too: the agent is in no job, and cannot
+tell whose a process is.
+What is unknown rejects no job, and so does not keep the agent from a yes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from laggard.agent.gate.question import Answer, Question
+from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
+from laggard.model import Finding, Report, Severity
+from laggard.probes.runner.job_gpus import is_only_on, other_gpus
+from laggard.probes.runner.report import places_are_complete
+
+
+class Own(NamedTuple):
+    """What the agent knows of itself: the fingerprint of what a prolog of its own version asks, the boot id of its
+    start, the names of the probes that a prolog asks for and of those among them that run as variants, and how old a
+    report may be."""
+
+    fingerprint: str
+    boot: str
+    probes: frozenset[str]
+    variants: frozenset[str]
+    max_age_seconds: float
+
+
+class Now(NamedTuple):
+    """Seconds since boot, and Unix time."""
+
+    uptime: float
+    clock: float
+
+
+def quick_answer(question: Question, own: Own, latest: ProbeRound, now: Now) -> Answer:
+    if question.fingerprint != own.fingerprint:
+        return _look("version")
+    if question.boot != own.boot:
+        return _look("boot")
+    if not latest.complete:
+        return _look("starting", ROUND)
+    if now.clock < latest.finished_at or now.uptime < latest.ended:
+        return _look("future", ROUND)
+    age = max(now.clock - latest.finished_at, now.uptime - latest.ended)
+    if age > own.max_age_seconds:
+        return _look("old", ROUND)
+    began = min(latest.began, latest.variants_began)
+    if question.newer and began < question.newer + 1:
+        return _look("changed", ROUND)
+    return _judge(question, own, latest) or Answer(True, math.ceil(age))
+
+
+def _judge(question: Question, own: Own, latest: ProbeRound) -> Answer | None:
+    """None: nothing stands against the job."""
+    report, variants = latest.report, latest.variants
+    if not own.variants <= _names(variants) or not own.probes - own.variants <= _names(report):
+        return _look("incomplete")
+    if not (places_are_complete(report) and places_are_complete(variants)):
+        return _look("incomplete")
+    others = other_gpus(report, question.gpus)
+    if any(it.severity is Severity.CRITICAL and not is_only_on(others, it) for it in report.findings):
+        return _look("critical")
+    if any(_is_more(it, report) and not is_only_on(others, it) for it in variants.findings):
+        return _look("stricter", VARIANTS)
+    return None
+
+
+def _names(report: Report) -> frozenset[str]:
+    return frozenset(result.name for result in report.probes)
+
+
+def _is_more(finding: Finding, report: Report) -> bool:
+    """Whether a variant's finding says more than the agent's own probe does, and so may reject a job."""
+    if finding.severity is Severity.CRITICAL:
+        return True
+    told = {(it.code, it.device, it.severity) for it in report.findings}
+    return finding.severity is Severity.WARNING and (finding.code, finding.device, finding.severity) not in told
+
+
+def _look(reason: str, cure: str = "") -> Answer:
+    return Answer(False, reason=reason, cure=cure)

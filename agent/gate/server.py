@@ -1,0 +1,192 @@
+"""Answers prologs at the Unix socket: hundreds at once, on one thread that never waits for any of them.
+
+A question that the last round does not settle is held while the agent runs what it lacks, once for all who wait. Who
+asks too slowly, too much or nothing is sent away, and so is who is neither root nor the agent's own user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from laggard.agent.gate.question import MAX_QUESTION_BYTES, WAIT, Answer, Question, WrongQuestion, parse_question
+from laggard.agent.prober.loop import ROUND, ProbeLoop, uptime
+
+log = logging.getLogger("laggard.agent")
+
+MAX_CONNECTIONS: Final = 512
+QUESTION_SECONDS: Final = 2.0
+"""The time for a whole question."""
+
+MAX_REQUEST_BYTES: Final = 4096
+"""The largest HTTP request, as curl sends one."""
+
+_TICK_SECONDS: Final = 0.1
+_PAUSE_SECONDS: Final = 0.05
+_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
+_HTTP: Final = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+
+
+class _Prolog:
+    """One that asks. `until`: when it is sent away or gets the answer that there is (monotonic seconds)."""
+
+    def __init__(self, connection: socket.socket, until: float) -> None:
+        self.connection = connection
+        self.until = until
+        self.data = b""
+        self.question: Question | None = None
+        self.speaks_http = False
+        self.asked_at = 0.0  # seconds since boot
+
+
+class GateServer:
+    """`judge` gives the answer that there is now. Takes the listener, and closes it at its end."""
+
+    def __init__(self, listener: socket.socket, loop: ProbeLoop, judge: Callable[[Question], Answer]) -> None:
+        self._listener = listener
+        self._loop = loop
+        self._judge = judge
+        self._selector = selectors.DefaultSelector()
+        self._prologs: set[_Prolog] = set()
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        self._stopped = False
+        loop.on_change = self._notify
+
+    def start(self) -> None:
+        threading.Thread(target=self._serve, name="gate", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._notify()
+
+    def _notify(self) -> None:
+        with contextlib.suppress(OSError):  # it is full of such bytes, or closed
+            self._wake.send(b"x")
+
+    def _serve(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._answer_all)
+        while not self._stopped:
+            try:
+                for key, _ in self._selector.select(_TICK_SECONDS if self._prologs else None):
+                    key.data()
+                self._send_away_late()
+            except Exception:  # one prolog must not end the others'
+                log.exception("a defect in laggard, while answering a prolog")
+                time.sleep(_PAUSE_SECONDS)
+        for prolog in tuple(self._prologs):
+            self._end(prolog)
+        for each in (self._listener, self._woken, self._wake, self._selector):
+            each.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor, or no memory, for the moment
+            time.sleep(_PAUSE_SECONDS)
+            return
+        if len(self._prologs) >= MAX_CONNECTIONS or _user(connection) not in (0, os.geteuid()):
+            connection.close()
+            return
+        connection.setblocking(False)
+        prolog = _Prolog(connection, time.monotonic() + QUESTION_SECONDS)
+        self._prologs.add(prolog)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(prolog))
+
+    def _read(self, prolog: _Prolog) -> None:
+        try:
+            data = prolog.connection.recv(MAX_REQUEST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or prolog.question is not None:  # it is gone, or goes on talking
+            self._end(prolog)
+            return
+        prolog.data += data
+        prolog.speaks_http = prolog.data.startswith(b"GET /")
+        end, most = (b"\r\n\r\n", MAX_REQUEST_BYTES) if prolog.speaks_http else (b"\n", MAX_QUESTION_BYTES)
+        if end in prolog.data:
+            self._asked(prolog)
+        elif len(prolog.data) > most:
+            self._end(prolog)
+
+    def _asked(self, prolog: _Prolog) -> None:
+        line = prolog.data.split(b"\n", 1)[0].decode("ascii", "replace")
+        if prolog.speaks_http:  # GET /gate/1/prolog/... HTTP/1.1
+            path = line.split(" ")[1].strip("/").replace("/", " ")
+            line = path.replace(" ", "/", 1)
+        try:
+            prolog.question = parse_question(line)
+        except WrongQuestion:
+            self._send(prolog, "CHECK question")
+            return
+        prolog.asked_at = uptime()
+        prolog.until = time.monotonic() + prolog.question.wait_seconds
+        answer = self._judge(prolog.question)
+        if answer.passes or not answer.cure or not prolog.question.wait_seconds:
+            self._send(prolog, answer.line)
+            return
+        if not prolog.speaks_http and not _sent(prolog.connection, f"{WAIT}\n"):
+            self._end(prolog)
+            return
+        self._loop.want(answer.cure)
+
+    def _answer_all(self) -> None:
+        """Something has run: answers all whom that settles, and wants the rest."""
+        self._woken.recv(4096)
+        latest = self._loop.latest
+        for prolog in tuple(self._prologs):
+            if prolog.question is None:
+                continue
+            answer = self._judge(prolog.question)
+            began = latest.began if answer.cure == ROUND else latest.variants_began
+            if answer.passes or not answer.cure or began > prolog.asked_at:
+                self._send(prolog, answer.line)
+            else:
+                self._loop.want(answer.cure)
+
+    def _send_away_late(self) -> None:
+        now = time.monotonic()
+        for prolog in tuple(self._prologs):
+            if now < prolog.until:
+                continue
+            if prolog.question is None:
+                self._end(prolog)
+            else:
+                self._send(prolog, self._judge(prolog.question).line)
+
+    def _send(self, prolog: _Prolog, line: str) -> None:
+        _sent(prolog.connection, f"{_HTTP if prolog.speaks_http else ''}{line}\n")
+        self._end(prolog)
+
+    def _end(self, prolog: _Prolog) -> None:
+        self._prologs.discard(prolog)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(prolog.connection)
+        prolog.connection.close()
+
+
+def _sent(connection: socket.socket, text: str) -> bool:
+    """A line fits the kernel's buffer: who does not take it is gone."""
+    try:
+        return connection.send(text.encode("ascii")) == len(text)
+    except OSError:
+        return False
+
+
+def _user(connection: socket.socket) -> int:
+    """The user at the other end, as the kernel noted it when they connected."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])

@@ -1,0 +1,53 @@
+"""The agent's part for prologs: the socket, and what the agent knows of itself, put together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from laggard.agent.gate.listener import open_listener
+from laggard.agent.gate.question import Answer, Question
+from laggard.agent.gate.quick_answer import Now, Own, quick_answer
+from laggard.agent.gate.server import GateServer
+from laggard.agent.prober.loop import ProbeLoop, uptime
+from laggard.agent.prober.stricter import variant_names
+from laggard.probes.gate_question import fingerprint, gate_probes, gate_profile
+from laggard.probes.probe import Probe
+
+_BOOT: str = "/proc/sys/kernel/random/boot_id"
+
+
+@contextmanager
+def answering_prologs(path: str, node: str, loop: ProbeLoop, probes: tuple[Probe, ...]) -> Iterator[None]:
+    """Answers prologs at the socket `path` meanwhile; empty: none. `probes`: those of the agent itself."""
+    listener = open_listener(path) if path else None
+    if listener is None:
+        yield
+        return
+    own = own_facts(node, probes)
+
+    def judge(question: Question) -> Answer:
+        return quick_answer(question, own, loop.latest, Now(uptime(), time.time()))
+
+    server = GateServer(listener, loop, judge)
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def own_facts(node: str, probes: tuple[Probe, ...]) -> Own:
+    return Own(
+        fingerprint=fingerprint(node),
+        boot=boot_id(),
+        probes=frozenset(probe.name for probe in gate_probes()),
+        variants=variant_names(probes),
+        max_age_seconds=gate_profile().agent_seconds,
+    )
+
+
+def boot_id() -> str:
+    with open(_BOOT, encoding="ascii") as file:
+        return file.read().strip()
