@@ -1,4 +1,4 @@
-"""What each rank's device has yet to finish of what its host launched, in the order of the launches. Pure.
+"""What each rank's device has yet to finish of what its host launched, in the order of the launches, as values.
 
 A host launches far ahead of its device, so that ranks of a job that stands still have launched different amounts, and
 none of them is at fault for that. What counts is the first thing that each device has not finished, and who has yet to
@@ -8,8 +8,7 @@ come to it.
 from __future__ import annotations
 
 import dataclasses
-import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -93,17 +92,6 @@ class DeviceQueue:
         return tuple(each for each in self.open if each.position == least)
 
 
-class Standing(enum.Enum):
-    """How a member stands to an operation."""
-
-    DONE = enum.auto()
-    CAME = enum.auto()  # its device stands at it, as far as anything tells
-    NOT_BEGUN = enum.auto()  # its device has nothing else to finish before, and has not begun it
-    BEHIND = enum.auto()  # it launched the operation, and its device has something else to finish before
-    NOT_LAUNCHED = enum.auto()
-    UNKNOWN = enum.auto()  # nothing tells
-
-
 @dataclasses.dataclass(frozen=True)
 class DeviceQueues:
     """Those of a job. `by_rank` has the ranks that are seen."""
@@ -115,72 +103,3 @@ class DeviceQueues:
         """The ranks that have to come to it."""
         lane = operation.lane
         return self.groups[lane.group].ranks if lane.group >= 0 else (lane.source, lane.target)
-
-    def standing(self, rank: int, operation: Operation) -> Standing:
-        queue = self.by_rank.get(rank)
-        if queue is None or not queue.knows(operation.lane):
-            return Standing.UNKNOWN
-        if operation.number > queue.last_numbers.get(operation.lane, -1):
-            return Standing.NOT_LAUNCHED
-        launched = queue.by_operation.get(operation)
-        if launched is None:
-            return Standing.DONE
-        if launched.begun:
-            return Standing.CAME
-        is_first = launched in queue.first
-        if launched.begun is False:
-            return Standing.NOT_BEGUN if is_first else Standing.BEHIND
-        if not queue.ordered:
-            return self._standing_by_peers(queue, operation)
-        if is_first:
-            return Standing.CAME
-        return Standing.CAME if self._is_beside_all(rank, queue, launched) else Standing.BEHIND
-
-    def _standing_by_peers(self, queue: DeviceQueue, operation: Operation) -> Standing:
-        """The standing of a rank that tells no order of its launches. What others launched in an order, or finished,
-        it launched in the same."""
-        if queue.heads[operation.lane] != operation.number:
-            return Standing.BEHIND
-        if not queue.knows_messages:
-            return Standing.UNKNOWN
-        others = [each.operation for each in queue.first if each.operation != operation]
-        if any(self._precedes(other, operation) for other in others):
-            return Standing.BEHIND
-        is_first = all(self._precedes(operation, other) for other in others)
-        return Standing.CAME if is_first else Standing.UNKNOWN
-
-    def _precedes(self, one: Operation, other: Operation) -> bool:
-        """Whether some member of both launched `one` before the other, or finished it and not yet the other."""
-        for rank in {*self.members(one)} & {*self.members(other)}:
-            queue = self.by_rank.get(rank)
-            after = queue.by_operation.get(other) if queue and queue.ordered else None
-            if queue is None or after is None or not queue.knows(one.lane):
-                continue
-            before = queue.by_operation.get(one)
-            is_done = before is None and queue.last_numbers.get(one.lane, -1) >= one.number
-            if is_done or (before is not None and before.position < after.position):
-                return True
-        return False
-
-    def _is_beside_all(self, rank: int, queue: DeviceQueue, launched: Launched) -> bool:
-        """Whether the operation waits for none of what its rank launched before: it is the first of its lane, and for
-        each of the others another member, that has not finished it either, went on as far as this."""
-        lane, number = launched.operation
-        if not queue.ordered or queue.heads[lane] != number:
-            return False
-        earlier = (each for each in queue.open if each.position < launched.position)
-        return all(self._was_passed(rank, each, launched.position - each.position) for each in earlier)
-
-    def _was_passed(self, rank: int, launched: Launched, by: int) -> bool:
-        for other in self.members(launched.operation):
-            queue = self.by_rank.get(other)
-            own = queue.by_operation.get(launched.operation) if queue and other != rank else None
-            if queue and own and queue.ordered and queue.newest_done >= own.position + by:
-                return True
-        return False
-
-    def first_operations(self) -> Iterator[tuple[int, Launched]]:
-        """What each rank's device stands at."""
-        for rank, queue in self.by_rank.items():
-            for launched in queue.first:
-                yield rank, launched

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from laggard.constants import OPS
-from laggard.locate.device_queues import DeviceQueue, DeviceQueues, Lane, Launched, Operation, Standing
+from laggard.locate.device_queues import DeviceQueue, DeviceQueues, Lane, Launched, Operation
+from laggard.locate.hang.attendance import Attendance, Standing
 from laggard.locate.hang.deadlock import ranks_in_cycles
 from laggard.locate.hang.notes import circle_note
 from laggard.locate.job_timings import JobTimings
@@ -33,6 +34,9 @@ ranks of a job that runs wait for one another, and below the shortest timeout th
 
 MAX_CULPRITS = 16
 """The most ranks that are named as never having come: where there are more, the job was ended as a whole."""
+
+MAX_DEVICES = 4
+"""The most places at which devices have stopped: where there are more, it is no device."""
 
 HOST_CONFIDENCE = 0.8
 DEVICE_CONFIDENCE = 0.8
@@ -80,12 +84,12 @@ class _Findings(NamedTuple):
 
 
 class _Waits(NamedTuple):
-    """Who waits for whom: `never` has, for each rank, the members that never launched what it stands at, `behind` those
-    that launched it and have something else to finish before. `sends`: the ranks that have nothing to finish but
+    """Who waits for whom: `never` has, for each rank, the members that never launched what it stands at, `late` besides
+    those that launched it and have something else to finish before. `sends`: the ranks that have nothing to finish but
     sends. `awaited_in`: of a rank that never launched it, what another stands at."""
 
-    never: Mapping[int, set[int]]
-    behind: Mapping[int, set[int]]
+    never: Mapping[int, frozenset[int]]
+    late: Mapping[int, frozenset[int]]
     sends: frozenset[int]
     awaited_in: Mapping[int, Launched]
 
@@ -98,13 +102,15 @@ def stopped_devices(timings: JobTimings) -> PartialVerdict:
     unsure = _moving(queues) or _older_dumps(queues)
     if unsure is not None:
         return PartialVerdict(notes=(unsure,))
-    waits = _waits(queues)
-    stuck, not_begun = _stuck(queues)
+    attendance = Attendance(queues)
+    waits = _waits(queues, attendance)
+    stuck, not_begun = _stuck(queues, attendance)
     late = frozenset().union(*(each.ranks for each in not_begun))
     whole = [each for each in stuck if not each.unseen and not each.ranks & late]
     findings = _Findings(_silent_hosts(queues, waits), not_begun, [*_suspicions(whole)])
-    named = [*_culprits(queues, waits, findings)]
-    if named and len(named) <= MAX_CULPRITS:
+    named = [*_culprits(queues, attendance, waits, findings)]
+    devices = sum(culprit.device_stopped for culprit in named)
+    if named and devices <= MAX_DEVICES and len(named) <= MAX_CULPRITS:
         return PartialVerdict(tuple(named))
     return PartialVerdict(notes=(_note(queues, waits, stuck),))
 
@@ -163,32 +169,31 @@ def _lacks(queue: DeviceQueue, operation: Operation) -> bool:
     return queue.last_numbers.get(lane, -1) < number or queue.heads.get(lane, number) < number
 
 
-def _waits(queues: DeviceQueues) -> _Waits:
-    never: dict[int, set[int]] = {}
-    behind: dict[int, set[int]] = {}
+def _waits(queues: DeviceQueues, attendance: Attendance) -> _Waits:
+    never: dict[int, frozenset[int]] = {}
+    late: dict[int, frozenset[int]] = {}
     awaited_in: dict[int, Launched] = {}
-    for rank, launched in queues.first_operations():
-        if not _still(queues, rank):
-            continue
-        for member in queues.members(launched.operation):
-            standing = queues.standing(member, launched.operation)
-            if standing is Standing.NOT_LAUNCHED:
-                never.setdefault(rank, set()).add(member)
-                awaited_in.setdefault(member, launched)
-            elif standing in (Standing.BEHIND, Standing.NOT_BEGUN) and member != rank:
-                behind.setdefault(rank, set()).add(member)
-    at_sends = (rank for rank, queue in queues.by_rank.items() if queue.first)
-    sends = frozenset(rank for rank in at_sends if all(each.op == _SEND for each in queues.by_rank[rank].open))
-    return _Waits(never, behind, sends, awaited_in)
+    for rank, queue in queues.by_rank.items():
+        for launched in queue.first if _still(queues, rank) else ():
+            not_launched = attendance.of(launched.operation)[Standing.NOT_LAUNCHED]
+            never[rank] = _union(never.get(rank), not_launched)
+            late[rank] = _union(late.get(rank), attendance.late(launched.operation))
+            for member in not_launched - awaited_in.keys():
+                awaited_in[member] = launched
+    open_now = {rank: queue.open for rank, queue in queues.by_rank.items() if queue.open}
+    sends = frozenset(rank for rank, each in open_now.items() if all(one.op == _SEND for one in each))
+    return _Waits(never, late, sends, awaited_in)
+
+
+def _union(one: frozenset[int] | None, other: frozenset[int]) -> frozenset[int]:
+    """Both; the very value, which thousands of ranks may share, where there is one alone."""
+    return one | other if one and not one >= other else one or other
 
 
 def _silent_hosts(queues: DeviceQueues, waits: _Waits) -> list[int]:
     """The ranks that never launched what others stand at, and have nothing to finish: their hosts are at something
     else. A send alone keeps no host from going on: who sends to ranks that wait for it counts as well."""
-    both = {
-        rank: waits.never.get(rank, set()) | waits.behind.get(rank, set()) for rank in {*waits.never, *waits.behind}
-    }
-    in_circles = ranks_in_cycles(both) & waits.sends
+    in_circles = ranks_in_cycles(waits.late) & waits.sends if waits.sends else frozenset()
     found = []
     for rank in sorted(waits.awaited_in):
         queue = queues.by_rank[rank]
@@ -197,21 +202,19 @@ def _silent_hosts(queues: DeviceQueues, waits: _Waits) -> list[int]:
     return found
 
 
-def _stuck(queues: DeviceQueues) -> tuple[list[_Stuck], list[_NotBegun]]:
+def _stuck(queues: DeviceQueues, attendance: Attendance) -> tuple[list[_Stuck], list[_NotBegun]]:
     """What does not end although all came that are seen, and what some devices have not begun."""
     stuck, not_begun = [], []
-    operations = {each.operation: each.op for rank, each in queues.first_operations() if _still(queues, rank)}
+    still = [queue for rank, queue in queues.by_rank.items() if _still(queues, rank)]
+    operations = {each.operation: each.op for queue in still for each in queue.first}
     for operation, op in operations.items():
-        by_standing: dict[Standing, set[int]] = {}
-        for member in queues.members(operation):
-            by_standing.setdefault(queues.standing(member, operation), set()).add(member)
-        came, done = by_standing.get(Standing.CAME, set()), by_standing.get(Standing.DONE, set())
-        late = {rank for rank in by_standing.get(Standing.NOT_BEGUN, ()) if not queues.by_rank[rank].has_other}
+        members = attendance.of(operation)
+        came, done, unseen = members[Standing.CAME], members[Standing.DONE], members[Standing.UNKNOWN]
+        late = frozenset(rank for rank in members[Standing.NOT_BEGUN] if not queues.by_rank[rank].has_other)
         if late and came | done:
-            not_begun.append(_NotBegun(operation, op, frozenset(late), frozenset(came)))
-        elif came and not by_standing.keys() - {Standing.CAME, Standing.DONE, Standing.UNKNOWN}:
-            unseen = frozenset(by_standing.get(Standing.UNKNOWN, ()))
-            stuck.append(_Stuck(operation, op, frozenset(came), frozenset(done), unseen))
+            not_begun.append(_NotBegun(operation, op, late, came))
+        elif came and len(came) + len(done) + len(unseen) == len({*queues.members(operation)}):
+            stuck.append(_Stuck(operation, op, came, done, unseen))
     return stuck, not_begun
 
 
@@ -232,10 +235,12 @@ def _suspicions(stuck: Sequence[_Stuck]) -> Iterator[_Suspicion]:
         left = [each for each in left if each not in covered]
 
 
-def _culprits(queues: DeviceQueues, waits: _Waits, findings: _Findings) -> Iterator[Culprit]:
+def _culprits(queues: DeviceQueues, attendance: Attendance, waits: _Waits, findings: _Findings) -> Iterator[Culprit]:
     standing = {rank for rank, queue in queues.by_rank.items() if queue.open}
     for rank in findings.hosts:
-        yield _host_culprit(queues, rank, waits.awaited_in[rank], standing)
+        launched = waits.awaited_in[rank]
+        stayed = attendance.of(launched.operation)[Standing.CAME]
+        yield _host_culprit(queues, rank, launched, stayed, standing)
     for late in findings.not_begun:
         yield _device_culprit(queues, late.ranks, late.operation, standing, _not_begun_evidence(queues, late))
     for suspicion in findings.suspicions:
@@ -244,9 +249,10 @@ def _culprits(queues: DeviceQueues, waits: _Waits, findings: _Findings) -> Itera
             yield _device_culprit(queues, suspicion.ranks, first, standing, _stuck_evidence(queues, suspicion))
 
 
-def _host_culprit(queues: DeviceQueues, rank: int, launched: Launched, standing: set[int]) -> Culprit:
+def _host_culprit(
+    queues: DeviceQueues, rank: int, launched: Launched, stayed: frozenset[int], standing: set[int]
+) -> Culprit:
     operation = launched.operation
-    stayed = [other for other in queues.members(operation) if queues.standing(other, operation) is Standing.CAME]
     return Culprit(
         kind="hung",
         ranks=(rank,),

@@ -31,10 +31,6 @@ class _Record(NamedTuple):
     done: bool
     begun: bool
 
-    @property
-    def operation(self) -> Operation:
-        return Operation(self.lane, self.number)
-
 
 def queues_from_dumps(dumps: Sequence[Dump], matched: Groups) -> DeviceQueues:
     """The queues of the ranks that wrote `dumps`. The groups are those of `matched`, by their places there."""
@@ -73,39 +69,49 @@ def _groups_with_messages(dumps: Sequence[Dump], matched: Groups) -> frozenset[i
     )
 
 
+class _Row(NamedTuple):
+    """A row of Records as numbers."""
+
+    group: int
+    op: int
+    seq: int
+    size: int
+    source: int
+    target: int
+    done: bool
+    begun: bool
+    batch: int
+
+
 def _records(dump: Dump, places: Sequence[int], matched: Groups) -> Iterator[_Record]:
     """The records that have a lane, in the order of the launches. Messages that are launched as one have one
     position."""
-    records = dump.records
-    position = UNKNOWN
-    for row in range(len(records.seq)):
-        group, source, target = places[records.group[row]], int(records.source[row]), int(records.target[row])
-        if not _is_launched_with_the_one_before(dump, row):
-            position = row
-        if source < 0:
-            if records.seq[row] >= 0:
-                yield _record(dump, row, Lane(group), int(records.seq[row]), position)
-            continue
-        members = matched.groups[group].ranks
-        if not matched.declared[group] or max(source, target) >= len(members):
-            continue
-        pair = members[source], members[target]
-        if dump.rank in pair and pair[0] != pair[1]:
-            yield _record(dump, row, Lane(-1, *pair), UNKNOWN, position)
+    position, before = UNKNOWN, None
+    for place, row in enumerate(map(_Row._make, zip(*(column.tolist() for column in dump.records), strict=True))):
+        if before is None or not _are_launched_as_one(before, row):
+            position = place
+        before = row
+        lane = _lane(dump.rank, row, places[row.group], matched)
+        if lane is not None:
+            yield _Record(lane, row.seq if row.source < 0 else UNKNOWN, position, row.op, row.done, row.begun)
 
 
-def _is_launched_with_the_one_before(dump: Dump, row: int) -> bool:
-    """Whether the record and the one before are messages of one batch, or a send to a rank and a receive from it."""
-    records, before = dump.records, row - 1
-    if not row or records.group[row] != records.group[before] or min(records.source[row], records.source[before]) < 0:
+def _are_launched_as_one(before: _Row, row: _Row) -> bool:
+    """Whether the two are messages of one batch, or a send to a rank and a receive from it."""
+    if row.group != before.group or min(row.source, before.source) < 0:
         return False
-    is_exchange = records.source[row] == records.target[before] and records.target[row] == records.source[before]
-    return bool(records.batch[row] == records.batch[before] >= 0 or is_exchange)
+    is_exchange = (row.source, row.target) == (before.target, before.source)
+    return row.batch == before.batch >= 0 or is_exchange
 
 
-def _record(dump: Dump, row: int, lane: Lane, number: int, position: int) -> _Record:
-    records = dump.records
-    return _Record(lane, number, position, int(records.op[row]), bool(records.done[row]), bool(records.begun[row]))
+def _lane(rank: int, row: _Row, group: int, matched: Groups) -> Lane | None:
+    if row.source < 0:
+        return Lane(group) if row.seq >= 0 else None
+    members = matched.groups[group].ranks
+    if not matched.declared[group] or max(row.source, row.target) >= len(members):
+        return None
+    pair = members[row.source], members[row.target]
+    return Lane(-1, *pair) if rank in pair and pair[0] != pair[1] else None
 
 
 def _numbered(records: Iterable[_Record], whole: frozenset[int]) -> Iterator[_Record]:
@@ -158,11 +164,11 @@ def _open(dump: Dump, records: Sequence[_Record]) -> Iterator[Launched]:
     record each, and one number."""
     parts: dict[Operation, list[_Record]] = {}
     for record in records:
-        parts.setdefault(record.operation, []).append(record)
+        if not record.done:
+            parts.setdefault(Operation(record.lane, record.number), []).append(record)
     for operation, each in parts.items():
-        if not all(part.done for part in each):
-            begun = any(part.begun or part.done for part in each) if dump.timed else None
-            yield Launched(operation, each[0].position, max(part.op for part in each), begun)
+        begun = any(part.begun for part in each) if dump.timed else None
+        yield Launched(operation, each[0].position, max(part.op for part in each), begun)
 
 
 def _by_counts(
