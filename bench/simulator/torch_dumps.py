@@ -3,7 +3,8 @@
 Versions and fields are those of torch/csrc/distributed/c10d/NCCLUtils.hpp (2.4), FlightRecorder.hpp and
 FlightRecorderDetail.hpp (2.5 and newer), and hooks/FlightRecorderHook.cpp (2.15). A dump asks the events once more, so
 a state is that of its moment. Without TORCH_NCCL_ENABLE_TIMING nothing tells what a device began; torch 2.15's hook
-gives a collective both times when it is done."""
+gives a collective both times when it is done. Messages that are posted together are a batch: one launch, which ends
+with a record of its own. Torch 2.4 and 2.5 give that a collective's number."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import json
 import os
 import pickle
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,11 +34,12 @@ class Torch(NamedTuple):
     threads: bool = False
     library: str = ""
     backend: str = "nccl"
+    counts_batches: bool = False
 
 
 RELEASES = {
-    "2.4": Torch("2.2", status=False),
-    "2.5": Torch("2.4"),
+    "2.4": Torch("2.2", status=False, counts_batches=True),
+    "2.5": Torch("2.4", counts_batches=True),
     "2.6": Torch("2.5", threads=True, library="nccl_version"),
     "2.7": Torch("2.7", threads=True, library="nccl_version"),
     "2.8": Torch("2.9", threads=True, library="nccl_version"),
@@ -85,26 +88,46 @@ def dump(played: Played, rank: int, numbers: dict[Group, int], how: Dumping) -> 
     first = how.before * len(per_step)
     found: list[dict[str, Any]] = []
     status: dict[int, list[int]] = {}
-    for place, call in enumerate(played.calls[rank]):
-        if call.launched > how.moment:
-            break
+    calls = [call for call in played.calls[rank] if call.launched <= how.moment]
+    for place, call in enumerate(calls):
         record = call.item.record
         assert record is not None
         paired = record.peer is not None
-        counts[record.group, paired] += 1
+        before, after = (_is_batch(calls, at) for at in (place - 1, place))
+        if not before:
+            counts[record.group, paired] += 1
+        if after and release.counts_batches:
+            counts[record.group, False] += 1
         count = counts[record.group, False], counts[record.group, True]
         entry = _entry(call, rank, numbers[record.group], own[record.group], count, how)
-        entry["record_id"] = first + place
         if place == how.wrong_call:
             entry["profiling_name"] = f"{release.backend}:_all_gather_base"
             entry["input_sizes"] = [[7]]
         found.append(entry)
-        number = counts[record.group, paired]
-        last = status.setdefault(own[record.group], [-1, -1, -1])
-        last[0] = number
-        last[1] = number if how.timing and call.begun <= how.moment else last[1]
-        last[2] = number if call.done <= how.moment else last[2]
+        if before and release.backend == "nccl":
+            is_p2p = not release.counts_batches
+            found.append({**entry, "profiling_name": "nccl:coalesced", "is_p2p": is_p2p, "input_sizes": []})
+        _count(status.setdefault(own[record.group], [-1, -1, -1]), counts[record.group, paired], call, how)
+    for place, entry in enumerate(found):
+        entry["record_id"] = first + place
     return _document(rank, numbers, found, status, how)
+
+
+def _is_batch(calls: Sequence[Call], place: int) -> bool:
+    """Whether the call at that place is a message that is posted together with the next one."""
+    if not 0 <= place < len(calls) - 1:
+        return False
+    one, other = (calls[at].item.record for at in (place, place + 1))
+    if one is None or other is None or one.peer is None or other.peer is None:
+        return False
+    return one.issue is not None and one.peer == other.peer and {one.op, other.op} == {"send", "recv"}
+
+
+def _count(last: list[int], number: int, call: Call, how: Dumping) -> None:
+    """Notes the call in the status of its group."""
+    last[0] = number
+    last[1] = number if how.timing and call.begun <= how.moment else last[1]
+    last[2] = number if call.done <= how.moment else last[2]
 
 
 def _entry(call: Call, rank: int, number: int, own: int, count: tuple[int, int], how: Dumping) -> dict[str, Any]:
