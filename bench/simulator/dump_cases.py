@@ -152,15 +152,16 @@ def _stop(programme: Programme, rank: int, step: int, role: str, draw: random.Ra
 
 
 def _deadlock(programme: Programme, rank: int, step: int, draw: random.Random) -> Trouble:
-    """The rank calls two collectives of different groups that follow each other in the other order, and another rank is
-    in both groups."""
+    """The rank calls two collectives of different groups, with none between them, in the other order, and another rank
+    is in both groups."""
     own = [index for _, index in sorted((it.number, at) for at, it in enumerate(programme.items) if it.rank == rank)]
-    calls = [at for at in own if programme.items[at].joint is not None and programme.items[at].on_main]
+    calls = [at for at in own if programme.items[at].joint is not None]
     pairs = []
     for one, other in zip(calls, calls[1:], strict=False):
         groups = [programme.items[at].record.group for at in (one, other)]  # type: ignore[union-attr]
         alone = any(programme.items[at].record.peer is not None for at in (one, other))  # type: ignore[union-attr]
-        if groups[0] != groups[1] and not alone and len(set(groups[0].ranks) & set(groups[1].ranks)) > 1:
+        beside = not all(programme.items[at].on_main for at in (one, other))
+        if groups[0] != groups[1] and not alone and not beside and len(set(groups[0].ranks) & set(groups[1].ranks)) > 1:
             pairs.append((one, other))
     if not pairs:
         raise Impossible("no two groups have two ranks in common")
