@@ -102,6 +102,8 @@ class Rank:
         if self.layout.ep > 1:
             experts = self.layout.group(self.rank, "ep")
             self.compute(phase, seconds * 0.5)
+            if self.layout.tp > 1:
+                self.call(self.tensor, "all_reduce", TENSOR_BYTES, phase)
             self.call(experts, "all_to_all", EXPERT_BYTES, phase)
             self.compute(phase, seconds * 0.5, block="expert")
             self.call(experts, "all_to_all", EXPERT_BYTES, phase)

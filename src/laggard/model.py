@@ -155,6 +155,7 @@ class Culprit(msgspec.Struct, frozen=True):
     end: RankEnd | None = None  # of a dead rank
     stopped: bool = False  # a hung rank's process, by a signal or a debugger
     silent: bool = False  # of a hung rank, by the ranks' recordings: none of its threads ran until the job was killed
+    device_stopped: bool = False  # of hung ranks: by dumps, the GPU of one of them completes nothing any more
     nodes: tuple[str, ...] = ()  # of a slow link that lies between or among several machines: these
     neighbours: tuple[CpuNeighbour, ...] | None = None  # of a slow host: whom its evidence names; None: not known
 

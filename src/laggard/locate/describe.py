@@ -162,6 +162,9 @@ def _condition(culprit: Culprit) -> str:
         return f"{'left' if left_early(culprit.end) else 'died'} first: {end_text(culprit.end)}"
     if culprit.kind == "hung" and culprit.silent:
         return "fell silent first, stopped or killed"
+    if culprit.device_stopped:
+        whose = "its GPU" if len(culprit.ranks) == 1 else "one of their GPUs"
+        return f"{verb} hung, {whose} no longer completes what it launched"
     if culprit.kind == "hung":
         stopped = ", stopped by a signal or a debugger" if culprit.stopped else ""
         return f"{verb} hung{stopped}" + (f" in {_place(culprit)}" if _place(culprit) and not stopped else "")

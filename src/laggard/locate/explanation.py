@@ -70,6 +70,8 @@ _ADVICE = {
     "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
     "stopped": "see who stopped its process: a debugger, a batch system that suspends jobs, or somebody; after kill "
     "-CONT it goes on",
+    "device_stopped": "look at the GPU, not at the process, whose stacks tell nothing here: Xid errors in its "
+    "machine's kernel log, nvidia-smi -q, its NVLinks (nvidia-smi nvlink -e) and network adapter",
     "silent": "read its log and its machine's kernel log from then on; debuggers stop processes, and so do batch "
     "systems that suspend jobs",
     "left": "find why its program ended before the others': an early stop, uneven data, sys.exit or a handler of "
@@ -128,6 +130,8 @@ def _first_look(culprit: Culprit) -> str:
         return _ADVICE["in_machine"]
     if culprit.stopped:
         return _ADVICE["stopped"]
+    if culprit.device_stopped:
+        return _ADVICE["device_stopped"]
     if culprit.kind in ("slow_link", "hung", "dead"):
         return _ADVICE["silent" if culprit.silent else culprit.kind]
     if culprit.kind == "busy_threads":

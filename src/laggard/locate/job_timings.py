@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives
+from laggard.locate.device_queues import DeviceQueues
 from laggard.locate.live_positions import live_positions
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
@@ -121,6 +122,8 @@ class JobTimings:
     """R: how the threads beside each rank's training ran; empty where nothing tells."""
     profiled: bool = False
     """True where a profiler recorded the job: a few steps, and often a few ranks by choice."""
+    queues: DeviceQueues | None = None
+    """What each device has yet to finish, by Flight Recorder dumps; None of other sources."""
 
 
 class RankInfo(NamedTuple):

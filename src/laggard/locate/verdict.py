@@ -8,7 +8,8 @@ work (positions.py).
 - slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
   slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
 - links/slow_links.py decides which links are slow, by the time of transfers.
-- hang/hangs.py decides who is hung and who waits for whom, and hang/unfinished.py does so from a recording;
+- hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so from a recording and
+  hang/stopped_devices.py from what devices have yet to finish;
   hang/mismatched.py and hang/different_calls.py find ranks that called different collectives; hang/deaths.py finds who
   died first, and hang/departures.py who left with status 0 before others could go on.
 """
@@ -28,6 +29,7 @@ from laggard.locate.hang.different_calls import different_calls
 from laggard.locate.hang.hangs import hung_ranks
 from laggard.locate.hang.mismatched import mismatched_collectives
 from laggard.locate.hang.stopped import stopped_to_the_end
+from laggard.locate.hang.stopped_devices import stopped_devices
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.slow_links import slow_links
@@ -90,7 +92,8 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     found = hung_before_the_end(timings, step_seconds)
     found = hung_ranks(timings, step_seconds) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
-    found = unfinished_collectives(timings) if found == NOTHING_FOUND else found
+    if found == NOTHING_FOUND:
+        found = unfinished_collectives(timings) if timings.queues is None else stopped_devices(timings)
     if found == NOTHING_FOUND or any(culprit.stopped or culprit.kind == "dead" for culprit in found.culprits):
         return found
     different = different_calls(timings)

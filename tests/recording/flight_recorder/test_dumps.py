@@ -66,13 +66,14 @@ def test_names_of_groups_may_differ_between_ranks(tmp_path: Path) -> None:
 
 
 def test_groups_of_the_same_members_and_description_match_in_order(tmp_path: Path) -> None:
-    """Rank 1 has finished the second group's third collective, and not come to that of the first."""
+    """Rank 1 has finished the first group's second collective, and not come to that of the second."""
     both: list[list[Group]] = [[("5", "undefined", [0, 1]), ("9", "undefined", [0, 1])],
                                [("6", "undefined", [0, 1]), ("10", "undefined", [0, 1])]]  # fmt: skip
     dumps = {
         rank: dump(groups, [entry(groups[0], "all_reduce", 1), entry(groups[1], "all_reduce", 1)])
         for rank, groups in enumerate(both)
     }
+    dumps[0]["entries"].append(entry(both[0][0], "all_reduce", 2))
     dumps[0]["entries"].append(entry(both[0][1], "all_reduce", 2, "scheduled"))
     dumps[1]["entries"].append(entry(both[1][0], "all_reduce", 2))
     location, _ = judged(write_dumps(tmp_path / "d", dumps))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, launch: Callable[..., An
     launch(SCRIPT, [str(folder), request.param], ranks=4, hooks=False)
     for flag in [*folder.glob("*.stuck"), *folder.glob("*.done")]:
         flag.unlink()
+    for file in folder.iterdir():  # as after a watchdog's timeout
+        os.utime(file, (time.time() + 600,) * 2)
     return request.param, folder
 
 

@@ -20,9 +20,13 @@ def suspended_note(ranks: int) -> Note:
 
 
 def deadlock_note(timings: JobTimings, columns: Iterable[int]) -> Note:
-    ranks = tuple(int(timings.ranks[column]) for column in sorted(columns))
+    return circle_note([int(timings.ranks[column]) for column in sorted(columns)])
+
+
+def circle_note(ranks: Sequence[int]) -> Note:
+    """The note on ranks each of which has yet to come to what another is in."""
     text = f"{ranks_text(ranks)} wait for one another, a deadlock: each has yet to come to what another is in"
-    return Note("deadlock", text, ranks[:MAX_NAMED_RANKS])
+    return Note("deadlock", text, tuple(ranks[:MAX_NAMED_RANKS]))
 
 
 def root_note(timings: JobTimings, root: int, wait: Wait | None) -> Note:

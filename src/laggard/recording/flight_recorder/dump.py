@@ -2,13 +2,16 @@
 
 The format is that of torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (versions 2.0 to 2.10), the same in a pickle
 and in JSON, but for what JSON leaves out or writes as text. Fields that are not read may hold anything.
+
+A device is known to have begun what it has not finished only with TORCH_NCCL_ENABLE_TIMING. Backends other than NCCL's
+note both times at once, when a collective is done (hooks/FlightRecorderHook.cpp), so that equal times tell nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +25,9 @@ MAX_RECORDS = 200_000
 """The most records of a dump that are read, the newest; torch keeps 2,000 unless TORCH_FR_BUFFER_SIZE is set."""
 
 MAX_GROUPS = 65_536
+ANY_SOURCE = -2
+"""The sender in a record of a receive from whichever rank sends first."""
+
 MAX_MEMBERS = 1 << 20
 _MAX_TENSORS, _MAX_DIMENSIONS = 4096, 64
 _MAX_NUMBER = (1 << 62) - 1
@@ -59,12 +65,16 @@ class Records(NamedTuple):
     target: NDArray[np.int32]  # [E]: who receives, the same
     done: NDArray[np.bool_]  # [E]
     begun: NDArray[np.bool_]  # [E]: whether the dump says that the device began it, for which it needs times
+    batch: NDArray[np.int64]  # [E]: of sends and receives, equal for those of a group that are launched as one; else -1
 
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
     """The content of a rank's dump. `status` is by place in `groups`. `corrupt` counts the records that were left out,
-    `reason` says what was wrong with the first. `wrapped`: whether the recorder had dropped older records."""
+    `reason` says what was wrong with the first. `wrapped`: whether the recorder had dropped older records. `timed`:
+    whether it says what the device began. `miscounted`: the groups (places) whose collectives are counted together with
+    batches of messages. `still_seconds`: for how long nothing had changed when the file was written, None where that is
+    not known."""
 
     rank: int
     path: str
@@ -74,10 +84,14 @@ class Dump:
     corrupt: int
     reason: str
     wrapped: bool
+    timed: bool = False
+    miscounted: frozenset[int] = frozenset()
+    still_seconds: float | None = None
 
 
-def parse_dump(value: Any, rank: int, path: str) -> Dump:
-    """The dump in `value`, as read from a pickle or from JSON. Raises NoDump."""
+def parse_dump(value: Any, rank: int, path: str, written: float | None = None) -> Dump:
+    """The dump in `value`, as read from a pickle or from JSON. `written`: when its file was, in Unix time. Raises
+    NoDump."""
     _check(value)
     groups = _Groups(value.get("pg_config"))
     listed = value.get("entries")
@@ -86,7 +100,42 @@ def parse_dump(value: Any, rank: int, path: str) -> Dump:
     status = dict(_status(value.get("pg_status"), groups))
     first = listed[0] if listed else None
     older = isinstance(first, dict) and isinstance(number := first.get("record_id"), int) and number > 0
-    return Dump(rank, path, tuple(groups.known), status, _columns(rows), len(reasons), next(iter(reasons), ""), older)
+    return Dump(
+        rank,
+        path,
+        tuple(groups.known),
+        status,
+        _columns(rows),
+        len(reasons),
+        next(iter(reasons), ""),
+        older,
+        timed=any(_is_timed(entry) for entry in listed if isinstance(entry, dict)),
+        miscounted=frozenset(_miscounted(rows)),
+        still_seconds=_still_seconds(listed, written),
+    )
+
+
+def _is_timed(entry: Mapping[str, Any]) -> bool:
+    begun, done = entry.get("time_discovered_started_ns"), entry.get("time_discovered_completed_ns")
+    return bool(begun) and begun != done
+
+
+def _miscounted(rows: Sequence[_Row]) -> Iterator[int]:
+    """The groups in which a batch of messages has a collective's number."""
+    for before, row in zip(rows, rows[1:], strict=False):
+        if before.batch >= 0 and before.group == row.group and row.is_batch and row.seq >= 0:
+            yield row.group
+
+
+def _still_seconds(listed: Sequence[Any], written: float | None) -> float | None:
+    """The seconds from the last time that the dump tells until its file was written; None where they make no sense."""
+    times = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
+    dicts = (entry for entry in listed if isinstance(entry, dict))
+    known = [value for entry in dicts for name in times if isinstance(value := entry.get(name), int) and value > 0]
+    if written is None or not known:
+        return None
+    seconds = written - max(known) / 1e9
+    return seconds if seconds >= 0.0 else None
 
 
 def _check(value: Any) -> None:
@@ -178,6 +227,8 @@ class _Row(NamedTuple):
     target: int
     done: bool
     begun: bool
+    batch: int
+    is_batch: bool
 
 
 def _rows(listed: list[Any], groups: _Groups) -> tuple[list[_Row], list[str]]:
@@ -203,13 +254,15 @@ def _row(entry: Any, groups: _Groups) -> _Row:
     op, _, ends = op.partition(" ")
     source, target = _ends(op, ends)
     seq = _int(entry["collective_seq_id"])
-    if entry.get("is_p2p") is True and source < 0:  # the end of a batch of sends and receives, which have records
+    is_batch = op == "coalesced"
+    if source != UNKNOWN or entry.get("is_p2p") is True:  # a batch of messages ends with a record of its own
         seq = UNKNOWN
     state = _text(entry["state"])
-    # NCCL retires a collective that timed out, too. Gloo's never are `completed`: retiring is all that it notes.
-    done = state == "completed" or (backend == "gloo" and entry.get("retired") is True)
+    # NCCL retires a collective that timed out, too. For other backends retiring may be all that is noted.
+    done = state == "completed" or (not backend.startswith("nccl") and entry.get("retired") is True)
     begun = state == "started" or bool(entry.get("time_discovered_started_ns"))
-    return _Row(place, op_place(op), seq, _size(entry), source, target, done, begun)
+    batch = _number(entry.get("p2p_seq_id")) if source >= 0 else UNKNOWN
+    return _Row(place, op_place(op), seq, _size(entry), source, target, done, begun, batch, is_batch)
 
 
 def _text(value: Any) -> str:
@@ -225,8 +278,10 @@ def _int(value: Any) -> int:
 
 
 def _ends(op: str, text: str) -> tuple[int, int]:
-    """The sender and the receiver in `send 0->1` and `recv 1<-0`, as places in the group."""
-    match = re.fullmatch(r"(\d{1,7})(->|<-)(\d{1,7})", text) if op in ("send", "recv") else None
+    """The sender and the receiver in `send 0->1` and `recv 1<-0`, as places in the group. `recv 1<-?`: from any."""
+    match = re.fullmatch(r"(\d{1,7})(->|<-)(\d{1,7}|\?)", text) if op in ("send", "recv") else None
+    if match is not None and match[3] == "?":
+        return ANY_SOURCE, int(match[1])
     if match is None:
         if op in ("send", "recv"):
             raise ValueError("a send or receive without its peer")
@@ -260,6 +315,6 @@ def _bytes(sizes: Any, types: Any) -> int:
 
 
 def _columns(rows: list[_Row]) -> Records:
-    columns: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(_Row._fields)
-    kinds = (np.int32, np.int8, np.int64, np.int64, np.int32, np.int32, np.bool_, np.bool_)
+    kinds = (np.int32, np.int8, np.int64, np.int64, np.int32, np.int32, np.bool_, np.bool_, np.int64)
+    columns: list[Any] = list(zip(*(row[: len(kinds)] for row in rows), strict=True)) if rows else [()] * len(kinds)
     return Records(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))

@@ -46,12 +46,13 @@ def _read(path: Path) -> Dump:
         raise NotRead("a dump's rank is the number that ends its file's name, and there is none")
     if int(named[2]) >= MAX_RANKS:
         raise NotRead(f"its name ends with {named[2]}, which is no rank's number")
-    size = path.stat().st_size
+    status = path.stat()
+    size = status.st_size
     if size > MAX_FILE_BYTES:
         raise NotRead(f"it has {size:,} bytes, and more than {MAX_FILE_BYTES:,} are not read")
     data = path.read_bytes()
     try:
-        return parse_dump(_value(data), int(named[2]), str(path))
+        return parse_dump(_value(data), int(named[2]), str(path), status.st_mtime)
     except (PickleError, NoDump, msgspec.DecodeError, RecursionError) as error:
         raise NotRead("nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
 

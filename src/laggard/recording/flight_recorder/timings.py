@@ -6,6 +6,7 @@ has dropped, because the recorder keeps the newest records only, it had come to.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +16,10 @@ from numpy.typing import NDArray
 from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings, RankState
-from laggard.locate.order_statistics import distinct
-from laggard.recording.flight_recorder.dump import Dump, Status
+from laggard.recording.flight_recorder.dump import Dump
 from laggard.recording.flight_recorder.groups import Groups, match_groups
+from laggard.recording.flight_recorder.queues import miscounted_groups, queues_from_dumps
 from laggard.recording.torch_names import UNKNOWN
-
-NOTHING = Status(UNKNOWN, UNKNOWN)
 
 
 class _Rows(NamedTuple):
@@ -49,22 +48,16 @@ def timings_from_dumps(dumps: Sequence[Dump]) -> JobTimings:
     """The job whose ranks wrote `dumps`, ascending by rank, one each. It has no steps."""
     world_size = _world_size(dumps)
     matched = match_groups(dumps, world_size)
-    rows = [_collectives(dump, column, matched) for column, dump in enumerate(dumps)]
-    rows += [_point_to_point(dump, column, matched) for column, dump in enumerate(dumps)]
-    known = _joined(rows)
-    dropped, silent = _dropped(dumps, matched, known)
     without_dump = sorted(set(range(world_size)) - {dump.rank for dump in dumps})
     groups = tuple(
-        group._replace(
-            ranks=tuple(
-                rank
-                for rank in (*group.ranks, *(() if matched.declared[place] else without_dump))  # any may be a member
-                if (rank, place) not in silent
-            )
-        )
+        group if matched.declared[place] else group._replace(ranks=(*group.ranks, *without_dump))  # any may be a member
         for place, group in enumerate(matched.groups)
     )
-    return _timings(dumps, world_size, groups, _joined([known, dropped]))
+    matched = matched._replace(groups=groups)
+    miscounted = miscounted_groups(dumps, matched)
+    rows = [_collectives(dump, column, matched, miscounted) for column, dump in enumerate(dumps)]
+    timings = _timings(dumps, world_size, groups, _joined(rows))
+    return dataclasses.replace(timings, queues=queues_from_dumps(dumps, matched))
 
 
 def _timings(dumps: Sequence[Dump], world_size: int, groups: tuple[ProcessGroup, ...], rows: _Rows) -> JobTimings:
@@ -100,14 +93,15 @@ def _timings(dumps: Sequence[Dump], world_size: int, groups: tuple[ProcessGroup,
     )
 
 
-def _collectives(dump: Dump, column: int, matched: Groups) -> _Rows:
+def _collectives(dump: Dump, column: int, matched: Groups, miscounted: frozenset[int]) -> _Rows:
     """One row for each collective of the dump: those that NCCL launched as one have a record each and one number. The
-    size is not known where the recorder may have dropped some of them. Without TORCH_NCCL_ENABLE_TIMING no record
-    tells whether the device began it."""
+    size is not known where the recorder may have dropped some of them."""
     records = dump.records
-    begun = records.begun | records.done | (not records.begun.any())
-    chosen = np.flatnonzero((records.source < 0) & (records.seq >= 0))
-    group = np.array(matched.places[column], np.int32)[records.group[chosen]]
+    begun = records.begun | records.done | (not dump.timed)
+    places = np.array(matched.places[column], np.int32)
+    usable = ~np.isin(places[records.group], sorted(miscounted))
+    chosen = np.flatnonzero((records.source < 0) & (records.seq >= 0) & usable)
+    group = places[records.group[chosen]]
     seq = records.seq[chosen]
     order = np.lexsort((seq, group))
     chosen, group, seq = chosen[order], group[order], seq[order]
@@ -130,69 +124,6 @@ def _collectives(dump: Dump, column: int, matched: Groups) -> _Rows:
         np.logical_and.reduceat(records.done[chosen], first),
         np.logical_or.reduceat(begun[chosen], first),
     )
-
-
-def _point_to_point(dump: Dump, column: int, matched: Groups) -> _Rows:
-    """The sends and receives of the dump that are not done. Those that are done have met, so the first that is not done
-    of a pair and direction is the first on both sides; torch numbers them by group, whoever the other side is."""
-    records = dump.records
-    rows: list[tuple[int, ...]] = []
-    counts: dict[tuple[int, int], int] = {}
-    for place in np.flatnonzero((records.source >= 0) & ~records.done).tolist():
-        group = matched.places[column][records.group[place]]
-        members = matched.groups[group].ranks
-        source, target = int(records.source[place]), int(records.target[place])
-        if not matched.declared[group] or max(source, target) >= len(members):
-            continue
-        pair = members[source], members[target]
-        if dump.rank not in pair or pair[0] == pair[1]:
-            continue
-        number = counts[pair] = counts.get(pair, -1) + 1
-        peer = pair[1] if pair[0] == dump.rank else pair[0]
-        rows.append((column, group, int(records.op[place]), number, int(records.size[place]), peer, False, True))
-    return _rows(rows)
-
-
-def _dropped(dumps: Sequence[Dump], matched: Groups, known: _Rows) -> tuple[_Rows, set[tuple[int, int]]]:
-    """Rows for what no record is there of, as far as others stand in it or the rank's own counts tell; and, as ranks
-    with a group, of whom nothing is known there."""
-    waited_in = _waited_in(known)
-    present = _present(known)
-    rows: list[tuple[int, ...]] = []
-    silent: set[tuple[int, int]] = set()
-    for column, dump in enumerate(dumps):
-        status = {matched.places[column][place]: each for place, each in dump.status.items()}
-        for group in sorted({*waited_in, *status}):
-            here = present.get((column, group), set())
-            counts = NOTHING if here else status.get(group, NOTHING)  # they count sends, too, where there are any
-            passed = max(here, default=0) - 1 if here else counts.completed
-            came = [number for number in waited_in.get(group, ()) if number <= passed and number not in here]
-            rows += [(column, group, UNKNOWN, number, UNKNOWN, UNKNOWN, True, True) for number in came]
-            if counts.enqueued > max(counts.completed, 0):
-                number = max(counts.completed, 0) + 1
-                rows.append((column, group, UNKNOWN, number, UNKNOWN, UNKNOWN, False, True))
-            if not here and counts == NOTHING and dump.wrapped:
-                silent.add((dump.rank, group))
-    return _rows(rows), silent
-
-
-def _waited_in(rows: _Rows) -> dict[int, list[int]]:
-    """The numbers, by group, of the collectives that are not done somewhere."""
-    chosen = (rows.peer < 0) & ~rows.done
-    return {
-        group: distinct(rows.seq[chosen & (rows.group == group)]).tolist()
-        for group in distinct(rows.group[chosen]).tolist()
-    }
-
-
-def _present(rows: _Rows) -> dict[tuple[int, int], set[int]]:
-    """The numbers of the collectives that a rank (column) has records of in a group."""
-    found: dict[tuple[int, int], set[int]] = {}
-    chosen = rows.peer < 0
-    columns = (rows.column[chosen], rows.group[chosen], rows.seq[chosen])
-    for column, group, seq in zip(*(values.tolist() for values in columns), strict=True):
-        found.setdefault((column, group), set()).add(seq)
-    return found
 
 
 def _rows(rows: Sequence[tuple[int, ...]]) -> _Rows:

@@ -1,0 +1,58 @@
+"""Measures how right a hang is told from Flight Recorder dumps: simulated jobs, dumped by torch 2.4 to 2.15.
+
+    python bench/dumps_quality.py                         220 cases of the seeds to work with
+    python bench/dumps_quality.py --held-out              as many that nobody has seen
+    python bench/dumps_quality.py --kind gpu_tp --seeds 5 --misses
+
+An answer is `right` where every culprit named is at fault (or the very note that the case asks for), `narrowed` where
+all at fault are among the ranks of one culprit or note that names a group, `wrong` where somebody else is named,
+`unsure` where nobody is. Where nobody is at fault, `right` is to name nobody."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from quality.dumps import HELD_OUT, answer_of, judge_answer, table
+from quality.run import scratch
+from simulator.dump_cases import KINDS, dump_case, write_case
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seeds", type=int, default=20, help="cases of each kind")
+    made.add_argument("--first", type=int, default=0, help="the first seed")
+    made.add_argument("--held-out", action="store_true", help=f"the seeds from {HELD_OUT} on")
+    made.add_argument("--kind", action="append", choices=KINDS)
+    made.add_argument("--misses", action="store_true", help="show each answer that is wrong or unsure")
+    made.add_argument("--keep", type=Path, help="leave the dumps in this folder")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    flags = parser().parse_args(arguments)
+    first = HELD_OUT if flags.held_out else flags.first
+    results: Counter[tuple[str, str]] = Counter()
+    for kind in flags.kind or KINDS:
+        for seed in range(first, first + flags.seeds):
+            case = dump_case(kind, seed)
+            folder = Path(tempfile.mkdtemp(prefix="laggard-dumps-", dir=scratch()))
+            write_case(case, folder)
+            answer = answer_of(folder)
+            mark = judge_answer(case, answer)
+            results[kind, mark] += 1
+            if flags.misses and mark != "right":
+                print(f"{mark}: {kind} {seed} {case.layout} {case.place} at fault {sorted(case.culprits)}: {answer}")
+            if flags.keep:
+                shutil.copytree(folder, flags.keep / f"{kind}-{seed}", dirs_exist_ok=True)
+            shutil.rmtree(folder)
+    print(table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
