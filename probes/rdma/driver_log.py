@@ -25,9 +25,10 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
     nics = read_nics(host)
     if not any(nic.driver == _DRIVER for nic in nics):
         raise NotApplicable(f"none of {len(nics)} RDMA NICs in the PCI tree runs with {_DRIVER}")
-    since = _uptime(host) - thresholds.look_back_seconds
+    uptime = _uptime(host)
+    since = uptime - thresholds.look_back_seconds
     present = {nic.address for nic in nics}
-    for found in find_device_errors(host.kernel_log(), since):
+    for found in find_device_errors(host.kernel_log(), since, host.boot_time(uptime)):
         if found.code == _CODE and found.device in present:  # a NIC that was taken out is no fault any more
             yield found
 

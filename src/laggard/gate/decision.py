@@ -1,17 +1,27 @@
 """Decides what follows from a report: the exit status, and whether SLURM drains or resumes the node.
 
 Three guards come before every drain: the kill-switch file (checked before any probe runs), the mode, the cluster's cap.
+And no drain that an operator took back is made again for the same evidence (`memory`).
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from laggard.gate.evidence import Evidence, critical_evidence
 from laggard.gate.measure import Measured
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
-from laggard.gate.slurm import Slurm, SlurmError
+from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, Slurm, SlurmError
 from laggard.model import EXIT_CODES, Report, Severity, Verdict
+from laggard.probes.runner.report import finding_name, lower_findings
 from laggard.text.report import headline
+from laggard.text.words import utc_text
+
+if TYPE_CHECKING:
+    from laggard.gate.memory import NodeMemory
+    from laggard.gate.node_watch import Seen
 
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
@@ -23,18 +33,20 @@ WRONG_SETUP: Final = "WRONG SETUP"
 
 
 class Decision(NamedTuple):
-    """The exit status, and the lines that tell what was done."""
+    """The exit status, the lines that tell what was done, and the report with its findings as they were judged."""
 
     status: int
-    messages: tuple[str, ...] = ()
+    messages: tuple[str, ...]
+    report: Report
 
 
 def decide(settings: GateSettings, measured: Measured) -> Decision:
     """Decides on a report, and drains or resumes the node. The report's first line becomes the reason of a drain. Tells
-    before what the gang says of other nodes, and what is wrong with the gate's setup."""
+    before what the gang says of other nodes, what was over when the probes ran anew, and what is wrong with the gate's
+    setup."""
     report = measured.report
-    decision = _act(settings, report, headline(report, measured.age))
-    before = (*_gang_lines(settings, report), *_setup_lines(settings, report.node))
+    decision = _act(settings, report)
+    before = (*_gang_lines(settings, report), *_over_lines(measured), *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
 
 
@@ -42,33 +54,66 @@ def is_critical(report: Report) -> bool:
     return any(finding.severity is Severity.CRITICAL for finding in report.findings)
 
 
-def _act(settings: GateSettings, report: Report, reason: str) -> Decision:
-    mode = settings.slurm.mode
-    if is_critical(report):
-        return _on_critical(settings, report, reason)
-    resumes = report.verdict is Verdict.OK and settings.slurm.resume and mode != REPORT_ONLY
-    messages = _resume(settings.slurm_node(report.node)) if resumes else ()
-    if mode is None:
-        return Decision(EXIT_CODES[report.verdict], messages)
-    return Decision(0, (f"{PASS}, {_why_not_critical(report)}", *messages))
-
-
-def _on_critical(settings: GateSettings, report: Report, reason: str) -> Decision:
-    policy, slurm = settings.slurm, settings.slurm_node(report.node)
+def _act(settings: GateSettings, report: Report) -> Decision:
+    policy = settings.slurm
+    if not is_critical(report):
+        return _on_pass(settings, report)
     if policy.mode == REPORT_ONLY:
-        return Decision(0, (f"{PASS}, {REPORT_ONLY}: with enforce it would be rejected",))
+        return Decision(0, (f"{PASS}, {REPORT_ONLY}: with enforce it would be rejected",), report)
     if policy.mode is None and not policy.drain:
-        return Decision(EXIT_CODES[report.verdict])
-    from laggard.gate.drain_cap import drain_refusal  # few runs need it
+        return Decision(EXIT_CODES[report.verdict], (), report)
+    return _on_critical(settings, report)
 
+
+def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = (), seen: Seen | None = None) -> Decision:
+    """What follows where nothing is critical. `lines`: why that is so, where it is not plain; `seen`: the node, where
+    SLURM was asked for it."""
+    policy = settings.slurm
+    resumed: tuple[str, ...] = ()
+    if policy.mode != REPORT_ONLY and report.verdict is Verdict.OK and policy.resume:
+        resumed = _resume(settings, report.node, seen)
+    elif policy.mode != REPORT_ONLY and policy.drain and seen is None:
+        _notice_resume(settings, report.node)
+    if policy.mode is None:
+        return Decision(EXIT_CODES[report.verdict], (*lines, *resumed), report)
+    return Decision(0, (*lines, f"{PASS}, {_why_not_critical(report)}", *resumed), report)
+
+
+def _on_critical(settings: GateSettings, report: Report) -> Decision:
+    from laggard.gate.drain_cap import drain_refusal  # few runs need them
+    from laggard.gate.node_watch import look
+
+    policy, slurm = settings.slurm, settings.slurm_node(report.node)
     refusal = drain_refusal(policy.collector, report.node, settings.limit)
     if refusal:
         status = 0 if policy.mode else EXIT_CODES[report.verdict]
         stays = _stays_drained(slurm) if policy.is_health_check else ""
-        return Decision(status, (f"{PASS}, {stays or f'not drained: {refusal}'}",))
-    messages = _drain(slurm, reason) if policy.drain else ()
+        return Decision(status, (f"{PASS}, {stays or f'not drained: {refusal}'}",), report)
+    seen = None
+    if policy.drain or policy.resume:
+        evidence = critical_evidence(report.findings)
+        seen = look(settings, report.node, evidence.values())
+        report, lines = _without_old_evidence(report, evidence, seen.memory, settings)
+        if not is_critical(report):
+            return _on_pass(settings, report, lines, seen)
+    messages = _drain(settings, report, seen) if policy.drain and seen else ()
     word = UNFIT if policy.is_health_check else REJECT
-    return Decision(1, (*messages, word) if policy.mode else messages)
+    return Decision(1, (*messages, word) if policy.mode else messages, report)
+
+
+def _without_old_evidence(
+    report: Report, evidence: Mapping[int, Evidence], memory: NodeMemory, settings: GateSettings
+) -> tuple[Report, tuple[str, ...]]:
+    """The report in which findings are warnings whose evidence is no newer than an operator's resume, and a line for
+    each of them."""
+    from laggard.gate.memory import is_from_before_resume
+
+    if memory.resumed_at is None:
+        return report, ()
+    why = f"seen before the resume of {utc_text(memory.resumed_at)}"
+    old = {place: why for place, it in evidence.items() if is_from_before_resume(memory, it)}
+    lines = tuple(f"gate: {finding_name(report.findings[place])} was {why}: a warning" for place in old)
+    return lower_findings(report, old, settings.subject.profile.warnings_fail), lines
 
 
 def _stays_drained(slurm: Slurm) -> str:
@@ -81,19 +126,59 @@ def _stays_drained(slurm: Slurm) -> str:
     return f"{slurm.node} stays drained: {node.reason}" if is_ours else ""
 
 
-def _drain(slurm: Slurm, reason: str) -> tuple[str, ...]:
+def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...]:
+    """Drains the node, and remembers for which evidence: after the drain, so that a gate which reads that the node is
+    drained finds it so."""
+    from laggard.gate.memory import drained
+    from laggard.gate.node_watch import remember
+
+    if seen.node is None:
+        return (f"slurm: not drained: {seen.error}",)
+    reason = headline(report, longest=REASON_LENGTH)
     try:
-        return (f"slurm: {slurm.drain(reason)}",)
+        done = settings.slurm_node(report.node).drain(seen.node, reason)
     except SlurmError as error:
         return (f"slurm: not drained: {error}",)
+    problem = seen.problem
+    if done.endswith(DRAINED):
+        evidence = critical_evidence(report.findings).values()
+        _, problem = remember(settings, report.node, lambda memory: drained(memory, evidence, time.time()))
+    return (f"slurm: {done}", *_memory_lines(problem))
 
 
-def _resume(slurm: Slurm) -> tuple[str, ...]:
+def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, ...]:
+    """Resumes the node where laggard drained it. `seen`: the node, where SLURM was asked for it."""
+    from laggard.gate.memory import resumed_by_laggard
+    from laggard.gate.node_watch import look, remember
+
+    seen = look(settings, node) if seen is None else seen
+    if seen.node is None:
+        return (f"slurm: not resumed: {seen.error}",)
     try:
-        done = slurm.resume()
+        done = settings.slurm_node(node).resume(seen.node)
     except SlurmError as error:
         return (f"slurm: not resumed: {error}",)
-    return (f"slurm: {done}",) if done else ()
+    problem = seen.problem
+    if RESUMED in done:
+        _, problem = remember(settings, node, resumed_by_laggard)
+    return (*((f"slurm: {done}",) if done else ()), *_memory_lines(problem))
+
+
+def _notice_resume(settings: GateSettings, node: str) -> None:
+    """Asks SLURM for a node that was drained when it was last looked at. So the next gates know that it was resumed,
+    and take the agent's report again; no other gate that lets a job pass asks SLURM."""
+    from laggard.gate.node_watch import look, remembered
+
+    if remembered(settings, node).seen_drained_at is not None:
+        look(settings, node)
+
+
+def _memory_lines(problem: str) -> tuple[str, ...]:
+    return (f"gate: what was seen here cannot be kept, so a resume may be undone: {problem}",) if problem else ()
+
+
+def _over_lines(measured: Measured) -> tuple[str, ...]:
+    return tuple(f"gate: {line}" for line in measured.over)
 
 
 def _why_not_critical(report: Report) -> str:
