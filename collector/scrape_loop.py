@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.finding_places import NodeGpus
+from laggard.collector.fleet.acknowledgements import Acknowledgements, known_findings
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.held_culprits import HeldCulprits
@@ -31,7 +32,7 @@ from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.validation import validate_ranks, validate_report
-from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, incidents_path
+from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, acknowledged_path, incidents_path
 from laggard.locate.job_timings import step_rows
 from laggard.model import Report, Severity
 from laggard.recording.writer import JobRecording
@@ -67,6 +68,7 @@ class ScrapeLoop:
     ) -> None:
         self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
+        self.acknowledgements = Acknowledgements(acknowledged_path(settings, os.environ))
         self._discovery = discovery
         self._agents = [AgentState(target) for target in discovery.found.targets]
         self._settings = settings
@@ -176,11 +178,15 @@ class ScrapeLoop:
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
         comparison = await asyncio.to_thread(compare_nodes, self._agents)
+        wall = time.time()
+        acknowledged = self.acknowledgements.holding(wall)
+        findings = known_findings((*_findings(self._agents), *comparison.findings), acknowledged, wall)
         codes = comparison.codes_by_url()
         cluster = ClusterSnapshot(
             nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
-            findings=_worst_first((*_findings(self._agents), *comparison.findings)),
+            findings=_worst_first(findings),
+            acknowledged=acknowledged,
             fleet_findings=comparison.findings,
             fleet_notes=(*self._discovery.found.notes, *comparison.notes, *(self.watch.notes if self.watch else ())),
             skipped={agent.url: agent.skipped for agent in self._agents},

@@ -19,6 +19,7 @@ LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
 shows (job names, users, nodes) has no password. `--web.listen-address :19401` opens it to others."""
 
 INCIDENTS_DATABASE = "/var/lib/laggard/incidents.sqlite"
+ACKNOWLEDGED_FILE = "/var/lib/laggard/acknowledged.json"
 
 
 _THIS_MACHINE = (LOCAL_AGENT,)
@@ -103,6 +104,12 @@ class CollectorSettings(Settings, frozen=True):
     """The time for which a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
     """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
+    acknowledge_token_file: str = ""
+    """A file with the secret by which operators prove who they are when they acknowledge a finding here (`laggard
+    findings acknowledge`, docs/findings/README.md); empty: nobody can."""
+    acknowledged_file: str = ACKNOWLEDGED_FILE
+    """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
+    is acknowledged.json in there."""
     ring_token_file: str = ""
     """A file with the secret by which agents prove who they are when they ask whether a ring is due (`laggard
     idle-rings`, docs/rings.md); empty: no ring is ever due."""
@@ -154,10 +161,17 @@ class CollectorSettings(Settings, frozen=True):
 def incidents_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
     """The file that keeps incidents; empty for none. The default gives way to LAGGARD_STATE_DIR, so that a demo or a
     test on a machine with a collector leaves nothing in that one's file."""
+    return _own_path(settings.incidents_database, INCIDENTS_DATABASE, environ)
+
+
+def acknowledged_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
+    """The file that keeps acknowledgements; empty for none. The default gives way as that of incidents does."""
+    return _own_path(settings.acknowledged_file, ACKNOWLEDGED_FILE, environ)
+
+
+def _own_path(path: str, default: str, environ: Mapping[str, str]) -> str:
     folder = environ.get(ENV_STATE_DIR)
-    if folder and settings.incidents_database == INCIDENTS_DATABASE:
-        return os.path.join(folder, os.path.basename(INCIDENTS_DATABASE))
-    return settings.incidents_database
+    return os.path.join(folder, os.path.basename(default)) if folder and path == default else path
 
 
 _POSITIVE = (

@@ -9,8 +9,9 @@ drains.
 
 from __future__ import annotations
 
+from laggard.acknowledge.matching import of_node, severity_of
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.model import Verdict
+from laggard.model import Severity, Verdict
 from laggard.text.words import counted
 from laggard.wire.nodes import DrainsDocument
 
@@ -20,7 +21,9 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
     answering nodes that may fail at once; at least one may, unless it is 0. Where no agent answers, the answer is no:
     the collector then knows nothing of the fleet."""
     answering = [row for row in snapshot.nodes if row.state == "up"]
-    failing = [row for row in answering if row.verdict == Verdict.FAIL.value and (node is None or row.node != node)]
+    known = nodes_that_are_known(snapshot)
+    fails = [row for row in answering if row.verdict == Verdict.FAIL.value and row.node not in known]
+    failing = [row for row in fails if node is None or row.node != node]
     cap = max(1, int(max_ratio * len(answering))) if answering and max_ratio > 0 else 0
     if answering:
         others = "besides the one that asks " if node else ""
@@ -29,7 +32,6 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
         )
     else:
         reason = "no agent answers" if snapshot.rounds else "the agents have not been asked yet"
-    asker_fails = any(row.node == node and row.verdict == Verdict.FAIL.value for row in answering)
     return DrainsDocument(
         may_drain=len(failing) < cap,
         reason=reason,
@@ -38,6 +40,14 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
         failing=len(failing),
         cap=cap,
         max_drain_ratio=max_ratio,
-        asker_fails=asker_fails,
+        asker_fails=node is not None and any(row.node == node for row in fails),
         asker_known=node is None or any(row.node == node for row in snapshot.nodes),
+        acknowledged=of_node(snapshot.acknowledged, node) if node else (),
     )
+
+
+def nodes_that_are_known(snapshot: ClusterSnapshot) -> frozenset[str]:
+    """The nodes of which everything critical was acknowledged: they fail their checks, and are not to be drained."""
+    critical = {it.node for it in snapshot.findings if it.finding.severity is Severity.CRITICAL}
+    known = {it.node for it in snapshot.findings if severity_of(it.finding) is not it.finding.severity}
+    return frozenset(known - critical)

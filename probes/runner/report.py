@@ -94,17 +94,11 @@ def replace_probes(report: Report, fresh: Report, warnings_fail: bool) -> Report
     return merge_reports(msgspec.structs.replace(rest, probes=kept, facts=facts), fresh)
 
 
-def lower_findings(report: Report, lowered: Mapping[int, str], warnings_fail: bool) -> Report:
-    """The report with the findings at the places of `lowered` as warnings. The values say why: their evidence has it as
-    `lowered`."""
+def with_lowered(report: Report, lowered: Mapping[int, Finding], warnings_fail: bool) -> Report:
+    """The report with these findings at their places, of a lower severity than before."""
     if not lowered:
         return report
-    findings = tuple(
-        msgspec.structs.replace(it, severity=Severity.WARNING, evidence={**it.evidence, "lowered": lowered[place]})
-        if place in lowered
-        else it
-        for place, it in enumerate(report.findings)
-    )
+    findings = tuple(lowered.get(place, it) for place, it in enumerate(report.findings))
     without = frozenset(range(len(findings))) - lowered.keys()
     results = tuple(_rejudged(it, findings, without, warnings_fail) for it in report.probes)
     return msgspec.structs.replace(

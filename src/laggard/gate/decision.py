@@ -7,21 +7,25 @@ And no drain that an operator took back is made again for the same evidence (`me
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import structs
+
+from laggard.acknowledge.matching import EVIDENCE, find, with_acknowledgement
 from laggard.gate.evidence import Evidence, critical_evidence
 from laggard.gate.measure import Measured
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
 from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, Slurm, SlurmError
-from laggard.model import EXIT_CODES, Report, Severity, Verdict
-from laggard.probes.runner.report import finding_name, lower_findings
+from laggard.model import EXIT_CODES, Finding, Report, Severity, Verdict
+from laggard.probes.runner.report import finding_name, with_lowered
 from laggard.text.report import headline
 from laggard.text.words import utc_text
 
 if TYPE_CHECKING:
     from laggard.gate.memory import NodeMemory
     from laggard.gate.node_watch import Seen
+    from laggard.wire.acknowledgement import Acknowledgement
 
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
@@ -44,9 +48,9 @@ def decide(settings: GateSettings, measured: Measured) -> Decision:
     """Decides on a report, and drains or resumes the node. The report's first line becomes the reason of a drain. Tells
     before what the gang says of other nodes, what was over when the probes ran anew, and what is wrong with the gate's
     setup."""
-    report = measured.report
+    report, known = _with_own_acknowledgements(settings, measured.report)
     decision = _act(settings, report)
-    before = (*_gang_lines(settings, report), *_over_lines(measured), *_setup_lines(settings, report.node))
+    before = (*_gang_lines(settings, report), *_over_lines(measured), *known, *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
 
 
@@ -80,25 +84,56 @@ def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = ()
 
 
 def _on_critical(settings: GateSettings, report: Report) -> Decision:
-    from laggard.gate.drain_cap import drain_refusal  # few runs need them
+    from laggard.gate.drain_cap import ask_cap  # few runs need them
     from laggard.gate.node_watch import look
 
     policy, slurm = settings.slurm, settings.slurm_node(report.node)
-    refusal = drain_refusal(policy.collector, report.node, settings.limit)
+    refusal, acknowledged = ask_cap(policy.collector, report.node, settings.limit)
+    report, known = _acknowledged(settings, report, acknowledged)
+    if not is_critical(report):
+        return _on_pass(settings, report, known)
     if refusal:
         status = 0 if policy.mode else EXIT_CODES[report.verdict]
         stays = _stays_drained(slurm) if policy.is_health_check else ""
-        return Decision(status, (f"{PASS}, {stays or f'not drained: {refusal}'}",), report)
+        return Decision(status, (*known, f"{PASS}, {stays or f'not drained: {refusal}'}"), report)
     seen = None
     if policy.drain or policy.resume:
         evidence = critical_evidence(report.findings)
         seen = look(settings, report.node, evidence.values())
         report, lines = _without_old_evidence(report, evidence, seen.memory, settings)
         if not is_critical(report):
-            return _on_pass(settings, report, lines, seen)
-    messages = _drain(settings, report, seen) if policy.drain and seen else ()
+            return _on_pass(settings, report, (*known, *lines), seen)
+        known = (*known, *lines)
+    messages = (*known, *(_drain(settings, report, seen) if policy.drain and seen else ()))
     word = UNFIT if policy.is_health_check else REJECT
     return Decision(1, (*messages, word) if policy.mode else messages, report)
+
+
+def _with_own_acknowledgements(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
+    """The report with what is acknowledged on this node itself, by root's file, and the lines that say so."""
+    if not report.findings:
+        return report, ()
+    from laggard.acknowledge.kept_file import KeptFileError, read_kept
+
+    try:
+        return _acknowledged(settings, report, read_kept(settings.acknowledged))
+    except KeptFileError as error:
+        return report, (f"gate: nothing is acknowledged here: {error}",)
+
+
+def _acknowledged(
+    settings: GateSettings, report: Report, acknowledged: Sequence[Acknowledgement]
+) -> tuple[Report, tuple[str, ...]]:
+    """The report in which acknowledged findings are warnings at most, and a line for each that was critical."""
+    now = time.time()
+    by = {place: find(acknowledged, report.node, it, now) for place, it in enumerate(report.findings)}
+    known = {place: with_acknowledgement(report.findings[place], it) for place, it in by.items() if it is not None}
+    lines = tuple(
+        f"gate: {finding_name(report.findings[place])} is no reason to drain, {it.evidence[EVIDENCE]['words']}"
+        for place, it in known.items()
+        if report.findings[place].severity is Severity.CRITICAL
+    )
+    return with_lowered(report, known, settings.subject.profile.warnings_fail), lines
 
 
 def _without_old_evidence(
@@ -111,9 +146,15 @@ def _without_old_evidence(
     if memory.resumed_at is None:
         return report, ()
     why = f"seen before the resume of {utc_text(memory.resumed_at)}"
-    old = {place: why for place, it in evidence.items() if is_from_before_resume(memory, it)}
-    lines = tuple(f"gate: {finding_name(report.findings[place])} was {why}: a warning" for place in old)
-    return lower_findings(report, old, settings.subject.profile.warnings_fail), lines
+    places = [place for place, it in evidence.items() if is_from_before_resume(memory, it)]
+    old = {place: _lowered(report.findings[place], why) for place in places}
+    lines = tuple(f"gate: {finding_name(it)} was {why}: a warning" for it in old.values())
+    return with_lowered(report, old, settings.subject.profile.warnings_fail), lines
+
+
+def _lowered(finding: Finding, why: str) -> Finding:
+    evidence = {**finding.evidence, "lowered": why}
+    return structs.replace(finding, severity=Severity.WARNING, evidence=evidence)
 
 
 def _stays_drained(slurm: Slurm) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from laggard.acknowledge.matching import kind_of
 from laggard.model import Finding, Severity
 
 _COUNTS: Final[Mapping[str, Sequence[str]]] = {
@@ -22,9 +23,6 @@ _COUNTS: Final[Mapping[str, Sequence[str]]] = {
 boot, or until the driver is loaded anew."""
 
 _MAX_NUMBER: Final = 2.0**63
-
-_KINDS: Final = ("xid", "sxid", "kind", "counter")
-"""The names in the evidence of what tells two findings of one code and device apart."""
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,11 +42,10 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def evidence_of(finding: Finding) -> Evidence:
     told = finding.evidence
-    kind = next((f"{name} {told[name]}" for name in _KINDS if name in told), "")
     return Evidence(
         finding.code,
         finding.device,
-        kind[:64],
+        kind_of(finding),
         _number(told.get("last_at")),
         _count(told, _COUNTS.get(finding.code, ())),
     )

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from laggard.acknowledge.kept_file import NODE_FILE
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
 from laggard.gate.job_gpus import parse_gpus
@@ -63,6 +64,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         metavar="LIST",
         help="judge these GPUs and what all share, by device minor as in SLURM_JOB_GPUS (default: that variable)",
+    )
+    parser.add_argument(
+        "--acknowledged",
+        default=NODE_FILE,
+        metavar="FILE",
+        help=f"what `laggard findings acknowledge` keeps on this node (default: {NODE_FILE})",
     )
     parser.add_argument("--agent-port", type=_port, default=AGENT_PORT, metavar="PORT", help="of this node's agent")
     parser.add_argument(
@@ -131,6 +138,7 @@ def make_settings(arguments: argparse.Namespace) -> GateSettings:
         ),
         gang=gang,
         slurm=slurm,
+        acknowledged=arguments.acknowledged,
         kill_switch=arguments.kill_switch,
         is_switched_off=is_switched_off,
         checks_setup=arguments.check_gate,
