@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from laggard.collector.scrape.targets import LOCAL_AGENT
+from laggard.address import without_login
+from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
 from laggard.environment import ENV_STATE_DIR
@@ -174,6 +175,8 @@ def _own_path(path: str, default: str, environ: Mapping[str, str]) -> str:
     return os.path.join(folder, os.path.basename(default)) if folder and path == default else path
 
 
+_DEFAULT_TIMEOUT = CollectorSettings().timeout_seconds
+
 _POSITIVE = (
     "interval_seconds",
     "discovery_interval_seconds",
@@ -207,6 +210,8 @@ def load_settings(
     settings = load(config, CollectorSettings) if config else CollectorSettings()
     if targets:
         settings = structs.replace(settings, targets=tuple(targets))
+    else:
+        _refuse_repeated(settings.targets)
     if listen_address is not None:
         settings = structs.replace(settings, listen_address=listen_address)
     if web_config_file is not None:
@@ -231,8 +236,30 @@ def load_settings(
         raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
     if not 0 < settings.ring_port < 65536:
         raise UsageError(f"ring_port is {settings.ring_port}: give a port from 1 to 65535")
+    if settings.timeout_seconds > max(settings.interval_seconds, _DEFAULT_TIMEOUT):
+        raise UsageError(
+            f"timeout_seconds is {settings.timeout_seconds:g}, longer than interval_seconds, "
+            f"{settings.interval_seconds:g}: one silent agent would hold up every round"
+        )
+    if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
+        raise UsageError(f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT")
+    for name, default in (("incidents_database", INCIDENTS_DATABASE), ("acknowledged_file", ACKNOWLEDGED_FILE)):
+        folder = os.path.dirname(path := getattr(settings, name))
+        if path and path != default and not os.path.isdir(folder or "."):
+            raise UsageError(f"{name} is {path}, and there is no folder {folder}: make it, or name another place")
     for name in ("prometheus_page", "grafana_page"):
         page = getattr(settings, name)
         if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
             raise UsageError(f"{name} is no URL: give one as a browser takes it, https://HOST/PATH")
     return settings
+
+
+def _refuse_repeated(targets: Sequence[str]) -> None:
+    """Raises UsageError where the file lists an agent twice: most likely another one was meant."""
+    seen: dict[str, str] = {}
+    for text in targets:
+        url = parse_target(text).url
+        if url in seen:
+            also = "" if seen[url] == text else f", as {without_login(seen[url])}"
+            raise UsageError(f"targets has {without_login(text)} twice{also}: list each agent once")
+        seen[url] = text

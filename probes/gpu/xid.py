@@ -15,7 +15,7 @@ from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, Xid, expla
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import last_at, parse_messages
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
 _SEVERITY: Final = {
     Action.RESET: Severity.CRITICAL,
@@ -26,7 +26,7 @@ _SEVERITY: Final = {
 
 
 class XidThresholds(Thresholds, frozen=True):
-    look_back_seconds: float = 86400.0
+    look_back_seconds: NotNegative = 86400.0
     """The time for which an Xid counts. The other probes find whether the GPU is still at fault."""
 
 
