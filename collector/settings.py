@@ -111,6 +111,11 @@ class CollectorSettings(Settings, frozen=True):
     acknowledged_file: str = ACKNOWLEDGED_FILE
     """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
     is acknowledged.json in there."""
+    max_drains_per_hour: int = 4
+    """The number of nodes that are drained within an hour at most."""
+    fleet_wide_ratio: float = 0.01
+    """A finding that more than this share of the answering nodes got within an hour, five at least, has one cause that
+    they share: it is told as one thing, and drains nobody. So is one that more than `max_drain_ratio` have."""
     ring_token_file: str = ""
     """A file with the secret by which agents prove who they are when they ask whether a ring is due (`laggard
     idle-rings`, docs/rings.md); empty: no ring is ever due."""
@@ -181,6 +186,7 @@ _POSITIVE = (
     "interval_seconds",
     "discovery_interval_seconds",
     "max_targets",
+    "max_drains_per_hour",
     "timeout_seconds",
     "report_interval_seconds",
     "concurrency",
@@ -230,8 +236,9 @@ def load_settings(
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):
             raise UsageError(f"{name} is {value}: give a number above 0")
-    if not 0 <= settings.max_drain_ratio <= 1:
-        raise UsageError(f"max_drain_ratio is {settings.max_drain_ratio}: give a share from 0 to 1")
+    for name in ("max_drain_ratio", "fleet_wide_ratio"):
+        if not 0 <= getattr(settings, name) <= 1:
+            raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
     if not 3 <= settings.ring_nodes <= 32:
         raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
     if not 0 < settings.ring_port < 65536:

@@ -58,7 +58,8 @@ class ClusterSnapshot:
     there, in monotonic seconds; `round_seconds` is how long it took, with the analysis. `only_of`: the user whose view
     of the cluster this is; empty: everything. `skipped`: by agent's URL, how many of its checks judged nothing and
     why. `gpus`: by agent's URL, the GPUs of its node. `acknowledged`: what operators know of, which `findings` have as
-    warnings."""
+    warnings. `fleet_wide`: the codes that so many nodes have at once, and `failing_together` the nodes that fail for
+    nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -76,6 +77,9 @@ class ClusterSnapshot:
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gpus: Mapping[str, NodeGpus] = dataclasses.field(default_factory=dict)
     acknowledged: tuple[Acknowledgement, ...] = ()
+    fleet_wide: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    failing_together: frozenset[str] = frozenset()
+    waiting_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last, of those that run where any does.

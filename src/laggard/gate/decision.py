@@ -85,9 +85,14 @@ def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = ()
 
 def _on_critical(settings: GateSettings, report: Report) -> Decision:
     from laggard.gate.drain_cap import ask_cap  # few runs need them
-    from laggard.gate.node_watch import look
+    from laggard.gate.node_watch import look, remembered
 
     policy, slurm = settings.slurm, settings.slurm_node(report.node)
+    memory = remembered(settings, report.node)
+    if memory.resumed_at is not None:  # known without asking anybody: nobody counts a drain that is not made
+        report, old = _without_old_evidence(report, critical_evidence(report.findings), memory, settings)
+        if not is_critical(report):
+            return _on_pass(settings, report, old)
     refusal, acknowledged = ask_cap(policy.collector, report.node, settings.limit)
     report, known = _acknowledged(settings, report, acknowledged)
     if not is_critical(report):

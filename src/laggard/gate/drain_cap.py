@@ -13,6 +13,7 @@ from laggard.address import as_url, without_login
 from laggard.constants import COLLECTOR_PORT
 from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP
 from laggard.gate.time_limit import TimeLimit
+from laggard.text.words import printable_line
 from laggard.wire import WireError, decode
 from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.nodes import DrainsDocument
@@ -54,7 +55,7 @@ def _refusal(answer: DrainsDocument, node: str, collector: str) -> str:
             f"as {node}, and the collector to ask it (`targets` in collector.yaml)"
         )
     if not answer.may_drain:
-        return f"the cap on drains: {answer.reason}"
+        return f"the cap on drains: {printable_line(answer.reason, 300)}"
     if not answer.asker_fails:  # else it is not counted for the nodes that ask next
         return f"the collector does not know yet that {node} fails"
     return ""
