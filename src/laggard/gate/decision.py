@@ -32,6 +32,9 @@ PASS: Final = "gate: pass"
 UNFIT: Final = "gate: unfit"
 """The lines that the scripts of deploy/slurm take for a verdict; a crash or an exit status alone is none. A health
 check rejects no job: its node is fit or unfit."""
+LATE: Final = f"{PASS}, no answer was there in time"
+"""All that is said after the end of the gate's time: the script has said by then that there is no answer, or soon
+does."""
 WRONG_SETUP: Final = "WRONG SETUP"
 """Stands in each line about a mistake in the gate's own setup, for whoever reads the log."""
 
@@ -50,6 +53,9 @@ def decide(settings: GateSettings, measured: Measured) -> Decision:
     setup."""
     report, known = _with_own_acknowledgements(settings, measured.report)
     decision = _act(settings, report)
+    is_of_job = settings.slurm.mode and not settings.slurm.is_health_check
+    if is_of_job and settings.limit.is_over and not decision.status:
+        return Decision(0, (LATE,), report)
     before = (*_gang_lines(settings, report), *_over_lines(measured), *known, *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
 

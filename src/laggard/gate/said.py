@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from laggard import wire
-from laggard.gate.decision import WRONG_SETUP, Decision
+from laggard.gate.decision import LATE, WRONG_SETUP, Decision
 from laggard.gate.measure import Measured
 from laggard.gate.settings import GateSettings
 from laggard.model import Report, Verdict
@@ -23,6 +23,8 @@ def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
     if settings.as_json:
         sys.stdout.write(wire.encode(report).decode() + "\n")
         sys.stdout.flush()
+    elif decision.messages == (LATE,):
+        show(said)
     elif settings.slurm.mode and not settings.verbose:
         show([headline_line(report, age), *said])
     else:
