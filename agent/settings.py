@@ -63,6 +63,9 @@ class AgentSettings(Settings, frozen=True):
 RAS_ADDRESS = "localhost:28028"
 """The default of NCCL (NCCL_RAS_CLIENT_PORT in src/ras/ras_internal.h)."""
 
+MAX_NODE_CHARACTERS = 256
+"""The longest name of a node that a collector takes."""
+
 _POSITIVE = ("probe_interval_seconds", "rank_interval_seconds")
 
 
@@ -82,6 +85,8 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
         raise UsageError(
             f"ras_interval_seconds is {interval}: give {MIN_INTERVAL_SECONDS:g} or more, or 0 not to ask at all"
         )
+    if not _is_node_name(settings.node):
+        raise UsageError(f"node is {settings.node!r}: a name has no blanks, slashes or control characters")
     directory = settings.rank_dir or rank_dir(environ)
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UsageError(f"{directory} is no directory; choose one with --rank-dir")
@@ -92,6 +97,10 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
         profile=_absolute_profile(settings.profile),
         ras_address=_ras_address(settings.ras_address, environ),
     )
+
+
+def _is_node_name(text: str) -> bool:
+    return text.isprintable() and not set(text) & set(" /\\,;[]") and len(text) <= MAX_NODE_CHARACTERS
 
 
 def _ras_address(given: str, environ: Mapping[str, str]) -> str:

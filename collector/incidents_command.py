@@ -13,6 +13,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from laggard import wire
+from laggard.acknowledge.matching import words
 from laggard.collector.incidents.database import DatabaseError, read_incidents
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
@@ -93,6 +94,9 @@ def lines(
         yield f"  No history is kept: {document.history.reason}"
     for incident in document.incidents:
         yield from _described(incident, document.now, jobs.get(incident.key))
+        for known in document.acknowledged:
+            if set(known.nodes) & set(incident.culprit.machines):
+                yield f"    {known.code} on {', '.join(known.nodes)}: {words(known)}"
     if document.next is not None:
         yield f"There are more: ask with --limit above {len(document.incidents)}, --since or --job."
 

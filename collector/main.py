@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.discovery.dns import DnsName
@@ -22,6 +23,7 @@ from laggard.http.listen import bind, split_address
 from laggard.http.tls import ServerTls, client_context
 from laggard.locate.verdict import locate
 from laggard.otlp.settings import destination
+from laggard.rings.place import read_token_file
 from laggard.web_config import load_web_config
 
 
@@ -56,9 +58,10 @@ def main(arguments: argparse.Namespace) -> int:
     send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     client_context()  # raises where what it shows agents cannot be read
     _check_tenants(settings, tls)
-    if asked_about_settings(arguments, settings):
-        return 0
+    _check_tokens(settings)
     watch = _watch(settings)
+    if asked_about_settings(arguments, settings, _unmatched(settings)):
+        return 0
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
         serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings, tls, send_to)
@@ -72,6 +75,22 @@ def _check_tenants(settings: CollectorSettings, tls: ServerTls | None) -> None:
             "tenant_certificates and certificate:NAME need clients' certificates: give client_ca_file and "
             "client_auth_type in the file of web_config_file"
         )
+
+
+def _check_tokens(settings: CollectorSettings) -> None:
+    """Raises UsageError where a secret cannot be read, or is for every user to read."""
+    for name in ("ring_token_file", "acknowledge_token_file"):
+        if path := getattr(settings, name):
+            read_token_file(path, name)
+
+
+def _unmatched(settings: CollectorSettings) -> list[str]:
+    """A line for each of target_files that no file matches yet: it may come later."""
+    return [
+        f"target_files: no file is {pattern} now, so it tells of no agent until there is one"
+        for pattern in settings.target_files
+        if not glob.glob(pattern)
+    ]
 
 
 def _discovery(settings: CollectorSettings) -> Discovery:

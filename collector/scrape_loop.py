@@ -15,6 +15,8 @@ from typing import TypeVar
 
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.finding_places import NodeGpus
+from laggard.collector.fleet import fleet_wide
+from laggard.collector.fleet.acknowledgements import Acknowledgements, known_findings
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.held_culprits import HeldCulprits
@@ -31,7 +33,7 @@ from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.validation import validate_ranks, validate_report
-from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, incidents_path
+from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, acknowledged_path, incidents_path
 from laggard.locate.job_timings import step_rows
 from laggard.model import Report, Severity
 from laggard.recording.writer import JobRecording
@@ -67,6 +69,7 @@ class ScrapeLoop:
     ) -> None:
         self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
+        self.acknowledgements = Acknowledgements(acknowledged_path(settings, os.environ))
         self._discovery = discovery
         self._agents = [AgentState(target) for target in discovery.found.targets]
         self._settings = settings
@@ -78,6 +81,7 @@ class ScrapeLoop:
         self._wanted: Wanted | None = None
         self._looked = LookedRanks(self._windows)
         self._changes = StateChanges()
+        self._failing = fleet_wide.FailingSince()
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
         # One thread: several would take turns with the event loop, which then reads no answer in time.
@@ -176,13 +180,30 @@ class ScrapeLoop:
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
         comparison = await asyncio.to_thread(compare_nodes, self._agents)
+        wall = time.time()
+        acknowledged = self.acknowledgements.holding(wall)
+        findings = known_findings((*_findings(self._agents), *comparison.findings), acknowledged, wall)
         codes = comparison.codes_by_url()
+        of_nodes = known_findings(_node_findings(self._agents), acknowledged, wall)  # what jobs set drains no node
+        self._failing = fleet_wide.observed(self._failing, of_nodes, now)
+        answering = sum(agent.state == "up" for agent in self._agents)
+        settings = self._settings
+        together = fleet_wide.fleet_wide(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
         cluster = ClusterSnapshot(
             nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
-            findings=_worst_first((*_findings(self._agents), *comparison.findings)),
+            findings=_worst_first(findings),
+            acknowledged=acknowledged,
+            fleet_wide=together,
+            failing_together=fleet_wide.for_that_alone(self._failing, together),
+            waiting_seconds=fleet_wide.waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),
             fleet_findings=comparison.findings,
-            fleet_notes=(*self._discovery.found.notes, *comparison.notes, *(self.watch.notes if self.watch else ())),
+            fleet_notes=(
+                *fleet_wide.notes(together, answering),
+                *self._discovery.found.notes,
+                *comparison.notes,
+                *(self.watch.notes if self.watch else ()),
+            ),
             skipped={agent.url: agent.skipped for agent in self._agents},
             unseen=tuple(_unseen(self._agents)),
             gpus={agent.url: NodeGpus.of(agent.report.facts) for agent in self._agents if agent.report},
@@ -196,8 +217,8 @@ class ScrapeLoop:
         jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
-        answering = [row.url for row in snapshot.nodes if row.state == "up"]
-        self._wanted = await asyncio.to_thread(self._collectives.wanted, answering, now)
+        urls = [row.url for row in snapshot.nodes if row.state == "up"]
+        self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now)
         await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
 
     async def _ask_for_readers(self) -> None:
@@ -260,6 +281,13 @@ def _history_settings(settings: CollectorSettings) -> HistorySettings:
         quiet_seconds=settings.incident_quiet_seconds,
         optional=settings.incidents_database == INCIDENTS_DATABASE,
     )
+
+
+def _node_findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:
+    """The findings that agents' probes made, without those on jobs."""
+    for agent in agents:
+        for finding in agent.report.findings if agent.report else ():
+            yield NodeFinding(agent.url, agent.name, finding)
 
 
 def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from laggard.collector.scrape.targets import LOCAL_AGENT
+from laggard.address import without_login
+from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
 from laggard.environment import ENV_STATE_DIR
@@ -19,6 +20,7 @@ LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
 shows (job names, users, nodes) has no password. `--web.listen-address :19401` opens it to others."""
 
 INCIDENTS_DATABASE = "/var/lib/laggard/incidents.sqlite"
+ACKNOWLEDGED_FILE = "/var/lib/laggard/acknowledged.json"
 
 
 _THIS_MACHINE = (LOCAL_AGENT,)
@@ -103,6 +105,17 @@ class CollectorSettings(Settings, frozen=True):
     """The time for which a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
     """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
+    acknowledge_token_file: str = ""
+    """A file with the secret by which operators prove who they are when they acknowledge a finding here (`laggard
+    findings acknowledge`, docs/findings/README.md); empty: nobody can."""
+    acknowledged_file: str = ACKNOWLEDGED_FILE
+    """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
+    is acknowledged.json in there."""
+    max_drains_per_hour: int = 4
+    """The number of nodes that are drained within an hour at most."""
+    fleet_wide_ratio: float = 0.01
+    """A finding that more than this share of the answering nodes got within an hour, five at least, has one cause that
+    they share: it is told as one thing, and drains nobody. So is one that more than `max_drain_ratio` have."""
     ring_token_file: str = ""
     """A file with the secret by which agents prove who they are when they ask whether a ring is due (`laggard
     idle-rings`, docs/rings.md); empty: no ring is ever due."""
@@ -154,16 +167,26 @@ class CollectorSettings(Settings, frozen=True):
 def incidents_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
     """The file that keeps incidents; empty for none. The default gives way to LAGGARD_STATE_DIR, so that a demo or a
     test on a machine with a collector leaves nothing in that one's file."""
-    folder = environ.get(ENV_STATE_DIR)
-    if folder and settings.incidents_database == INCIDENTS_DATABASE:
-        return os.path.join(folder, os.path.basename(INCIDENTS_DATABASE))
-    return settings.incidents_database
+    return _own_path(settings.incidents_database, INCIDENTS_DATABASE, environ)
 
+
+def acknowledged_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
+    """The file that keeps acknowledgements; empty for none. The default gives way as that of incidents does."""
+    return _own_path(settings.acknowledged_file, ACKNOWLEDGED_FILE, environ)
+
+
+def _own_path(path: str, default: str, environ: Mapping[str, str]) -> str:
+    folder = environ.get(ENV_STATE_DIR)
+    return os.path.join(folder, os.path.basename(default)) if folder and path == default else path
+
+
+_DEFAULT_TIMEOUT = CollectorSettings().timeout_seconds
 
 _POSITIVE = (
     "interval_seconds",
     "discovery_interval_seconds",
     "max_targets",
+    "max_drains_per_hour",
     "timeout_seconds",
     "report_interval_seconds",
     "concurrency",
@@ -193,6 +216,8 @@ def load_settings(
     settings = load(config, CollectorSettings) if config else CollectorSettings()
     if targets:
         settings = structs.replace(settings, targets=tuple(targets))
+    else:
+        _refuse_repeated(settings.targets)
     if listen_address is not None:
         settings = structs.replace(settings, listen_address=listen_address)
     if web_config_file is not None:
@@ -211,14 +236,37 @@ def load_settings(
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):
             raise UsageError(f"{name} is {value}: give a number above 0")
-    if not 0 <= settings.max_drain_ratio <= 1:
-        raise UsageError(f"max_drain_ratio is {settings.max_drain_ratio}: give a share from 0 to 1")
+    for name in ("max_drain_ratio", "fleet_wide_ratio"):
+        if not 0 <= getattr(settings, name) <= 1:
+            raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
     if not 3 <= settings.ring_nodes <= 32:
         raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
     if not 0 < settings.ring_port < 65536:
         raise UsageError(f"ring_port is {settings.ring_port}: give a port from 1 to 65535")
+    if settings.timeout_seconds > max(settings.interval_seconds, _DEFAULT_TIMEOUT):
+        raise UsageError(
+            f"timeout_seconds is {settings.timeout_seconds:g}, longer than interval_seconds, "
+            f"{settings.interval_seconds:g}: one silent agent would hold up every round"
+        )
+    if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
+        raise UsageError(f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT")
+    for name, default in (("incidents_database", INCIDENTS_DATABASE), ("acknowledged_file", ACKNOWLEDGED_FILE)):
+        folder = os.path.dirname(path := getattr(settings, name))
+        if path and path != default and not os.path.isdir(folder or "."):
+            raise UsageError(f"{name} is {path}, and there is no folder {folder}: make it, or name another place")
     for name in ("prometheus_page", "grafana_page"):
         page = getattr(settings, name)
         if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
             raise UsageError(f"{name} is no URL: give one as a browser takes it, https://HOST/PATH")
     return settings
+
+
+def _refuse_repeated(targets: Sequence[str]) -> None:
+    """Raises UsageError where the file lists an agent twice: most likely another one was meant."""
+    seen: dict[str, str] = {}
+    for text in targets:
+        url = parse_target(text).url
+        if url in seen:
+            also = "" if seen[url] == text else f", as {without_login(seen[url])}"
+            raise UsageError(f"targets has {without_login(text)} twice{also}: list each agent once")
+        seen[url] = text

@@ -7,9 +7,10 @@ Unknown where it cannot judge; what it yielded before still counts. The runner h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from laggard.catalogue.findings import finding_type
 from laggard.model import MAX_DEVICE, MAX_SUMMARY, Finding, Fix, Severity
@@ -26,6 +27,12 @@ class Fact(NamedTuple):
 
     name: str
     value: Any
+
+
+NotNegative = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+"""A share of a whole, from 0 to 1: 0.97 for 97 %."""
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

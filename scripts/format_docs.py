@@ -43,6 +43,7 @@ from laggard.reports.documents import (
 )
 from laggard.rings.document import Ring
 from laggard.tune.report.documents import TuneDocument
+from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
@@ -75,6 +76,11 @@ DOCUMENTS = (
     Document(RingsDocument, "`/api/v1/rings` of the collector"),
     Document(RingAsk, "what an idle node asks, `POST /api/v1/rings/due` of the collector"),
     Document(RingDue, "the answer to it"),
+    Document(
+        AcknowledgementsDocument,
+        "`laggard findings acknowledged --format json`, `/api/v1/acknowledgements` of the collector",
+    ),
+    Document(AcknowledgeAsk, "what an operator asks, `POST /api/v1/acknowledge` of the collector"),
     Document(SummaryDocument, "`/api/v1/summary` of the collector"),
     Document(TilesDocument, "`/api/v1/tiles` of the collector"),
     Document(NewestRing, "`/api/v1/rings/newest` of the collector"),

@@ -25,6 +25,7 @@ from laggard.collector.web import questions as collector
 from laggard.collector.web.newest_ring import NewestRing
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
+from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
@@ -75,6 +76,13 @@ COLLECTOR = {
         "The findings of all nodes, worst first.", documents.NodeFindingsDocument, collector.Findings
     ),
     "/api/v1/drains": Question("Whether one more failing node may be drained.", DrainsDocument, collector.OfNode),
+    "/api/v1/acknowledgements": Question("What operators have acknowledged.", AcknowledgementsDocument),
+    "/api/v1/acknowledge": Question(
+        "Asked by an operator who has the token: acknowledge a finding, or withdraw that. docs/acknowledge.md",
+        AcknowledgementsDocument,
+        refusals=(403, 409),
+        body=AcknowledgeAsk,
+    ),
     "/api/v1/rings": Question("Which nodes are to measure each other next.", RingsDocument, collector.Rings),
     "/api/v1/location": Question(
         "The verdict about a job: who is slow or hangs, and why.", Location, collector.Fresh, (409,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from support.made_pages import expect_current
@@ -13,7 +14,9 @@ from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
 from laggard.config import Settings, load
 from laggard.errors import UsageError
+from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.profiles import Profile
+from laggard.probes.registry import PROBES
 
 
 def test_the_page_of_all_keys_is_current() -> None:
@@ -68,3 +71,85 @@ def test_settings_are_checked_and_shown_without_a_start(
     for wrong in ("listen_address: nowhere\n", "listen: :1\n"):
         file.write_text(wrong)
         assert main([command, "--config", str(file), "--check-config"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "words"),
+    [
+        ("collector", "prometheus: prometheus:9090", "prometheus is 'prometheus:9090': write http://HOST:PORT"),
+        ("collector", "listen_address: '::1:19401'", "write an IPv6 address in brackets, [::1]:19401"),
+        ("agent", "listen_address: 'fd00::1:19400'", "write an IPv6 address in brackets, [::1]:19400"),
+        ("collector", "targets: ['fd00::1']", "an IPv6 address in brackets: [fd00::1]:19400"),
+        ("collector", "targets: [n1, n2, n1]", "targets has n1 twice: list each agent once"),
+        ("collector", "targets: [n1, 'http://n1:19400']", "targets has http://n1:19400 twice, as n1"),
+        ("collector", "timeout_seconds: 60", "timeout_seconds is 60, longer than interval_seconds, 5"),
+        ("collector", "incidents_database: /nowhere/x.sqlite", "there is no folder /nowhere: make it"),
+        ("collector", "acknowledged_file: /nowhere/x.json", "there is no folder /nowhere: make it"),
+        ("collector", "acknowledge_token_file: /nowhere/token", "acknowledge_token_file /nowhere/token cannot be read"),
+        ("collector", "ring_token_file: /nowhere/token", "ring_token_file /nowhere/token cannot be read"),
+        ("collector", "prometheus: 'http://p'\nprometheus_basic_auth_file: /nowhere/x", "/nowhere/x"),
+        ("agent", "node: n 1", "node is 'n 1': a name has no blanks"),
+        ("agent", "node: '../n1'", "a name has no blanks, slashes"),
+        ("kubernetes controller", "ca_file: /nowhere/ca.crt", "cannot read ca_file /nowhere/ca.crt: No such file"),
+    ],
+)
+def test_a_check_finds_what_a_start_would_refuse_or_nobody_means(
+    command: str, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{text}\n")
+    assert main([*command.split(), "--config", str(file), "--check-config"]) == 64
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "targets: ['[fd00::1]:19400', n2]",
+        "listen_address: '[::1]:19401'",
+        "timeout_seconds: 60\ninterval_seconds: 60",
+        "",
+    ],
+)
+def test_what_is_right_is_no_mistake(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{text}\n")
+    assert main(["collector", "--config", str(file), "--check-config"]) == 0
+    assert capsys.readouterr().out == f"{file}: no mistake found\n"
+
+
+def test_target_files_that_match_nothing_yet_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"target_files: ['{tmp_path}/*.json']\n")
+    assert main(["collector", "--config", str(file), "--check-config"]) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert f"warning: target_files: no file is {tmp_path}/*.json now" in first and last.endswith(": no mistake found")
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "words"),
+    [
+        ("disks: {critical_used_ratio: 99}", "<= 1"),
+        ("disks: {critical_used_ratio: .nan}", "thresholds.disks: "),
+        ("disks: {critical_used_ratio: 0.90}", "warning_used_ratio is above critical_used_ratio"),
+        ("gpu_throttle: {warning_ratio: 0.5}", "warning_ratio is above critical_ratio"),
+        ("gpu_xid: {look_back_seconds: -1}", ">= 0"),
+        ("disks: {enough_bytes: -1}", ">= 0"),
+    ],
+)
+def test_thresholds_have_a_range(
+    thresholds: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "expect.yaml"
+    file.write_text(f"thresholds: {{{thresholds}}}\n")
+    assert main(["healthcheck", "--expect", str(file), "--host-root", str(tmp_path)]) == 64
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1, said
+
+
+def test_no_number_of_any_threshold_is_without_a_range() -> None:
+    for probe in (*PROBES, *ACTIVE_PROBES):
+        for field in msgspec.structs.fields(type(probe.thresholds)):
+            if field.type in (int, float):
+                pytest.fail(f"{probe.name}.{field.name}: say with Ratio, NotNegative or Count what it can be")

@@ -9,10 +9,12 @@ drains.
 
 from __future__ import annotations
 
+from laggard.acknowledge.matching import of_node, severity_of
+from laggard.collector.fleet.fleet_wide import words
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.model import Verdict
+from laggard.model import Severity, Verdict
 from laggard.text.words import counted
-from laggard.wire.nodes import DrainsDocument
+from laggard.wire.nodes import DrainsDocument, NodeRow
 
 
 def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | None) -> DrainsDocument:
@@ -20,7 +22,8 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
     answering nodes that may fail at once; at least one may, unless it is 0. Where no agent answers, the answer is no:
     the collector then knows nothing of the fleet."""
     answering = [row for row in snapshot.nodes if row.state == "up"]
-    failing = [row for row in answering if row.verdict == Verdict.FAIL.value and (node is None or row.node != node)]
+    fails = failing_nodes(snapshot)
+    failing = [row for row in fails if row.node not in snapshot.failing_together and (node is None or row.node != node)]
     cap = max(1, int(max_ratio * len(answering))) if answering and max_ratio > 0 else 0
     if answering:
         others = "besides the one that asks " if node else ""
@@ -29,15 +32,42 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
         )
     else:
         reason = "no agent answers" if snapshot.rounds else "the agents have not been asked yet"
-    asker_fails = any(row.node == node and row.verdict == Verdict.FAIL.value for row in answering)
+    held_back = _why_held_back(snapshot, node, len(answering))
     return DrainsDocument(
-        may_drain=len(failing) < cap,
-        reason=reason,
+        may_drain=len(failing) < cap and not held_back,
+        reason=held_back or reason,
         nodes=len(snapshot.nodes),
         answering=len(answering),
         failing=len(failing),
         cap=cap,
         max_drain_ratio=max_ratio,
-        asker_fails=asker_fails,
+        asker_fails=node is not None and any(row.node == node for row in fails),
         asker_known=node is None or any(row.node == node for row in snapshot.nodes),
+        acknowledged=of_node(snapshot.acknowledged, node) if node else (),
     )
+
+
+def failing_nodes(snapshot: ClusterSnapshot) -> list[NodeRow]:
+    """The nodes that answer and fail their checks, for more than what was acknowledged."""
+    known = nodes_that_are_known(snapshot)
+    rows = (row for row in snapshot.nodes if row.state == "up" and row.verdict == Verdict.FAIL.value)
+    return [row for row in rows if row.node not in known]
+
+
+def _why_held_back(snapshot: ClusterSnapshot, node: str | None, answering: int) -> str:
+    """Why this node is not to be drained now, whatever the cap says; empty: nothing holds it back."""
+    if node in snapshot.failing_together:
+        codes = {it.finding.code for it in snapshot.findings if it.node == node}
+        mine = [code for code in sorted(snapshot.fleet_wide) if code in codes]
+        return "; ".join(words(code, snapshot.fleet_wide[code], answering) for code in mine)
+    seconds = snapshot.waiting_seconds.get(node or "")
+    if seconds is None:
+        return ""
+    return f"as many nodes as may be drained within an hour were first; this one may be in {seconds / 60:.0f} min"
+
+
+def nodes_that_are_known(snapshot: ClusterSnapshot) -> frozenset[str]:
+    """The nodes of which everything critical was acknowledged: they fail their checks, and are not to be drained."""
+    critical = {it.node for it in snapshot.findings if it.finding.severity is Severity.CRITICAL}
+    known = {it.node for it in snapshot.findings if severity_of(it.finding) is not it.finding.severity}
+    return frozenset(known - critical)

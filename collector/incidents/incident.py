@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.model import Culprit
+from laggard.wire.acknowledgement import Acknowledgement
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 500
@@ -77,7 +78,8 @@ class JobName(Struct, frozen=True):
 class IncidentsDocument(Struct, frozen=True):
     """`laggard.incidents/1`: incidents, the newest first. `next`: pass it as `before` for those that follow; None where
     there are none. `open` is how many are open in all, whatever was asked for; `now` is when this was written. `jobs`:
-    those of the incidents, by `owner:job_id`; empty where no collector was asked."""
+    those of the incidents, by `owner:job_id`; empty where no collector was asked. `acknowledged`: what operators know
+    of on the incidents' nodes, one for each node."""
 
     incidents: tuple[Incident, ...]
     next: int | None
@@ -85,6 +87,7 @@ class IncidentsDocument(Struct, frozen=True):
     now: float
     history: HistoryState
     jobs: dict[str, JobName] = {}
+    acknowledged: tuple[Acknowledgement, ...] = ()
     schema: str = "laggard.incidents/1"
 
 

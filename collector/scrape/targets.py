@@ -46,6 +46,14 @@ def _is_host(text: str) -> bool:
     return text.isascii() and text.isprintable() and not set(text) & set(" \"'<>\\^`{|}%,;")
 
 
+def _is_bare_ipv6(text: str) -> bool:
+    """Whether it is most likely an IPv6 address without brackets."""
+    return "[" not in text and text.rpartition("://")[2].count(":") > 1
+
+
 def _invalid(text: str) -> UsageError:
     login = ", without a user and a password" if "@" in text else ""
-    return UsageError(f"cannot read target {without_login(text)!r}: write HOST:PORT or http://HOST:PORT{login}")
+    brackets = ", an IPv6 address in brackets: [fd00::1]:19400" if _is_bare_ipv6(text) else ""
+    return UsageError(
+        f"cannot read target {without_login(text)!r}: write HOST:PORT or http://HOST:PORT{login}{brackets}"
+    )

@@ -17,12 +17,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from laggard.acknowledge.matching import of_node
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.fleet.ring_plan import plan_rings
 from laggard.collector.incidents.incident import query_for
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web import questions
+from laggard.collector.web.acknowledge import acknowledge_handler
 from laggard.collector.web.answers import SnapshotAnswers
 from laggard.collector.web.chosen_nodes import NodesAsked, findings_on, name_of, nodes_document, nodes_of
 from laggard.collector.web.documents import LinksDocument, NodeFindingsDocument, TimelineDocument
@@ -43,6 +45,7 @@ from laggard.recommend.advice.recommend import recommend
 from laggard.recording.writer import JobRecording
 from laggard.text.words import seconds_text
 from laggard.wire import encode
+from laggard.wire.acknowledgement import AcknowledgementsDocument
 
 MAX_RECORDINGS = 2
 """How many recordings are sent at once. The largest take tens of seconds of a core to write."""
@@ -71,6 +74,8 @@ class Api:
             Route("/api/v1/rings", self.rings),
             Route("/api/v1/rings/newest", self.newest_ring),
             Route("/api/v1/rings/due", idle_ring_handler(self.source, self.settings), methods=["POST"]),
+            Route("/api/v1/acknowledgements", self.acknowledgements),
+            Route("/api/v1/acknowledge", acknowledge_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/location", self.location),
             Route("/api/v1/recording", self.recording),
             Route("/api/v1/summary", self.summary),
@@ -102,6 +107,9 @@ class Api:
     def drains(self, request: Request) -> Response:
         node = questions.OfNode.of(request).node
         return _json(drains_document(self.source.snapshot, self.settings.max_drain_ratio, node))
+
+    def acknowledgements(self, request: Request) -> Response:
+        return _json(AcknowledgementsDocument(self.source.acknowledgements.holding(time.time())))
 
     def rings(self, request: Request) -> Response:
         asked = questions.Rings.of(request)
@@ -197,7 +205,10 @@ class Api:
             node=asked.node,
         )
         found = self.source.incidents.document(query)
-        return _json(structs.replace(found, jobs=job_names(self.source.snapshot, found.incidents)))
+        jobs = job_names(self.source.snapshot, found.incidents)
+        on = {node for incident in found.incidents for node in incident.culprit.machines}
+        known = tuple(it for node in sorted(on) for it in of_node(self.source.snapshot.acknowledged, node))
+        return _json(structs.replace(found, jobs=jobs, acknowledged=known))
 
     def recommendation(self, request: Request) -> Response:
         asked = questions.OfJob.of(request)

@@ -37,7 +37,7 @@ def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Cal
         if not token:
             return PlainTextResponse(_OFF, 403)
         try:
-            ask = decode(await _body(request), RingAsk)
+            ask = decode(await read_body(request, _MAX_BYTES), RingAsk)
         except (WireError, ClientDisconnect) as error:
             return PlainTextResponse(f"no question about a ring: {error}\n", 400)
         if not is_signed(token, "agent", ask):
@@ -53,11 +53,11 @@ def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Cal
     return due
 
 
-async def _body(request: Request) -> bytes:
-    """Raises WireError where it is too long."""
+async def read_body(request: Request, most: int) -> bytes:
+    """The body, of `most` bytes. Raises WireError where it is longer."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > _MAX_BYTES:
-            raise WireError(f"more than {_MAX_BYTES} bytes")
+        if len(data) > most:
+            raise WireError(f"more than {most} bytes")
     return bytes(data)

@@ -13,7 +13,7 @@ from prometheus_client import Metric
 from laggard import __version__
 from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
-from laggard.collector.fleet.drain_cap import drains_document
+from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
@@ -95,7 +95,9 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
     yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
-    yield _family("laggard_fleet_failing_nodes", {(): float(drains.failing)})
+    yield _family("laggard_acknowledged_until_timestamp_seconds", _acknowledged(snapshot))
+    yield _family("laggard_fleet_wide_finding_nodes", {(code,): float(n) for code, n in snapshot.fleet_wide.items()})
+    yield _family("laggard_fleet_failing_nodes", {(): float(len(failing_nodes(snapshot)))})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
 
 
@@ -145,6 +147,11 @@ def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:
     return {
         (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in snapshot.fleet_findings
     }
+
+
+def _acknowledged(snapshot: ClusterSnapshot) -> Samples:
+    """Of several for one node and code the last to end."""
+    return {(it.code, node): it.until for it in snapshot.acknowledged for node in it.nodes}
 
 
 def _job_labels(job: JobSnapshot) -> tuple[str, str]:

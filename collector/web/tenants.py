@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -33,9 +34,9 @@ from laggard.recording.writer import JobRecording
 
 log = logging.getLogger("laggard.collector")
 
-OPEN: Final = frozenset(("/-/healthy", "/-/ready", "/api/v1/rings/due"))
-"""The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the last one has a token of
-its own."""
+OPEN: Final = frozenset(("/-/healthy", "/-/ready", "/api/v1/rings/due", "/api/v1/acknowledge"))
+"""The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the last two have tokens of
+their own."""
 
 GATE: Final = "/api/v1/drains"
 """The path that gate_clients may ask."""
@@ -50,7 +51,7 @@ TENANT: Final = frozenset(
 """The routes that are answered to users, from their own source. A route belongs here when its handler reads from the
 source alone."""
 
-OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets"))
+OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets", "/api/v1/acknowledgements"))
 """The routes that are answered to operators alone: they are about the fleet. A route in none of these lists is refused
 to everybody."""
 
@@ -75,7 +76,8 @@ class TenantApp:
         self._admission = Admission(settings)
         self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="users")
         self._source, self._make_routes = source, make_routes
-        self._settings = structs.replace(settings, ring_token_file="")  # a user's routes have no rings
+        # A user's routes have no rings, and acknowledge nothing.
+        self._settings = structs.replace(settings, ring_token_file="", acknowledge_token_file="")
         routes = make_routes(source, settings)
         listed = OPEN | TENANT | OPERATOR
         self._everything = Starlette(routes=[it if it.path in listed else _refused(it, _UNLISTED) for it in routes])
@@ -140,6 +142,7 @@ class TenantSource:
         self._source, self._viewer, self._uid = source, viewer, viewer.uid
         self._seen: tuple[ClusterSnapshot, ClusterSnapshot] | None = None
         self.incidents: Incidents = TenantIncidents(source.incidents, viewer.uid)
+        self.acknowledgements = Acknowledgements("")
 
     @property
     def snapshot(self) -> ClusterSnapshot:

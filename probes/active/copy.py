@@ -20,7 +20,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.groups import ACTIVE
 from laggard.probes.host.cpu_list import parse_cpu_list
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe
+from laggard.probes.probe import Fact, Probe, Ratio
 
 WORDS: Final = {True: 1 << 26, False: 1 << 24}  # of 4 bytes; 256 MiB of pinned memory for a GPU, 64 MiB else
 
@@ -37,11 +37,11 @@ RATE_TEST = RateTest(
 class CopyThresholds(ActiveThresholds, frozen=True):
     """`expected_per_second` in bytes, to the device and back, each counted once."""
 
-    slow_ratio: float = 0.65
+    slow_ratio: Ratio = 0.65
     """A link that lost half of its lanes, or one generation of speed, has half the rate. Healthy links differ by a
     quarter and more, between CPU sockets and with busy memory controllers."""
 
-    critical_ratio: float = 0.0
+    critical_ratio: Ratio = 0.0
     """Never critical: the probe pcie_links, which reads the registers, decides that."""
 
 

@@ -18,7 +18,7 @@ from laggard.probes.active.measuring.devices import ComputeDevice, Workload, tim
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
 from laggard.probes.groups import ACTIVE
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe
+from laggard.probes.probe import Fact, NotNegative, Probe
 
 TABLE: Final = 64
 SIZES: Final = {True: 8192, False: 512}  # on a GPU, on a CPU
@@ -43,7 +43,7 @@ RATE_TEST = RateTest(
 class MatmulThresholds(ActiveThresholds, frozen=True):
     """`expected_per_second` in flop/s of dense bfloat16 (float16 before Ampere) with 32-bit sums."""
 
-    seconds: float = 2.0
+    seconds: NotNegative = 2.0
     """The time for which each device is measured, after a warm-up of the same length: power limits act within a second,
     heat a little later."""
 

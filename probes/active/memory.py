@@ -15,7 +15,7 @@ from laggard.probes.active.measuring.devices import ComputeDevice, Workload, cou
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
 from laggard.probes.groups import ACTIVE
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe
+from laggard.probes.probe import Fact, Probe, Ratio
 
 WORDS: Final = {True: 1 << 28, False: 1 << 24}  # of 4 bytes: 1 GiB on a GPU, beyond any cache; 64 MiB on a CPU
 
@@ -33,7 +33,7 @@ class MemoryThresholds(ActiveThresholds, frozen=True):
     """`expected_per_second` in bytes, each counted twice: read and written. The memory rates of GPUs of one model
     differ by a percent or two, much less than those of their cores."""
 
-    slow_ratio: float = 0.9
+    slow_ratio: Ratio = 0.9
 
 
 def check(host: Host, thresholds: MemoryThresholds) -> Iterator[Finding | Fact]:

@@ -15,7 +15,7 @@ from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Ratio, Thresholds, finding
 
 _FIX: Final = "Give the setting back to the driver, or set the same for all GPUs of the fleet, in the boot scripts too."
 
@@ -39,7 +39,7 @@ _SETTINGS: Final = (
 
 
 class ClocksThresholds(Thresholds, frozen=True):
-    tolerance_ratio: float = 0.02
+    tolerance_ratio: Ratio = 0.02
     """The share by which a clock may be lower than the peers' and still count as the same: boards of one kind differ by
     a clock step (15 MHz) at most."""
 

@@ -13,7 +13,7 @@ from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Look for the GPU in the kernel's log (`NVRM: GPU ... has fallen off the bus`, `RmInitAdapter failed`) and on the "
@@ -22,10 +22,10 @@ _FIX: Final = (
 
 
 class CountThresholds(Thresholds, frozen=True):
-    expected: int | None = None
+    expected: Count | None = None
     """The number of GPUs of this kind of node. Not set: as many as the PCI tree shows, and at least `least`."""
 
-    least: int = 0
+    least: Count = 0
     """The least number of GPUs that it has, those lent to virtual machines among them: for nodes that are known to have
     some, and not how many. 0: a machine without GPUs is none of this probe's."""
 

@@ -21,7 +21,7 @@ from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import UNSUPPORTED_ERRORS, Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
 _FIX: Final = {
     Severity.CRITICAL: "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "
@@ -33,7 +33,7 @@ _NOT_CONTAINED: Final = frozenset({48, 95})
 
 
 class EccThresholds(Thresholds, frozen=True):
-    window_seconds: float = 86400.0
+    window_seconds: NotNegative = 86400.0
     """The time for which an error counts."""
 
 

@@ -15,7 +15,7 @@ from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Ratio, Thresholds, finding
 
 _NAMES: Final = {
     "sw_thermal": "heat (the driver's limit)",
@@ -38,8 +38,12 @@ _FIX: Final = {
 class ThrottleThresholds(Thresholds, frozen=True):
     """Shares of the time since the last snapshot. A job runs at its slowest GPU's pace for all of that time."""
 
-    warning_ratio: float = 0.02
-    critical_ratio: float = 0.2
+    warning_ratio: Ratio = 0.02
+    critical_ratio: Ratio = 0.2
+
+    def __post_init__(self) -> None:
+        if self.warning_ratio > self.critical_ratio:
+            raise ValueError("warning_ratio is above critical_ratio: a warning comes first")
 
 
 def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:

@@ -14,8 +14,8 @@ from laggard.probes.gpu.rules.recovery_action import NOTHING
 from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, Xid, explain_sxid, explain_xid
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import parse_messages
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.host.kernel_log import last_at, parse_messages
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
 _SEVERITY: Final = {
     Action.RESET: Severity.CRITICAL,
@@ -26,7 +26,7 @@ _SEVERITY: Final = {
 
 
 class XidThresholds(Thresholds, frozen=True):
-    look_back_seconds: float = 86400.0
+    look_back_seconds: NotNegative = 86400.0
     """The time for which an Xid counts. The other probes find whether the GPU is still at fault."""
 
 
@@ -49,7 +49,7 @@ def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     oldest = next((message.seconds for message in parse_messages(log) if message.seconds is not None), None)
     if oldest is not None:
         yield Fact("log_reaches_back_seconds", round(uptime - oldest))
-    findings, facts = judge_xids(lines, uptime, _without_request(host, lines))
+    findings, facts = judge_xids(lines, uptime, _without_request(host, lines), host.boot_time(uptime))
     yield from (Fact(name, value) for name, value in facts.items())
     yield from findings
 
@@ -67,12 +67,16 @@ def _without_request(host: Host, lines: Iterable[XidLine]) -> frozenset[str]:
 
 
 def judge_xids(
-    lines: Iterable[XidLine], uptime: float | None = None, without_request: Collection[str] = ()
+    lines: Iterable[XidLine],
+    uptime: float | None = None,
+    without_request: Collection[str] = (),
+    booted_at: float | None = None,
 ) -> XidJudgement:
     """Makes one finding for each device and error. No findings are the errors of applications, what a reset has put
     right since, and what NVSwitches recovered from: their numbers are facts. `uptime`: now, in seconds after boot;
     None: not known, and findings have no age. `without_request`: the GPUs of which the driver wants nothing now. An
-    error that asks for a reset is a warning there: the GPU was reset, which leaves no line, or did not need it."""
+    error that asks for a reset is a warning there: the GPU was reset, which leaves no line, or did not need it.
+    `booted_at`: Unix time, for the time of an error's last line; None: not known."""
     groups: dict[tuple[str, int, Action], list[XidLine]] = {}
     facts: dict[str, dict[str, int]] = {}
     for line in _without_superseded(lines):
@@ -83,7 +87,7 @@ def judge_xids(
             _count(facts, "xids_of_applications" if line.source == "Xid" else "sxids_not_fatal", line)
         elif action is not Action.APPLICATION:
             groups.setdefault((line.device, line.code, action), []).append(line)
-    findings = [_finding(group, uptime, group[-1].bus_id in without_request) for group in groups.values()]
+    findings = [_finding(group, uptime, group[-1].bus_id in without_request, booted_at) for group in groups.values()]
     return XidJudgement(tuple(sorted(findings, key=lambda found: found.severity is not Severity.CRITICAL)), facts)
 
 
@@ -104,7 +108,7 @@ def _explain(line: XidLine) -> Xid:
     return explain_xid(line.code, line.text) if line.source == "Xid" else explain_sxid(line.code, line.text)
 
 
-def _finding(lines: Sequence[XidLine], uptime: float | None, without_request: bool) -> Finding:
+def _finding(lines: Sequence[XidLine], uptime: float | None, without_request: bool, booted_at: float | None) -> Finding:
     last = lines[-1]
     xid = _explain(last)
     recovered = without_request and xid.action is Action.RESET and last.source == "Xid"
@@ -114,6 +118,7 @@ def _finding(lines: Sequence[XidLine], uptime: float | None, without_request: bo
         last.source.lower(): last.code,
         "count": len(lines),
         "last_seconds_ago": ago,
+        **last_at(last.seconds, booted_at),
         "last": last.text[:200],
         "action": xid.action.value,
         **({"recovery_action_now": NOTHING} if recovered else {}),

@@ -124,6 +124,13 @@ class Host:
         """Unix time in seconds."""
         return _attempt("read the time", self._kernel.time)
 
+    def boot_time(self, uptime: float) -> float | None:
+        """The Unix time of the boot, which was `uptime` seconds ago; None where the time is not known."""
+        try:
+            return self.time() - uptime
+        except Unknown:
+            return None
+
     def nvml(self, init_limit_seconds: float) -> Nvml:
         """NVML's readings of all GPUs. They are read once for each process. `init_limit_seconds`: how long NVML may
         take to start."""

@@ -87,6 +87,12 @@ def _read_buffer() -> str | None:
     return None if length < 0 else buffer.raw[:length].decode(errors="replace")
 
 
+def last_at(seconds: float | None, booted_at: float | None) -> dict[str, float]:
+    """The evidence of a finding that says when the last of its records was written: `last_at`, in Unix time. Empty
+    where that is not known. `seconds`: after boot."""
+    return {} if seconds is None or booted_at is None else {"last_at": round(booted_at + seconds, 1)}
+
+
 def parse_messages(text: str) -> Iterator[KernelMessage]:
     """Yields the message of each line. Empty lines are left out, and lines that continue a record: they begin with a
     space."""

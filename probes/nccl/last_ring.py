@@ -18,14 +18,14 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.nccl.model.last_ring import LAST_RING_PATH, LastRing
-from laggard.probes.probe import Fact, Probe, Thresholds
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds
 
 
 class RingThresholds(Thresholds, frozen=True):
-    newest_seconds: float = 12 * 3600.0
+    newest_seconds: NotNegative = 12 * 3600.0
     """The largest age of a ring's result that is told of."""
 
-    critical_seconds: float = 3600.0
+    critical_seconds: NotNegative = 3600.0
     """The age from which on its findings are warnings: what was drained for them comes back, to be measured again."""
 
 

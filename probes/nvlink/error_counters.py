@@ -11,7 +11,7 @@ from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
 _HOUR: Final = 3600.0
 _WORDS: Final = {"replay": "packets repeated", "recovery": "retrainings", "crc": "checksum errors"}
@@ -24,13 +24,13 @@ _FIX: Final = (
 class NvlinkErrorThresholds(Thresholds, frozen=True):
     """Limits for all links of one GPU together. Findings are warnings: links repair what they lose, at a cost."""
 
-    recovery_per_hour: float = 2.0
+    recovery_per_hour: NotNegative = 2.0
     """A retraining stops the link for milliseconds. One may be an accident."""
 
-    replay_per_hour: float = 600.0
+    replay_per_hour: NotNegative = 600.0
     """Ten a minute: at the links' specified error rate there is about one in an hour of full load."""
 
-    crc_per_hour: float = 360000.0
+    crc_per_hour: NotNegative = 360000.0
     """DCGM's limit, 100 a second (DcgmGPUHardwareLimits.h)."""
 
 

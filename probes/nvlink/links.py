@@ -12,7 +12,7 @@ from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Look for Xid 74 or 144 to 150 in the kernel's log and restart the fabric manager; reset all GPUs together. If the "
@@ -21,7 +21,7 @@ _FIX: Final = (
 
 
 class NvlinkThresholds(Thresholds, frozen=True):
-    expected: int | None = None
+    expected: Count | None = None
     """NVLinks that are up on each GPU of this kind of node. Not set: with NVSwitches all of the board's, else as many
     as most GPUs of this node have."""
 

@@ -11,7 +11,7 @@ from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
 from laggard.probes.pci.model.tree import PciDevice
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _FILES: Final = {
@@ -30,12 +30,12 @@ class AerThresholds(Thresholds, frozen=True):
     endpoints: tuple[str, ...] = ()
     """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
 
-    correctable_per_hour: float = 1800.0
+    correctable_per_hour: NotNegative = 1800.0
     """One error in two seconds: the bit error ratio of 1e-12, the highest that PCI Express allows a lane up to 32 GT/s
     (Base Specification, 8.4), on 16 lanes at 32 GT/s. Each costs a replay of about a microsecond; good links have
     none."""
 
-    nonfatal_per_hour: float = 0.0
+    nonfatal_per_hour: NotNegative = 0.0
     """More are critical: each is a transaction that was lost."""
 
 

@@ -12,7 +12,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.pci.model.config_space import PciExpress
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_config
 from laggard.probes.pci.model.tree import PciDevice
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, NotNegative, Probe, Thresholds, finding
 
 _FIX = (
     "Set it in bits 14:12 of the device's control register, 5 for 4096 bytes and 2 for 512, with setpci as below "
@@ -25,14 +25,14 @@ class ReadRequestThresholds(Thresholds, frozen=True):
     endpoints: tuple[str, ...] = ()
     """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
 
-    least_bytes: int = 512
+    least_bytes: Count = 512
     """Less is a warning; the kernel's `pci=pcie_bus_perf` can leave it behind. 512 is the value at reset. NVIDIA's
     guides ask for 4096 for ConnectX."""
 
-    fast_least_bytes: int = 4096
+    fast_least_bytes: Count = 4096
     """The least size for a NIC whose link carries 25 GB/s or more (16 GT/s x16): less is a note."""
 
-    fast_gigatransfers: float = 256.0
+    fast_gigatransfers: NotNegative = 256.0
     """GT/s times lanes from which a link is fast."""
 
 

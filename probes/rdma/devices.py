@@ -9,7 +9,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, matches_any, pci_address
@@ -20,7 +20,7 @@ _GUEST_DRIVERS = ("vfio-pci", "pci-stub")  # the NIC is given to a virtual machi
 
 
 class RdmaDeviceThresholds(Thresholds, frozen=True):
-    expected: int = 0
+    expected: Count = 0
     """The number of RDMA devices (physical, not ignored) of this machine; 0: as many as its PCI bus shows."""
 
     names: dict[str, str] = {}

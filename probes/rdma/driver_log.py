@@ -9,7 +9,7 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
-from laggard.probes.probe import Probe, Thresholds
+from laggard.probes.probe import NotNegative, Probe, Thresholds
 from laggard.probes.rdma.model.nics import read_nics
 
 _CODE = "RDMA_DRIVER_ERROR"
@@ -17,7 +17,7 @@ _DRIVER = "mlx5_core"
 
 
 class RdmaDriverThresholds(Thresholds, frozen=True):
-    look_back_seconds: float = 86400.0
+    look_back_seconds: NotNegative = 86400.0
     """The time for which a line of the log counts; a restart of the driver ends it earlier."""
 
 
@@ -25,9 +25,10 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
     nics = read_nics(host)
     if not any(nic.driver == _DRIVER for nic in nics):
         raise NotApplicable(f"none of {len(nics)} RDMA NICs in the PCI tree runs with {_DRIVER}")
-    since = _uptime(host) - thresholds.look_back_seconds
+    uptime = _uptime(host)
+    since = uptime - thresholds.look_back_seconds
     present = {nic.address for nic in nics}
-    for found in find_device_errors(host.kernel_log(), since):
+    for found in find_device_errors(host.kernel_log(), since, host.boot_time(uptime)):
         if found.code == _CODE and found.device in present:  # a NIC that was taken out is no fault any more
             yield found
 

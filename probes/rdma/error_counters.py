@@ -12,7 +12,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, finding
+from laggard.probes.probe import Count, Fact, NotNegative, Probe, finding
 from laggard.probes.rdma.model.netdev import NET, netdev_name
 from laggard.probes.rdma.model.node_ports import node_ports
 from laggard.probes.rdma.model.port import Port
@@ -28,11 +28,11 @@ _MIN_DOWNS = 1
 
 
 class RdmaErrorThresholds(RdmaThresholds, frozen=True):
-    flaps: int = 3
+    flaps: Count = 3
     """Losses of the link within `flap_seconds` from which it is critical; one is a warning. gpud takes 3 in 12 hours,
     Azure's node check 5 in 24."""
 
-    flap_seconds: float = 12 * HOUR
+    flap_seconds: NotNegative = 12 * HOUR
 
 
 class PortCounters(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final
 from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, finding
+from laggard.probes.probe import Count, Fact, Probe, finding
 from laggard.probes.rdma.model.nccl_settings import read_gid_index
 from laggard.probes.rdma.model.netdev import roce_path_mtu
 from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
@@ -25,7 +25,7 @@ _UP = ("up", "unknown")  # drivers that do not report an operstate have "unknown
 
 
 class RdmaNetThresholds(RdmaThresholds, frozen=True):
-    least_mtu_bytes: int = 4096
+    least_mtu_bytes: Count = 4096
     """RoCE path MTU. 4096 is the largest that InfiniBand's verbs have, and every RoCE NIC for training can do it."""
 
 

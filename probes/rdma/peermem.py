@@ -11,7 +11,7 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
 from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
 
 _MODULES = ("nvidia_peermem", "nv_peer_mem")  # the module of NVIDIA's driver, and the older separate one
@@ -30,7 +30,7 @@ class PeermemThresholds(Thresholds, frozen=True):
     dma_buf_kernel: tuple[int, int] = (5, 12)
     """The first Linux whose RDMA core accepts DMA-BUF memory."""
 
-    dma_buf_driver: int = 515
+    dma_buf_driver: Count = 515
     """The first NVIDIA driver branch with open kernel modules, which export DMA-BUF (CUDA 11.7)."""
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, finding
+from laggard.probes.probe import Fact, NotNegative, Probe, finding
 from laggard.probes.rdma.model.netdev import has_been_up
 from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
 from laggard.probes.rdma.model.port import LINK_UP, Port, PortKind
@@ -24,7 +24,7 @@ class RdmaPortThresholds(RdmaThresholds, frozen=True):
     expected: tuple[str, ...] = ()
     """Patterns of the devices that must be active: `mlx5_[0-7]`. The others are then not judged."""
 
-    least_gigabits: float = 0.0
+    least_gigabits: NotNegative = 0.0
     """Rate below which a port that jobs use is too slow; 0: it is compared with its peers."""
 
 

@@ -84,6 +84,28 @@ def merge_reports(first: Report, second: Report) -> Report:
     )
 
 
+def replace_probes(report: Report, fresh: Report, warnings_fail: bool) -> Report:
+    """`report` with the results, findings and facts of the probes of `fresh`, in place of its own of the same names."""
+    names = {result.name for result in fresh.probes}
+    dropped = {place for result in report.probes if result.name in names for place in result.findings}
+    rest = drop_findings(report, dropped, warnings_fail)
+    kept = tuple(result for result in rest.probes if result.name not in names)
+    facts = {name: value for name, value in rest.facts.items() if name not in names}
+    return merge_reports(msgspec.structs.replace(rest, probes=kept, facts=facts), fresh)
+
+
+def with_lowered(report: Report, lowered: Mapping[int, Finding], warnings_fail: bool) -> Report:
+    """The report with these findings at their places, of a lower severity than before."""
+    if not lowered:
+        return report
+    findings = tuple(lowered.get(place, it) for place, it in enumerate(report.findings))
+    without = frozenset(range(len(findings))) - lowered.keys()
+    results = tuple(_rejudged(it, findings, without, warnings_fail) for it in report.probes)
+    return msgspec.structs.replace(
+        report, verdict=worst(result.verdict for result in results), probes=results, findings=findings
+    )
+
+
 def drop_findings(report: Report, dropped: Collection[int], warnings_fail: bool) -> Report:
     """The report as if the findings at the places `dropped` had not been made. A probe that failed for nothing else is
     unknown where it could not judge everything, else ok."""

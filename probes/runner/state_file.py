@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -13,6 +14,8 @@ from laggard.environment import state_dir
 from laggard.probes.errors import NotFound, Unknown
 
 MAX_BYTES: Final = 4 << 20
+MAX_LOCK_SECONDS: Final = 0.5
+_LOCK_PAUSE_SECONDS: Final = 0.01
 
 
 def read_state(name: str) -> bytes:
@@ -32,6 +35,35 @@ def replace_state(name: str, data: bytes) -> None:
     """Replaces the file `name` by `data`, atomically. Raises Unknown."""
     with _directory(make=True) as directory:
         _replace(directory, name, data)
+
+
+@contextlib.contextmanager
+def locked_state(name: str) -> Iterator[None]:
+    """No other process that asks for this lock changes the file `name` meanwhile. It is waited for
+    MAX_LOCK_SECONDS at most: a process that hangs with it must not hold up the others. Raises Unknown."""
+    import fcntl  # few runs change a file that others change too
+
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    with _directory(make=True) as directory:
+        try:
+            descriptor = os.open(f".{name}.lock", flags, 0o600, dir_fd=directory)
+        except OSError as error:
+            raise Unknown(f"cannot lock {name}: {error.strerror}") from None
+    try:
+        until = time.monotonic() + MAX_LOCK_SECONDS
+        while not _lock(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB) and time.monotonic() < until:
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(flock: Callable[[int, int], None], descriptor: int, operation: int) -> bool:
+    try:
+        flock(descriptor, operation)
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import KernelClock
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
 _UNSYNC = 0x0040  # STA_UNSYNC of <sys/timex.h>
 _TIME_ERROR = 5
@@ -24,10 +24,10 @@ _FIX = (
 class ClockThresholds(Thresholds, frozen=True):
     """Limits in seconds. A finding is a warning: a host without network time may be kept right by its hypervisor."""
 
-    offset_seconds: float = 0.05
+    offset_seconds: NotNegative = 0.05
     """The correction that is left to make; the node-exporter mixin's NodeClockSkewDetected has the same limit."""
 
-    maximum_error_seconds: float = 3.0
+    maximum_error_seconds: NotNegative = 3.0
     """chronyd's `maxdistance`: chronyd uses no source whose own error may be larger."""
 
 

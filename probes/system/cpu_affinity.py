@@ -11,7 +11,7 @@ from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
 from laggard.probes.groups import KERNEL
 from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 _STATUS = "/proc/self/status"
@@ -23,7 +23,7 @@ _FIX = (
 
 
 class AffinityThresholds(Thresholds, frozen=True):
-    least_cpus_per_gpu: int = 1
+    least_cpus_per_gpu: Count = 1
     """Usable processors on a NUMA node for each GPU there; fewer are a warning."""
 
 

@@ -12,7 +12,7 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem, Usage
 from laggard.probes.host.mount_table import Mount, in_container, printable_path, read_kubelet_volumes, read_mounts
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding
 
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
@@ -49,13 +49,17 @@ class DiskThresholds(Thresholds, frozen=True):
     """Used ratios are those of df: of the space that unprivileged processes can have. 5 and 3 % left are the thresholds
     of the node-exporter mixin (NodeFilesystemAlmostOutOfSpace and ...OutOfFiles)."""
 
-    warning_used_ratio: float = 0.95
-    critical_used_ratio: float = 0.97
+    warning_used_ratio: Ratio = 0.95
+    critical_used_ratio: Ratio = 0.97
 
-    enough_bytes: int = 64 << 30
+    def __post_init__(self) -> None:
+        if self.warning_used_ratio > self.critical_used_ratio:
+            raise ValueError("warning_used_ratio is above critical_used_ratio: a warning comes first")
+
+    enough_bytes: Count = 64 << 30
     """The free space with which nothing is a fault: 1 % of a 28 TB scratch disk holds several checkpoints."""
 
-    enough_inodes: int = 1_000_000
+    enough_inodes: Count = 1_000_000
 
     never: tuple[str, ...] = (
         "/boot",

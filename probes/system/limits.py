@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 
 _CAP_IPC_LOCK = 14  # with it the kernel does not apply the locked-memory limit (capabilities(7))
 _SLURMD = (  # its processes, under cgroup v2 and v1
@@ -27,18 +27,18 @@ _FIX_FILES = "Raise `LimitNOFILE` in slurmd's (or the container runtime's) unit 
 
 
 class LimitThresholds(Thresholds, frozen=True):
-    memlock_least_bytes: int = 1 << 30
+    memlock_least_bytes: Count = 1 << 30
     """Less is critical. A rank without GPUDirect registers NCCL's host buffers: 32 channels of 4 MiB to and from two
     peers are 512 MiB, and the verbs library's queues come on top."""
 
-    memlock_enough_bytes: int = 16 << 30
+    memlock_enough_bytes: Count = 16 << 30
     """Less is a warning. AWS's EFA node check asks for this much; NVIDIA's and Open MPI's guides for `unlimited`."""
 
     memlock_own_severity: Severity = Severity.CRITICAL
     """The severity for the limit of laggard's own process outside a job. The agent sets a warning: its limit is not
     that of jobs."""
 
-    open_files_least: int = 16384
+    open_files_least: Count = 16384
     """Hard limit. Rank 0's node holds two sockets per rank at the start (torch's store, NCCL's bootstrap root): 16384
     is enough for a job of 8192 ranks. The soft limit is not judged: NCCL itself raises it to the hard one."""
 

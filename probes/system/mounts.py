@@ -13,7 +13,7 @@ from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.host.mount_table import Mount, printable_path, read_mounts
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
 _DEAD = frozenset(
     os.strerror(number)
@@ -36,7 +36,7 @@ _FIX = (
 
 
 class RemoteMountThresholds(Thresholds, frozen=True):
-    answer_seconds: float = 3.0
+    answer_seconds: NotNegative = 3.0
     """The time that statvfs may take. A busy parallel file system needs milliseconds, a slow one a second."""
 
     never: tuple[str, ...] = ()

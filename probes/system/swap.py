@@ -10,7 +10,7 @@ from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.groups import KERNEL
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding
 
 _SWAPS, _VMSTAT, _SWAPPINESS = "/proc/swaps", "/proc/vmstat", "/proc/sys/vm/swappiness"
 _PAGE_BYTES = 4096
@@ -22,12 +22,12 @@ _COMMANDS = ("swapon --show", "free -g", "vmstat 1 5", "swapoff -a && swapon -a"
 
 
 class SwapThresholds(Thresholds, frozen=True):
-    used_ratio: float = 0.5
+    used_ratio: Ratio = 0.5
     """Share of the swap on disks. Cold pages of daemons fill a small part over months; half of it means a shortage."""
 
-    used_least_bytes: int = 1 << 30
+    used_least_bytes: Count = 1 << 30
 
-    active_bytes_per_second: int = 1 << 20
+    active_bytes_per_second: Count = 1 << 20
     """The bytes in and out together, since a snapshot of at least a minute ago. To read one page takes a disk 0.1 to 10
     ms."""
 

@@ -42,7 +42,7 @@ COMMANDS = (
         "laggard.diagnose.command",
         "find what is wrong in files: jobs' output, NCCL, kernel, lspci",
     ),
-    Command("findings", "laggard.catalogue.command", "list the codes of findings, or explain some"),
+    Command("findings", "laggard.acknowledge.command", "list or explain the codes of findings, or acknowledge some"),
     Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
     Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes; find the slow one"),
     Command("dashboards", "laggard.dashboards.command", "write Grafana's dashboards to files, or push them to Grafana"),

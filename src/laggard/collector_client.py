@@ -43,6 +43,20 @@ def answer(url: str, document: str, query: Mapping[str, str]) -> Iterator[httpx.
         raise UsageError(_no_answer_text(url, error)) from None
 
 
+def ask(url: str, path: str, body: bytes) -> bytes:
+    """The answer to a POST of `body` to /api/v1/`path`. Raises UsageError."""
+    import httpx
+
+    url = as_url(url, COLLECTOR_PORT)
+    try:
+        found = httpx.post(f"{url.rstrip('/')}/api/v1/{path}", content=body, timeout=10.0, verify=_verify(url))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UsageError(_no_answer_text(url, error)) from None
+    if found.status_code != httpx.codes.OK:
+        raise UsageError(_refusal_text(url, found))
+    return found.content
+
+
 def _no_answer_text(url: str, error: Exception) -> str:
     import httpx
 

@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Final
 
@@ -31,12 +31,14 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dump-config", action="store_true", help="only print the settings that hold, as YAML")
 
 
-def asked_about_settings(arguments: argparse.Namespace, settings: Settings) -> bool:
-    """Whether the daemon is not to start, but to answer --check-config or --dump-config; answers them."""
+def asked_about_settings(arguments: argparse.Namespace, settings: Settings, warnings: Sequence[str] = ()) -> bool:
+    """Whether the daemon is not to start, but to answer --check-config or --dump-config; answers them. `warnings`: what
+    may be as it is meant, and is told by --check-config."""
     if arguments.dump_config:
         sys.stdout.write(dump(settings))
     elif arguments.check_config:
-        print(f"{arguments.config or 'the default settings'}: no mistake found")
+        where = arguments.config or "the default settings"
+        print("".join(f"{where}: warning: {line}\n" for line in warnings) + f"{where}: no mistake found")
     return bool(arguments.dump_config or arguments.check_config)
 
 

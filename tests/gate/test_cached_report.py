@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from laggard.cli import main
 from laggard.gate import cached_report
 from laggard.gate.cached_report import fetch_cached_report
+from laggard.gate.memory import NodeMemory, change_memory
 from laggard.http.client import NoResponse, get
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.registry import PROBES
@@ -152,16 +154,55 @@ def test_another_users_listener_is_not_trusted() -> None:
 
 
 def test_the_first_line_shows_that_the_report_is_the_agents(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    port = str(serve(encode(report(verdict=Verdict.FAIL))))
-    words = ["healthcheck", "--profile", "prolog", "--agent-port", port]
-    assert main([*words, "--gate", "report-only"]) == 0
-    assert capsys.readouterr().out.startswith("laggard: DISK_FULL / is full\n")
     port = str(serve(encode(report())))
     words = ["healthcheck", "--profile", "prolog", "--agent-port", port]
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"laggard: ok, {len(NAMES)} probes passed 12 s ago (the agent)"
     assert main([*words, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["gate"] == {"agent_report_age_seconds": 12.0}
+
+
+def failed(probe: str) -> Report:
+    """A report in which this probe, which runs on no machine without GPUs, found a disk full."""
+    found = report(verdict=Verdict.FAIL).findings
+    results = tuple(
+        ProbeResult(name, Verdict.FAIL if name == probe else Verdict.OK, "", 0.01, (0,) if name == probe else ())
+        for name in dict.fromkeys((*NAMES, probe))
+    )
+    return Report(Verdict.FAIL, NODE, 0.1, results, found, {})
+
+
+@pytest.mark.parametrize("probe", ["gpu_ecc", "of_a_newer_agent"])
+def test_what_is_critical_for_the_agent_is_looked_at_afresh(
+    probe: str, serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A report of the agent lets jobs pass, and rejects none: the node may have been repaired since."""
+    words = ["healthcheck", "--profile", "prolog", "--gate", "enforce", "--collector", "none"]
+    assert main([*words, "--agent-port", str(serve(encode(failed(probe))))]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("laggard: ok, ") and first.endswith("12 s ago (the agent)"), first
+    assert rest == [
+        "gate: DISK_FULL / of the agent's report of 12 s ago is not found now",
+        "gate: pass, nothing critical",
+    ]
+
+
+@pytest.mark.parametrize(("drained_ago", "taken"), [(None, True), (5.0, False), (600.0, True)])
+def test_a_report_from_before_a_resume_is_void(
+    drained_ago: float | None,
+    taken: bool,
+    serve: Serve,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path))
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    at = None if drained_ago is None else time.time() - drained_ago
+    change_memory("n1", boot_id, lambda memory: NodeMemory(resumed_at=at))
+    words = ["healthcheck", "--profile", "prolog", "--gate", "enforce", "--collector", "none", "--slurm-node", "n1"]
+    main([*words, "--agent-port", str(serve(encode(report())))])
+    assert ("(the agent)" in capsys.readouterr().out) == taken
 
 
 @pytest.mark.parametrize(

@@ -290,3 +290,13 @@ def test_the_gate_imports_nothing_heavy() -> None:
         "rich",
     }
     assert not heavy & imported
+
+
+def test_a_late_gate_says_one_thing_alone(tmp_path: Path) -> None:
+    """Fifty prologs at once: Python starts late, and the script has said by then that there is no answer. The time is
+    counted from the start of the process, as the script counts it."""
+    root = materialise("plain", tmp_path / "machine")
+    words = f"healthcheck --host-root {root} --only disks --gate enforce --collector none --deadline 1"
+    command = ["bash", "-c", f"sleep 2; exec {sys.executable} -m laggard {words}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "gate: pass, no answer was there in time\n"), done.stderr

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support.materialise import materialise
 
 from laggard.cli import main
-from laggard.gate.slurm import Slurm, SlurmError, parse_node
+from laggard.gate.slurm import Slurm, SlurmError, is_own_reason, own_reason, parse_node
 from laggard.wire import encode
 from laggard.wire.nodes import DrainsDocument
 
@@ -80,8 +80,11 @@ Gate = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def gate(scontrol: Scontrol, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Gate:
+def gate(
+    scontrol: Scontrol, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Gate:
     """Runs the gate with the probe `disks` on a recorded machine. Returns exit status and stdout."""
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))  # each test begins without memory
 
     def run(machine: str, *words: str) -> tuple[int, str]:
         root = tmp_path / "machine" / machine
@@ -97,6 +100,8 @@ def gate(scontrol: Scontrol, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 DRAIN = ("--drain", "--collector", "none")
+OURS = own_reason("laggard: DISK_FULL / 99 % used")
+"""A reason as laggard writes it."""
 
 
 @pytest.mark.parametrize(
@@ -137,7 +142,7 @@ def test_the_reason_of_a_drain_is_the_first_line(gate: Gate, scontrol: Scontrol)
     status, out = gate("disk_full", *DRAIN)
     reason = out.splitlines()[0]
     assert status == 1 and out.endswith("slurm: n1 was drained\n")
-    assert scontrol.updates == ["update", "NodeName=n1", "State=DRAIN", f"Reason={reason}"]
+    assert scontrol.updates == ["update", "NodeName=n1", "State=DRAIN", f"Reason={own_reason(reason)}"]
     assert reason.startswith("laggard: DISK_FULL /") and len(reason) <= 80
 
 
@@ -184,13 +189,17 @@ def test_a_node_in_use_is_drained(gate: Gate, scontrol: Scontrol, state: str) ->
 @pytest.mark.parametrize(
     ("state", "reason", "resumed"),
     [
-        ("IDLE+DRAIN", "laggard: DISK_FULL / 99 % used", True),
-        ("MIXED+DRAIN", "laggard: DISK_FULL / 99 % used", True),
+        ("IDLE+DRAIN", OURS, True),
+        ("MIXED+DRAIN", OURS, True),
+        ("IDLE+DRAIN", f"{OURS} - bob: ticket 77, do not resume", False),
+        ("IDLE+DRAIN", OURS.replace("99 %", "99 % (bob looks at it)"), False),
+        ("IDLE+DRAIN", "laggard: DISK_FULL / 99 % used", False),
+        ("IDLE+DRAIN", "laggard: #0000", False),
         ("IDLE+DRAIN", "Prolog error", False),
         ("IDLE+DRAIN", "bad cable (see laggard: DISK_FULL)", False),
         ("IDLE", "laggard: left over", False),
-        ("DOWN+DRAIN", "laggard: DISK_FULL / 99 % used", False),
-        ("IDLE+DRAIN+REBOOT_ISSUED", "laggard: DISK_FULL / 99 % used", False),
+        ("DOWN+DRAIN", OURS, False),
+        ("IDLE+DRAIN+REBOOT_ISSUED", OURS, False),
     ],
 )
 def test_only_own_drains_are_resumed(gate: Gate, scontrol: Scontrol, state: str, reason: str, resumed: bool) -> None:
@@ -200,7 +209,7 @@ def test_only_own_drains_are_resumed(gate: Gate, scontrol: Scontrol, state: str,
 
 
 def test_a_failed_or_unknown_node_is_not_resumed(gate: Gate, scontrol: Scontrol, tmp_path: Path) -> None:
-    scontrol.set("IDLE+DRAIN", "laggard: DISK_FULL /")
+    scontrol.set("IDLE+DRAIN", OURS)
     gate("disk_full", "--resume")
     gate("plain")
     (tmp_path / "machine/plain/proc/self/mounts").unlink()
@@ -255,6 +264,12 @@ def test_json_holds_what_was_done(gate: Gate) -> None:
     assert json.loads(out)["facts"]["gate"]["says"] == ["slurm: n1 was drained", "gate: reject"]
 
 
+@given(st.text(), st.text(min_size=1))
+def test_a_reason_is_laggards_own_only_as_it_was_written(text: str, added: str) -> None:
+    reason = own_reason(f"laggard: {text}".replace("\n", " "))
+    assert is_own_reason(reason) and not is_own_reason(reason + added) and not is_own_reason(added + reason)
+
+
 @given(st.text())
 def test_any_text_is_a_node_or_a_refusal(text: str) -> None:
     with contextlib.suppress(SlurmError):
@@ -270,12 +285,10 @@ def test_a_reason_cannot_pose_as_a_state() -> None:
 
 
 def test_arguments_reach_scontrol_unchanged(scontrol: Scontrol, tmp_path: Path) -> None:
-    Slurm("n1; touch x", str(scontrol.path)).drain("laggard: $(touch y) `touch z` 'quoted' \"too\"")
-    assert scontrol.updates[1:] == [
-        "NodeName=n1; touch x",
-        "State=DRAIN",
-        "Reason=laggard: $(touch y) `touch z` 'quoted' \"too\"",
-    ]
+    reason = "laggard: $(touch y) `touch z` 'quoted' \"too\""
+    slurm = Slurm("n1; touch x", str(scontrol.path))
+    slurm.drain(slurm.show(), reason)
+    assert scontrol.updates[1:] == ["NodeName=n1; touch x", "State=DRAIN", f"Reason={own_reason(reason)}"]
     assert {"x", "y", "z"}.isdisjoint(os.listdir(tmp_path)) and {"x", "y", "z"}.isdisjoint(os.listdir("."))
 
 
@@ -415,14 +428,14 @@ def test_a_health_check_speaks_of_its_node_and_of_no_job(
 ) -> None:
     """A node that laggard has drained stays drained, whatever the cap says, and is told of once."""
     check = ("--gate", "enforce", "--drain", "--resume", "--collector")
-    scontrol.set("IDLE+DRAIN", "laggard: DISK_FULL / 98 % used, 9 GiB left")
+    scontrol.set("IDLE+DRAIN", OURS)
     assert gate("disk_full", *check, "none")[1].splitlines()[1:] == [
         "slurm: n1 is drained already, for that",
         "gate: unfit",
     ]
     url = refusing_collector(fake_agent, asker_fails=True)
     last = gate("disk_full", *check, url)[1].splitlines()[-1]
-    assert last == "gate: pass, n1 stays drained: laggard: DISK_FULL / 98 % used, 9 GiB left"
+    assert last == f"gate: pass, n1 stays drained: {OURS}"
     scontrol.set("IDLE")
     assert gate("disk_full", *check, url)[1].splitlines()[-1].startswith("gate: pass, not drained: the cap on drains")
 

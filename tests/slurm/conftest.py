@@ -75,6 +75,7 @@ PartitionName=laggard-idle Nodes=ALL MaxTime=15 PriorityTier=1 State=UP
 
 GATE_CONF = """
 export SLURM_CONF={folder}/slurm.conf
+export LAGGARD_STATE_DIR={folder}/memory
 LAGGARD={folder}/laggard
 MODE=$(<{folder}/settings/mode)
 COLLECTOR=$(<{folder}/settings/collector)
@@ -203,6 +204,7 @@ class Cluster:
         """Makes all nodes healthy and idle, and the gate as shipped, but without the cap."""
         (self.folder / "settings/disabled").unlink(missing_ok=True)
         (self.folder / "settings/healthcheck").unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "memory", ignore_errors=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
         self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60", checked="checked")
         (self.folder / "settings/asks").unlink(missing_ok=True)

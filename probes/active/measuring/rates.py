@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.probe import Thresholds, finding
+from laggard.probes.probe import NotNegative, Ratio, Thresholds, finding
 
 EMULATED = "CPU, standing for a device"
 """The model of a device that is no GPU."""
@@ -23,18 +23,18 @@ class ActiveThresholds(Thresholds, frozen=True):
     device: Literal["cuda", "cpu"] = "cuda"
     """`cpu` tests the probe itself on a machine without GPUs: each of several runs on the CPU stands for a device."""
 
-    seconds: float = 0.5
+    seconds: NotNegative = 0.5
     """The time for which each device is measured after a warm-up."""
 
-    slow_ratio: float = 0.85
+    slow_ratio: Ratio = 0.85
     """A smaller share of the expected rate is a finding. Healthy GPUs of one model differ by 8 % on average in matrix
     multiplication (Sinha et al., SC22), so that a limit of 10 % would accuse healthy ones."""
 
-    critical_ratio: float = 0.7
+    critical_ratio: Ratio = 0.7
     """A smaller share is critical: the largest difference that Sinha et al. saw in a cluster without a defect is 22 %,
     and their outliers are 1.5 times slower than the median."""
 
-    expected_per_second: float = 0.0
+    expected_per_second: NotNegative = 0.0
     """The rate of a device of this cluster, in the probe's unit; 0: devices are compared with their peers."""
 
 

@@ -5,11 +5,11 @@ drivers/pci/pcie/aer.c."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.host.kernel_log import KernelMessage, parse_messages
+from laggard.probes.host.kernel_log import KernelMessage, last_at, parse_messages
 from laggard.probes.probe import finding
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
@@ -104,39 +104,44 @@ _RULES: Final = (  # of each code the most severe first
 )
 
 
-def find_device_errors(log: str, since_seconds: float = 0.0) -> tuple[Finding, ...]:
+def find_device_errors(log: str, since_seconds: float = 0.0, booted_at: float | None = None) -> tuple[Finding, ...]:
     """Returns for each device and code the most severe finding. Messages older than `since_seconds` after boot do not
-    count; messages without a time do. Messages of a NIC from before its driver restarted it are dropped."""
-    return device_errors_of(parse_messages(log), since_seconds)
+    count; messages without a time do. Messages of a NIC from before its driver restarted it are dropped. `booted_at`:
+    Unix time, for the time of a finding's last message; None: not known."""
+    return device_errors_of(parse_messages(log), since_seconds, booted_at)
 
 
-def device_errors_of(messages: Iterable[KernelMessage], since_seconds: float = 0.0) -> tuple[Finding, ...]:
+def device_errors_of(
+    messages: Iterable[KernelMessage], since_seconds: float = 0.0, booted_at: float | None = None
+) -> tuple[Finding, ...]:
     """Returns what find_device_errors does, of messages."""
-    hits: dict[tuple[int, str], list[str]] = {}
+    hits: dict[tuple[int, str], list[KernelMessage]] = {}
     for message in messages:
         text = message.text
         if message.seconds is not None and message.seconds < since_seconds:
             continue
         if match := _RECOVERED.search(text):
-            hits = {key: texts for key, texts in hits.items() if key[1] != match[1].lower()}
+            hits = {key: found for key, found in hits.items() if key[1] != match[1].lower()}
         for number, rule in enumerate(_RULES):
             if match := rule.pattern.search(text):
-                hits.setdefault((number, match[1].lower()), []).append(text)
+                hits.setdefault((number, match[1].lower()), []).append(message)
                 break
     worst: dict[tuple[str, str], Finding] = {}
-    for (number, address), texts in sorted(hits.items()):
-        if len(texts) >= _RULES[number].least:
-            worst.setdefault((_RULES[number].code, address), _finding(_RULES[number], address, texts))
+    for number, address in sorted(hits):
+        found = hits[number, address]
+        if len(found) >= _RULES[number].least:
+            worst.setdefault((_RULES[number].code, address), _finding(_RULES[number], address, found, booted_at))
     return tuple(worst.values())
 
 
-def _finding(rule: MessageRule, address: str, texts: list[str]) -> Finding:
-    times = "" if len(texts) == 1 else f", {len(texts)} lines of the log"
+def _finding(rule: MessageRule, address: str, messages: Sequence[KernelMessage], booted_at: float | None) -> Finding:
+    times = "" if len(messages) == 1 else f", {len(messages)} lines of the log"
+    last = messages[-1]
     return finding(
         rule.code,
         address,
         rule.summary + times,
-        evidence={"count": len(texts), "last": texts[-1][:200]},
+        evidence={"count": len(messages), **last_at(last.seconds, booted_at), "last": last.text[:200]},
         fix=rule.fix,
         commands=(f"lspci -vv -s {address}", f"dmesg -T | grep {address}"),
         severity=rule.severity,

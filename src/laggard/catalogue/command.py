@@ -1,4 +1,5 @@
-"""`laggard findings list|explain CODE`: lists the finding codes and shows their pages, docs/findings/CODE.md."""
+"""`laggard findings list|explain CODE`: lists the finding codes and shows their pages, docs/findings/CODE.md. The flags
+are those of `laggard.acknowledge.command`."""
 
 from __future__ import annotations
 
@@ -35,12 +36,6 @@ class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
 class FindingsDocument(msgspec.Struct, frozen=True):
     findings: tuple[FindingRow, ...]
     schema: str = FINDINGS_SCHEMA
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("list", "explain"), help="list: all codes; explain: the page of each CODE")
-    parser.add_argument("codes", nargs="*", metavar="CODE", help="such as DISK_FULL")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: laggard.findings/1")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -124,6 +124,18 @@ METRICS: tuple[Metric, ...] = (
         "A finding of the collector's own about a node, from comparing it with the others; always 1.",
         ("code", "severity", "device", "hostname"),
     ),
+    Metric(
+        "laggard_acknowledged_until_timestamp_seconds",
+        "gauge",
+        "When the acknowledgement of a finding on a node ends by itself, Unix time; code * is a maintenance window.",
+        ("code", "hostname"),
+    ),
+    Metric(
+        "laggard_fleet_wide_finding_nodes",
+        "gauge",
+        "Nodes with a finding that many have at once: it has one cause, and drains nobody.",
+        ("code",),
+    ),
     Metric("laggard_fleet_failing_nodes", "gauge", "Nodes whose checks fail now."),
     Metric("laggard_fleet_drain_cap_nodes", "gauge", "How many failing nodes may be drained at once."),
 )

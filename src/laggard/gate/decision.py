@@ -1,40 +1,62 @@
 """Decides what follows from a report: the exit status, and whether SLURM drains or resumes the node.
 
 Three guards come before every drain: the kill-switch file (checked before any probe runs), the mode, the cluster's cap.
+And no drain that an operator took back is made again for the same evidence (`memory`).
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import structs
+
+from laggard.acknowledge.matching import EVIDENCE, find, with_acknowledgement
+from laggard.gate.evidence import Evidence, critical_evidence
 from laggard.gate.measure import Measured
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
-from laggard.gate.slurm import Slurm, SlurmError
-from laggard.model import EXIT_CODES, Report, Severity, Verdict
+from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, Slurm, SlurmError
+from laggard.model import EXIT_CODES, Finding, Report, Severity, Verdict
+from laggard.probes.runner.report import finding_name, with_lowered
 from laggard.text.report import headline
+from laggard.text.words import utc_text
+
+if TYPE_CHECKING:
+    from laggard.gate.memory import NodeMemory
+    from laggard.gate.node_watch import Seen
+    from laggard.wire.acknowledgement import Acknowledgement
 
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
 UNFIT: Final = "gate: unfit"
 """The lines that the scripts of deploy/slurm take for a verdict; a crash or an exit status alone is none. A health
 check rejects no job: its node is fit or unfit."""
+LATE: Final = f"{PASS}, no answer was there in time"
+"""All that is said after the end of the gate's time: the script has said by then that there is no answer, or soon
+does."""
 WRONG_SETUP: Final = "WRONG SETUP"
 """Stands in each line about a mistake in the gate's own setup, for whoever reads the log."""
 
 
 class Decision(NamedTuple):
-    """The exit status, and the lines that tell what was done."""
+    """The exit status, the lines that tell what was done, and the report with its findings as they were judged."""
 
     status: int
-    messages: tuple[str, ...] = ()
+    messages: tuple[str, ...]
+    report: Report
 
 
 def decide(settings: GateSettings, measured: Measured) -> Decision:
     """Decides on a report, and drains or resumes the node. The report's first line becomes the reason of a drain. Tells
-    before what the gang says of other nodes, and what is wrong with the gate's setup."""
-    report = measured.report
-    decision = _act(settings, report, headline(report, measured.age))
-    before = (*_gang_lines(settings, report), *_setup_lines(settings, report.node))
+    before what the gang says of other nodes, what was over when the probes ran anew, and what is wrong with the gate's
+    setup."""
+    report, known = _with_own_acknowledgements(settings, measured.report)
+    decision = _act(settings, report)
+    is_of_job = settings.slurm.mode and not settings.slurm.is_health_check
+    if is_of_job and settings.limit.is_over and not decision.status:
+        return Decision(0, (LATE,), report)
+    before = (*_gang_lines(settings, report), *_over_lines(measured), *known, *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
 
 
@@ -42,33 +64,108 @@ def is_critical(report: Report) -> bool:
     return any(finding.severity is Severity.CRITICAL for finding in report.findings)
 
 
-def _act(settings: GateSettings, report: Report, reason: str) -> Decision:
-    mode = settings.slurm.mode
-    if is_critical(report):
-        return _on_critical(settings, report, reason)
-    resumes = report.verdict is Verdict.OK and settings.slurm.resume and mode != REPORT_ONLY
-    messages = _resume(settings.slurm_node(report.node)) if resumes else ()
-    if mode is None:
-        return Decision(EXIT_CODES[report.verdict], messages)
-    return Decision(0, (f"{PASS}, {_why_not_critical(report)}", *messages))
-
-
-def _on_critical(settings: GateSettings, report: Report, reason: str) -> Decision:
-    policy, slurm = settings.slurm, settings.slurm_node(report.node)
+def _act(settings: GateSettings, report: Report) -> Decision:
+    policy = settings.slurm
+    if not is_critical(report):
+        return _on_pass(settings, report)
     if policy.mode == REPORT_ONLY:
-        return Decision(0, (f"{PASS}, {REPORT_ONLY}: with enforce it would be rejected",))
+        return Decision(0, (f"{PASS}, {REPORT_ONLY}: with enforce it would be rejected",), report)
     if policy.mode is None and not policy.drain:
-        return Decision(EXIT_CODES[report.verdict])
-    from laggard.gate.drain_cap import drain_refusal  # few runs need it
+        return Decision(EXIT_CODES[report.verdict], (), report)
+    return _on_critical(settings, report)
 
-    refusal = drain_refusal(policy.collector, report.node, settings.limit)
+
+def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = (), seen: Seen | None = None) -> Decision:
+    """What follows where nothing is critical. `lines`: why that is so, where it is not plain; `seen`: the node, where
+    SLURM was asked for it."""
+    policy = settings.slurm
+    resumed: tuple[str, ...] = ()
+    if policy.mode != REPORT_ONLY and report.verdict is Verdict.OK and policy.resume:
+        resumed = _resume(settings, report.node, seen)
+    elif policy.mode != REPORT_ONLY and policy.drain and seen is None:
+        _notice_resume(settings, report.node)
+    if policy.mode is None:
+        return Decision(EXIT_CODES[report.verdict], (*lines, *resumed), report)
+    return Decision(0, (*lines, f"{PASS}, {_why_not_critical(report)}", *resumed), report)
+
+
+def _on_critical(settings: GateSettings, report: Report) -> Decision:
+    from laggard.gate.drain_cap import ask_cap  # few runs need them
+    from laggard.gate.node_watch import look, remembered
+
+    policy, slurm = settings.slurm, settings.slurm_node(report.node)
+    memory = remembered(settings, report.node)
+    if memory.resumed_at is not None:  # known without asking anybody: nobody counts a drain that is not made
+        report, old = _without_old_evidence(report, critical_evidence(report.findings), memory, settings)
+        if not is_critical(report):
+            return _on_pass(settings, report, old)
+    refusal, acknowledged = ask_cap(policy.collector, report.node, settings.limit)
+    report, known = _acknowledged(settings, report, acknowledged)
+    if not is_critical(report):
+        return _on_pass(settings, report, known)
     if refusal:
         status = 0 if policy.mode else EXIT_CODES[report.verdict]
         stays = _stays_drained(slurm) if policy.is_health_check else ""
-        return Decision(status, (f"{PASS}, {stays or f'not drained: {refusal}'}",))
-    messages = _drain(slurm, reason) if policy.drain else ()
+        return Decision(status, (*known, f"{PASS}, {stays or f'not drained: {refusal}'}"), report)
+    seen = None
+    if policy.drain or policy.resume:
+        evidence = critical_evidence(report.findings)
+        seen = look(settings, report.node, evidence.values())
+        report, lines = _without_old_evidence(report, evidence, seen.memory, settings)
+        if not is_critical(report):
+            return _on_pass(settings, report, (*known, *lines), seen)
+        known = (*known, *lines)
+    messages = (*known, *(_drain(settings, report, seen) if policy.drain and seen else ()))
     word = UNFIT if policy.is_health_check else REJECT
-    return Decision(1, (*messages, word) if policy.mode else messages)
+    return Decision(1, (*messages, word) if policy.mode else messages, report)
+
+
+def _with_own_acknowledgements(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
+    """The report with what is acknowledged on this node itself, by root's file, and the lines that say so."""
+    if not report.findings:
+        return report, ()
+    from laggard.acknowledge.kept_file import KeptFileError, read_kept
+
+    try:
+        return _acknowledged(settings, report, read_kept(settings.acknowledged))
+    except KeptFileError as error:
+        return report, (f"gate: nothing is acknowledged here: {error}",)
+
+
+def _acknowledged(
+    settings: GateSettings, report: Report, acknowledged: Sequence[Acknowledgement]
+) -> tuple[Report, tuple[str, ...]]:
+    """The report in which acknowledged findings are warnings at most, and a line for each that was critical."""
+    now = time.time()
+    by = {place: find(acknowledged, report.node, it, now) for place, it in enumerate(report.findings)}
+    known = {place: with_acknowledgement(report.findings[place], it) for place, it in by.items() if it is not None}
+    lines = tuple(
+        f"gate: {finding_name(report.findings[place])} is no reason to drain, {it.evidence[EVIDENCE]['words']}"
+        for place, it in known.items()
+        if report.findings[place].severity is Severity.CRITICAL
+    )
+    return with_lowered(report, known, settings.subject.profile.warnings_fail), lines
+
+
+def _without_old_evidence(
+    report: Report, evidence: Mapping[int, Evidence], memory: NodeMemory, settings: GateSettings
+) -> tuple[Report, tuple[str, ...]]:
+    """The report in which findings are warnings whose evidence is no newer than an operator's resume, and a line for
+    each of them."""
+    from laggard.gate.memory import is_from_before_resume
+
+    if memory.resumed_at is None:
+        return report, ()
+    why = f"seen before the resume of {utc_text(memory.resumed_at)}"
+    places = [place for place, it in evidence.items() if is_from_before_resume(memory, it)]
+    old = {place: _lowered(report.findings[place], why) for place in places}
+    lines = tuple(f"gate: {finding_name(it)} was {why}: a warning" for it in old.values())
+    return with_lowered(report, old, settings.subject.profile.warnings_fail), lines
+
+
+def _lowered(finding: Finding, why: str) -> Finding:
+    evidence = {**finding.evidence, "lowered": why}
+    return structs.replace(finding, severity=Severity.WARNING, evidence=evidence)
 
 
 def _stays_drained(slurm: Slurm) -> str:
@@ -81,19 +178,59 @@ def _stays_drained(slurm: Slurm) -> str:
     return f"{slurm.node} stays drained: {node.reason}" if is_ours else ""
 
 
-def _drain(slurm: Slurm, reason: str) -> tuple[str, ...]:
+def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...]:
+    """Drains the node, and remembers for which evidence: after the drain, so that a gate which reads that the node is
+    drained finds it so."""
+    from laggard.gate.memory import drained
+    from laggard.gate.node_watch import remember
+
+    if seen.node is None:
+        return (f"slurm: not drained: {seen.error}",)
+    reason = headline(report, longest=REASON_LENGTH)
     try:
-        return (f"slurm: {slurm.drain(reason)}",)
+        done = settings.slurm_node(report.node).drain(seen.node, reason)
     except SlurmError as error:
         return (f"slurm: not drained: {error}",)
+    problem = seen.problem
+    if done.endswith(DRAINED):
+        evidence = critical_evidence(report.findings).values()
+        _, problem = remember(settings, report.node, lambda memory: drained(memory, evidence, time.time()))
+    return (f"slurm: {done}", *_memory_lines(problem))
 
 
-def _resume(slurm: Slurm) -> tuple[str, ...]:
+def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, ...]:
+    """Resumes the node where laggard drained it. `seen`: the node, where SLURM was asked for it."""
+    from laggard.gate.memory import resumed_by_laggard
+    from laggard.gate.node_watch import look, remember
+
+    seen = look(settings, node) if seen is None else seen
+    if seen.node is None:
+        return (f"slurm: not resumed: {seen.error}",)
     try:
-        done = slurm.resume()
+        done = settings.slurm_node(node).resume(seen.node)
     except SlurmError as error:
         return (f"slurm: not resumed: {error}",)
-    return (f"slurm: {done}",) if done else ()
+    problem = seen.problem
+    if RESUMED in done:
+        _, problem = remember(settings, node, resumed_by_laggard)
+    return (*((f"slurm: {done}",) if done else ()), *_memory_lines(problem))
+
+
+def _notice_resume(settings: GateSettings, node: str) -> None:
+    """Asks SLURM for a node that was drained when it was last looked at. So the next gates know that it was resumed,
+    and take the agent's report again; no other gate that lets a job pass asks SLURM."""
+    from laggard.gate.node_watch import look, remembered
+
+    if remembered(settings, node).seen_drained_at is not None:
+        look(settings, node)
+
+
+def _memory_lines(problem: str) -> tuple[str, ...]:
+    return (f"gate: what was seen here cannot be kept, so a resume may be undone: {problem}",) if problem else ()
+
+
+def _over_lines(measured: Measured) -> tuple[str, ...]:
+    return tuple(f"gate: {line}" for line in measured.over)
 
 
 def _why_not_critical(report: Report) -> str:

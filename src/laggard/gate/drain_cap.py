@@ -7,23 +7,35 @@ reached is most likely away for the same reason. The price is one more job on a 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from laggard.address import as_url, without_login
 from laggard.constants import COLLECTOR_PORT
 from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP
 from laggard.gate.time_limit import TimeLimit
+from laggard.text.words import printable_line
 from laggard.wire import WireError, decode
+from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.nodes import DrainsDocument
 
 
-def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
-    """Why `node` may not be drained; empty where it may be. `collector`: its URL, or `none` for no cap."""
+class CapAnswer(NamedTuple):
+    """`refusal`: why the node may not be drained; empty where it may be. `acknowledged`: what the collector knows that
+    operators know of there."""
+
+    refusal: str
+    acknowledged: tuple[Acknowledgement, ...] = ()
+
+
+def ask_cap(collector: str | None, node: str, limit: TimeLimit) -> CapAnswer:
+    """Whether `node` may be drained. `collector`: its URL, or `none` for no cap."""
     if not collector:
-        return "no collector is named"
+        return CapAnswer("no collector is named")
     seconds = limit.to_decide(COLLECTOR_SECONDS)
     if not seconds:
-        return "the gate's time was over before"
+        return CapAnswer("the gate's time was over before")
     if collector == NO_CAP:
-        return ""
+        return CapAnswer("")
     from urllib.parse import quote  # sockets are slow to import, and few runs need them
 
     from laggard.http.client import NoResponse, get
@@ -32,14 +44,18 @@ def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
     try:
         answer = decode(get(url, seconds).body, DrainsDocument)
     except (NoResponse, WireError) as error:
-        return f"no answer from the collector {without_login(collector)}: {error}"
+        return CapAnswer(f"no answer from the collector {without_login(collector)}: {error}")
+    return CapAnswer(_refusal(answer, node, without_login(collector)), answer.acknowledged)
+
+
+def _refusal(answer: DrainsDocument, node: str, collector: str) -> str:
     if answer.answering and not answer.asker_known:
         return (
-            f"the collector {without_login(collector)} knows no node {node}: the agent has to run here and to report "
+            f"the collector {collector} knows no node {node}: the agent has to run here and to report "
             f"as {node}, and the collector to ask it (`targets` in collector.yaml)"
         )
     if not answer.may_drain:
-        return f"the cap on drains: {answer.reason}"
+        return f"the cap on drains: {printable_line(answer.reason, 300)}"
     if not answer.asker_fails:  # else it is not counted for the nodes that ask next
         return f"the collector does not know yet that {node} fails"
     return ""

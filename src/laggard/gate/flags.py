@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from laggard.acknowledge.kept_file import NODE_FILE
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
 from laggard.gate.job_gpus import parse_gpus
 from laggard.gate.settings import MODES, NO_CAP, REPORT_ONLY, Gang, GateConf, GateSettings, SlurmSettings, Subject
 from laggard.gate.slurm import SCONTROL
-from laggard.gate.time_limit import limit_from_now
+from laggard.gate.time_limit import limit_from_start
 from laggard.probes.host.host import open_host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import (
@@ -29,6 +31,9 @@ from laggard.rings.place import Meeting, add_meeting, check_join_seconds, find_p
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership
+
+_MAX_START_SECONDS = 60.0
+"""The longest time that a start can take: a clock of a container may be another than the process' own."""
 
 KILL_SWITCH = "/etc/laggard/disabled"
 
@@ -63,6 +68,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         metavar="LIST",
         help="judge these GPUs and what all share, by device minor as in SLURM_JOB_GPUS (default: that variable)",
+    )
+    parser.add_argument(
+        "--acknowledged",
+        default=NODE_FILE,
+        metavar="FILE",
+        help=f"what `laggard findings acknowledge` keeps on this node (default: {NODE_FILE})",
     )
     parser.add_argument("--agent-port", type=_port, default=AGENT_PORT, metavar="PORT", help="of this node's agent")
     parser.add_argument(
@@ -109,9 +120,9 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
 
 
 def make_settings(arguments: argparse.Namespace) -> GateSettings:
-    """The settings of this run, whose time begins now. Raises UsageError."""
+    """The settings of this run, whose time began with its process. Raises UsageError."""
     slurm = _slurm(arguments)
-    limit = limit_from_now(arguments.deadline, decides=slurm.may_act)
+    limit = limit_from_start(arguments.deadline, slurm.may_act, _own_age() if arguments.deadline else 0.0)
     _check_flags(arguments)
     gang = _gang(arguments)
     profile, probes = _chosen_probes(arguments)
@@ -131,6 +142,7 @@ def make_settings(arguments: argparse.Namespace) -> GateSettings:
         ),
         gang=gang,
         slurm=slurm,
+        acknowledged=arguments.acknowledged,
         kill_switch=arguments.kill_switch,
         is_switched_off=is_switched_off,
         checks_setup=arguments.check_gate,
@@ -250,6 +262,18 @@ def _gate_conf(arguments: argparse.Namespace) -> GateConf:
         gang_seconds=arguments.gang_seconds,
         gang_token=arguments.gang_token,
     )
+
+
+def _own_age() -> float:
+    """The seconds since this process was started, for the gate's scripts count from there: where fifty prologs start at
+    once, Python's own start takes seconds. 0 where that is not known, or this is another program that runs the gate."""
+    if "healthcheck" not in sys.argv[1:2]:
+        return 0.0
+    from laggard.probes.host.proc_stat import read_proc_stat
+
+    stat = read_proc_stat(os.getpid())
+    age = stat.age_seconds if stat else 0.0
+    return age if 0 < age < _MAX_START_SECONDS else 0.0
 
 
 def _is_there(kill_switch: str) -> bool:

@@ -1,32 +1,47 @@
 """The gate's report on this node: of the agent, or of the probes that run here; of the job's nodes, which measure one
-another; and last of the probes that load the GPUs."""
+another; and last of the probes that load the GPUs.
+
+The agent's report is good for letting a job pass, and for nothing else: it may be older than the repair. The probes
+that are critical in it run here once more, and only what they find now counts.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from typing import Final, NamedTuple
 
 import msgspec
 
 from laggard.gate.job_gpus import for_job, job_gpus
 from laggard.gate.settings import GateSettings
-from laggard.model import Report, Verdict
+from laggard.model import Report, Severity, Verdict
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import Profile
-from laggard.probes.runner.report import merge_reports
+from laggard.probes.runner.report import drop_findings, finding_name, merge_reports, replace_probes
 from laggard.probes.runner.runner import run
+
+_AGE_ROUNDING_SECONDS: Final = 1.0
+"""An agent tells the age of its report in whole seconds."""
 
 
 class Measured(NamedTuple):
-    """A report, and the age of the agent's report in it, in seconds; None where the gate ran the probes."""
+    """A report, and the age of the agent's report in it, in seconds; None where the gate ran the probes. `over`: what
+    was critical in the agent's report and is not now, a line each."""
 
     report: Report
     age: float | None = None
+    over: tuple[str, ...] = ()
 
 
 def measure(settings: GateSettings) -> Measured:
     """The report that the gate decides on, within the time limit."""
     subject = settings.subject
-    report, age = _agents_report(settings) or Measured(_run(settings, subject.probes, subject.profile.deadline_seconds))
+    cached = _agents_report(settings)
+    if cached is None:
+        cached = Measured(_run(settings, subject.probes, subject.profile.deadline_seconds))
+    else:
+        cached = _confirmed(settings, cached)
+    report, age, over = cached
     if settings.gang is not None:
         from laggard.gate.gang import run_gang  # few gates have one
 
@@ -35,11 +50,33 @@ def measure(settings: GateSettings) -> Measured:
         active = _run(settings, subject.active_probes, subject.profile.active_deadline_seconds)
         report = merge_reports(report, active)
     report = for_job(report, job_gpus(subject.gpus, subject.host), subject.profile.warnings_fail)
-    return Measured(_judge_unknown(report, subject.profile), age)
+    return Measured(_judge_unknown(report, subject.profile), age, over)
+
+
+def _confirmed(settings: GateSettings, cached: Measured) -> Measured:
+    """The agent's report with the probes anew that are critical in it. A critical finding of a probe that this gate
+    does not have, as of a newer agent, cannot be confirmed, and counts for nothing."""
+    subject, report = settings.subject, cached.report
+    critical = {place for place, it in enumerate(report.findings) if it.severity is Severity.CRITICAL}
+    names = {result.name for result in report.probes if not critical.isdisjoint(result.findings)}
+    if not names:
+        return cached
+    probes = tuple(probe for probe in subject.probes if probe.name in names)
+    known = {probe.name for probe in probes}
+    strangers = {place for it in report.probes if it.name in names - known for place in it.findings} & critical
+    rest = drop_findings(report, strangers, subject.profile.warnings_fail)
+    if probes:
+        fresh = _run(settings, probes, subject.profile.deadline_seconds)
+        rest = replace_probes(rest, fresh, subject.profile.warnings_fail)
+    now = {(it.code, it.device) for it in rest.findings if it.severity is Severity.CRITICAL}
+    gone = [it for place in sorted(critical) if ((it := report.findings[place]).code, it.device) not in now]
+    over = tuple(f"{finding_name(it)} of the agent's report of {cached.age:.0f} s ago is not found now" for it in gone)
+    return Measured(rest, cached.age, over)
 
 
 def _agents_report(settings: GateSettings) -> Measured | None:
-    """The agent's last report, where it is one of all the gate's probes, and fresh."""
+    """The agent's last report, where it is one of all the gate's probes, fresh, and from after the last change of the
+    node's state in SLURM, as far as the gate knows of one."""
     subject = settings.subject
     if subject.agent_port is None:
         return None
@@ -52,7 +89,19 @@ def _agents_report(settings: GateSettings) -> Measured | None:
         cached = fetch_cached_report(subject.agent_port, subject.host.node(), seconds, names)
     except NoResponse:
         return None
+    if _is_void(settings, cached.report.node, cached.age_seconds):
+        return None
     return Measured(cached.report, cached.age_seconds)
+
+
+def _is_void(settings: GateSettings, node: str, age: float) -> bool:
+    """Whether the node was resumed, or may have been, since a report of this age was made."""
+    if not settings.slurm.may_act:
+        return False
+    from laggard.gate.node_watch import remembered
+
+    made_at = time.time() - age - _AGE_ROUNDING_SECONDS
+    return remembered(settings, node).is_older_than_change(made_at)
 
 
 def _run(settings: GateSettings, probes: tuple[Probe, ...], most_seconds: float) -> Report:

@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from laggard import wire
-from laggard.gate.decision import WRONG_SETUP, Decision
+from laggard.gate.decision import LATE, WRONG_SETUP, Decision
 from laggard.gate.measure import Measured
 from laggard.gate.settings import GateSettings
 from laggard.model import Report, Verdict
@@ -18,11 +18,13 @@ from laggard.text.report import headline, headline_line, render, report_parts
 
 def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
     """Prints the report and what was done, and writes both to the system's log."""
-    report, age = _with_decision(measured, decision), measured.age
+    report, age = _with_decision(measured.age, decision), measured.age
     said = [Line(line) for line in decision.messages]
     if settings.as_json:
         sys.stdout.write(wire.encode(report).decode() + "\n")
         sys.stdout.flush()
+    elif decision.messages == (LATE,):
+        show(said)
     elif settings.slurm.mode and not settings.verbose:
         show([headline_line(report, age), *said])
     else:
@@ -46,9 +48,9 @@ def say_disabled(settings: GateSettings) -> None:
     print(text, flush=True)
 
 
-def _with_decision(measured: Measured, decision: Decision) -> Report:
+def _with_decision(age: float | None, decision: Decision) -> Report:
     """The report with what was decided, and where it is from, in its facts."""
-    report, age = measured
+    report = decision.report
     gate = {"says": decision.messages} if decision.messages else {}
     source = {"agent_report_age_seconds": age} if age is not None else {}
     if not gate and not source:

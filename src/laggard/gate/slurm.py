@@ -1,18 +1,24 @@
 """Reads, drains and resumes this node in SLURM through scontrol, which is run without a shell.
 
 A node is left alone unless it is certainly laggard's to change: not where somebody else gave a reason, and not where
-the node is down, boots, is powered off, is planned for a job or is reserved for maintenance.
+the node is down, boots, is powered off, is planned for a job or is reserved for maintenance. A reason that somebody has
+extended is theirs: laggard's own ends with a mark that is made of its words.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
-from collections.abc import Sequence
+import time
+import zlib
+from calendar import timegm
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from laggard.gate.time_limit import seconds_left
+from laggard.text.report import HEADLINE_LENGTH
 
 if TYPE_CHECKING:
     import subprocess
@@ -26,7 +32,17 @@ _BASE: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 _FLAGS: Final = frozenset({"DRAIN", "COMPLETING", "CLOUD", "DYNAMIC_NORM", "RESERVED"})
 _STATE: Final = re.compile(r"^ +State=(\S+)", re.MULTILINE)
 _NOT_FOUND: Final = re.compile(r"\bNode \S+ not found\b")
+_LAST_BUSY: Final = re.compile(r"^ +LastBusyTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: |$)", re.MULTILINE)
+_MARKED: Final = re.compile(r"(.*) #([0-9a-f]{4})")
+_TIMES_IN_UTC: Final = {"TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
+REASON_LENGTH: Final = HEADLINE_LENGTH - len(" #0000")
+"""The most characters of a reason that own_reason() takes, so that with its mark it is as long as a first line."""
 _REASON: Final = re.compile(r"^ +Reason=(.*?)(?: \[\S+@\S+\])?$", re.MULTILINE)
+
+
+DRAINED: Final = "was drained"
+RESUMED: Final = "was resumed, it had been drained for"
+"""Stand in what drain() and resume() return where they changed the node."""
 
 
 class SlurmError(Exception):
@@ -41,12 +57,30 @@ class NoSuchNode(SlurmError):
     """SLURM answers, and has no node of that name."""
 
 
+def own_reason(text: str) -> str:
+    """The reason `text` as laggard gives it: with a mark behind it, by which it is known again."""
+    return f"{text} #{_mark(text)}"
+
+
+def is_own_reason(reason: str) -> bool:
+    """Whether it is exactly what laggard wrote: nobody has changed it or added a word."""
+    found = _MARKED.fullmatch(reason)
+    return found is not None and reason.startswith(PREFIX) and found[2] == _mark(found[1])
+
+
+def _mark(text: str) -> str:
+    """Guards against words that were added, and against no attacker: who may write reasons may write any."""
+    return f"{zlib.crc32(' '.join(text.split()).encode()) & 0xFFFF:04x}"
+
+
 class SlurmNode(NamedTuple):
-    """A node's state, in its base and its flags, and the reason that was given for it."""
+    """A node's state, in its base and its flags, and the reason that was given for it. `last_busy`: when it last ran a
+    job, or was resumed, whichever came later, in Unix seconds; None: SLURM does not say."""
 
     base: str
     flags: frozenset[str]
     reason: str
+    last_busy: float | None = None
 
     @property
     def is_drained(self) -> bool:
@@ -55,7 +89,7 @@ class SlurmNode(NamedTuple):
 
     @property
     def has_laggards_reason(self) -> bool:
-        return self.reason.startswith(PREFIX)
+        return is_own_reason(self.reason)
 
     @property
     def may_change(self) -> bool:
@@ -75,9 +109,9 @@ class Slurm:
         self._scontrol = scontrol
         self._end = end
 
-    def drain(self, reason: str) -> str:
-        """Drains the node, unless it has to be left alone. Returns what was done. Raises SlurmError."""
-        node = self.show()
+    def drain(self, node: SlurmNode, reason: str) -> str:
+        """Drains the node, which SLURM has just shown as `node`, unless it has to be left alone. Returns what was done.
+        Raises SlurmError."""
         if node.is_drained and node.reason.split()[:2] == reason.split()[:2]:  # its figures change all the time
             return f"{self.node} is drained already, for that"
         if node.is_drained:
@@ -86,18 +120,20 @@ class Slurm:
             return f"{self.node} was left alone, it has a reason of somebody else's: {node.reason}"
         if not node.may_change:
             return f"{self.node} was left alone, it is {node.state}"
-        self._run("update", f"NodeName={self.node}", "State=DRAIN", f"Reason={reason}")
-        return f"{self.node} was drained"
+        self._run("update", f"NodeName={self.node}", "State=DRAIN", f"Reason={own_reason(reason)}")
+        return f"{self.node} {DRAINED}"
 
-    def resume(self) -> str:
-        """Resumes the node where laggard drained it. Returns what was done, empty for nothing. Raises SlurmError."""
-        node = self.show()
-        if not node.is_drained or not node.has_laggards_reason:
+    def resume(self, node: SlurmNode) -> str:
+        """Resumes the node, which SLURM has just shown as `node`, where laggard drained it. Returns what was done,
+        empty for nothing. Raises SlurmError."""
+        if not node.is_drained or not node.reason.startswith(PREFIX):
             return ""
+        if not node.has_laggards_reason:
+            return f"{self.node} was not resumed, its reason is not as laggard wrote it: {node.reason}"
         if not node.may_change:
             return f"{self.node} was not resumed, it is {node.state}"
         self._run("update", f"NodeName={self.node}", "State=RESUME")
-        return f"{self.node} was resumed, it had been drained for: {node.reason}"
+        return f"{self.node} {RESUMED}: {node.reason}"
 
     def show(self) -> SlurmNode:
         """The node as SLURM shows it. Raises SlurmError."""
@@ -111,7 +147,7 @@ class Slurm:
         seconds = seconds_left(self._end, SECONDS)
         if not seconds:
             raise SlurmError(f"no time was left for {self._scontrol} {words[0]}")
-        return _run((self._scontrol, *words), seconds)
+        return _run((self._scontrol, *words), seconds, {**os.environ, **_TIMES_IN_UTC})
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -126,7 +162,15 @@ def parse_node(text: str) -> SlurmNode:
     if len(state) != 1 or not text.startswith("NodeName="):
         raise SlurmError("scontrol shows no node")
     base, *flags = state[0].replace("*", "+NOT_RESPONDING").split("+")
-    return SlurmNode(base, frozenset(flags), reason[0] if reason else "")
+    return SlurmNode(base, frozenset(flags), reason[0] if reason else "", _utc(_LAST_BUSY.findall(text)))
+
+
+def _utc(times: Sequence[str]) -> float | None:
+    """The only time of `times`, in Unix seconds; None where there is no such time, as in a node that was never busy."""
+    try:
+        return float(timegm(time.strptime(times[0], "%Y-%m-%dT%H:%M:%S"))) if len(times) == 1 else None
+    except ValueError:
+        return None
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:
@@ -142,12 +186,14 @@ def _give_up(process: subprocess.Popen[bytes]) -> None:
         process.wait(_GRACE_SECONDS)
 
 
-def _run(command: Sequence[str], seconds: float) -> str:
+def _run(command: Sequence[str], seconds: float, environ: Mapping[str, str]) -> str:
     """Returns the output of `command`, within `seconds`: slurmctld may be away for minutes. Raises SlurmError."""
     import subprocess  # a tenth of the gate's start, and rarely needed
 
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
+        )
     except OSError as error:
         raise NoProgram(f"cannot run {command[0]}: {error.strerror}") from None
     try:

@@ -26,14 +26,19 @@ class TimeLimit(NamedTuple):
         """The seconds for a measurement that may take `most`."""
         return max(MIN_SECONDS, min(most, self.end_of_measurements - time.monotonic()))
 
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.end
+
     def to_decide(self, most: float) -> float:
         """The seconds for a question that may take `most`; 0 where it may not be begun any more."""
         return seconds_left(self.end, most)
 
 
-def limit_from_now(seconds: float | None, decides: bool) -> TimeLimit:
-    """`seconds` from now on; None: no limit. `decides`: whether the gate decides something after it has measured."""
-    end = math.inf if seconds is None else time.monotonic() + seconds
+def limit_from_start(seconds: float | None, decides: bool, began_seconds_ago: float = 0.0) -> TimeLimit:
+    """`seconds` from the start of this process on, which was `began_seconds_ago`; None: no limit. `decides`: whether
+    the gate decides something after it has measured."""
+    end = math.inf if seconds is None else time.monotonic() - began_seconds_ago + seconds
     kept = min(_DECISION_SECONDS, seconds * _DECISION_SHARE) if seconds and decides else 0.0
     return TimeLimit(end, end - kept)
 

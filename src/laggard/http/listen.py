@@ -27,6 +27,8 @@ def bind(address: str, setting: str = "--web.listen-address") -> socket.socket:
 def split_address(address: str) -> tuple[str, int]:
     """Returns host and port; an empty host is every interface. Raises UsageError."""
     host, separator, port = address.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise UsageError(f"cannot read listen address {address!r}: write an IPv6 address in brackets, [::1]:{port}")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise UsageError(f"cannot read listen address {address!r}: write HOST:PORT, or :PORT for every interface")

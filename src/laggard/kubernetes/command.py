@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import ssl
 import threading
@@ -26,6 +27,7 @@ from laggard.web_config import load_web_config
 
 log = logging.getLogger("laggard.kubernetes")
 
+_POD: Final = "the service account's files are in a pod alone, and this is none: a start would fail here"
 _PATIENCE_ROUNDS: Final = 20
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -43,10 +45,14 @@ def main(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config, arguments.listen_address, arguments.web_config_file, arguments.collector)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
-    if asked_about_settings(arguments, settings):
+    is_asked = arguments.check_config or arguments.dump_config
+    if is_asked and _needs_a_pod(settings) and asked_about_settings(arguments, settings, [_POD]):
         return 0
     to_api, to_collector = _exchanges(settings)
-    controller = Controller(ApiServer(to_api, settings.api_server, settings.token_file), to_collector, settings)
+    api = ApiServer(to_api, settings.api_server, settings.token_file)
+    if asked_about_settings(arguments, settings):
+        return 0
+    controller = Controller(api, to_collector, settings)
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
         # Blocked before any thread starts, so that the signals wait for sigwait and interrupt no thread.
@@ -62,6 +68,11 @@ def main(arguments: argparse.Namespace) -> int:
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
     return 0
+
+
+def _needs_a_pod(settings: ControllerSettings) -> bool:
+    """Whether the settings are those of a pod, and this is none: nothing can be said of the kubelet's files."""
+    return settings.ca_file == ControllerSettings().ca_file and not os.path.exists(settings.ca_file)
 
 
 def _exchanges(settings: ControllerSettings) -> tuple[Exchange, Exchange]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Sequence
 
 _MAX_RUNS = 4
@@ -65,6 +66,14 @@ def _digits_text(value: float) -> str:
 def times_text(ratio: float) -> str:
     """`1.25 times`, `3.4 times`, `20 times`."""
     return f"{ratio:.{0 if ratio >= 9.95 else 1 if ratio >= 1.995 else 2}f} times"
+
+
+def utc_text(seconds: float) -> str:
+    """A moment in Unix seconds, as `2026-11-20 10:00:05 UTC`; one that no calendar here has, as the number."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:.0f} s after 1970"
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,0 +1,97 @@
+"""What operators have acknowledged here: kept in a small file over restarts, and each ends by itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import structs
+
+from laggard.acknowledge.asked import NotAcknowledged, acknowledgement, without
+from laggard.acknowledge.kept_file import MAX_ACKNOWLEDGEMENTS, KeptFileError, read_kept, write_kept
+from laggard.acknowledge.matching import find, holding, with_acknowledgement
+from laggard.model import Finding
+from laggard.wire.acknowledgement import AcknowledgeAsk, Acknowledgement
+from laggard.wire.node_finding import NodeFinding
+
+log = logging.getLogger("laggard.collector")
+
+CLOCK_SECONDS: Final = 300.0
+"""The largest difference between the clocks of who asks and the collector: older questions may be an eavesdropper's."""
+_MAX_NONCES: Final = 1 << 12
+
+
+class Acknowledgements:
+    """Threads may ask at once. `path`: of the file; empty: nothing is kept."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: tuple[Acknowledgement, ...] = ()
+        self._nonces: dict[str, float] = {}
+        if path:
+            try:
+                self._known = read_kept(path)
+            except KeptFileError as error:
+                log.warning("acknowledged_file: %s; nothing is acknowledged", error)
+
+    def holding(self, now: float) -> tuple[Acknowledgement, ...]:
+        """Those that have not ended at the Unix time `now`, in the order in which they end."""
+        return holding(self._known, now)
+
+    def refusal(self, ask: AcknowledgeAsk, now: float) -> str:
+        """Returns why a signed question counts for nothing: it was heard before, or is from another time."""
+        if not abs(ask.at - now) <= CLOCK_SECONDS:
+            return f"your clock and the collector's are {abs(ask.at - now):.0f} s apart: set them"
+        with self._lock:
+            if ask.nonce in self._nonces or not 16 <= len(ask.nonce) <= 64:
+                return "this was asked before"
+            self._nonces = {nonce: at for nonce, at in self._nonces.items() if at > now - 2 * CLOCK_SECONDS}
+            if len(self._nonces) >= _MAX_NONCES:
+                return "too many questions: ask again later"
+            self._nonces[ask.nonce] = now
+        return ""
+
+    def grant(self, ask: AcknowledgeAsk, present: Iterable[Finding], now: float) -> tuple[Acknowledgement, ...]:
+        """Acknowledges or withdraws what `ask` says. Returns the one that was added or has ended. `present`: the
+        findings on its nodes now. Raises NotAcknowledged."""
+        with self._lock:
+            known = holding(self._known, now)
+            if ask.withdraw:
+                rest = without(known, ask.withdraw)
+                self._keep(rest)
+                return tuple(it for it in known if it not in rest)
+            if len(known) >= MAX_ACKNOWLEDGEMENTS:
+                raise NotAcknowledged(f"{len(known)} acknowledgements hold already: withdraw some")
+            added = acknowledgement(ask, present, now)
+            self._keep((*known, added))
+            return (added,)
+
+    def _keep(self, known: Sequence[Acknowledgement]) -> None:
+        """Raises NotAcknowledged where the file cannot be written: what a restart would forget is not promised."""
+        if self._path:
+            try:
+                write_kept(self._path, known)
+            except KeptFileError as error:
+                raise NotAcknowledged(f"acknowledged_file of the collector: {error}") from None
+        self._known = tuple(known)
+
+
+def known_findings(
+    findings: Iterable[NodeFinding], acknowledged: Sequence[Acknowledgement], now: float
+) -> tuple[NodeFinding, ...]:
+    """The findings, with those as warnings at most that are acknowledged."""
+    if not acknowledged:
+        return tuple(findings)
+    by_node: dict[str, list[Acknowledgement]] = {}
+    for it in acknowledged:
+        for node in it.nodes:
+            by_node.setdefault(node, []).append(structs.replace(it, nodes=(node,)))
+    return tuple(_known(it, by_node.get(it.node, ()), now) for it in findings)
+
+
+def _known(found: NodeFinding, acknowledged: Sequence[Acknowledgement], now: float) -> NodeFinding:
+    by = find(acknowledged, found.node, found.finding, now)
+    return found if by is None else structs.replace(found, finding=with_acknowledgement(found.finding, by))

@@ -1,0 +1,77 @@
+"""A question to acknowledge a finding, or to withdraw that: checked, made into an acknowledgement, and signed by the
+token for the way to a collector."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import structs
+
+from laggard.acknowledge.matching import covered
+from laggard.catalogue.findings import FINDINGS
+from laggard.model import Finding
+from laggard.wire import encode
+from laggard.wire.acknowledgement import ALL_CODES, ANY_DEVICE, AcknowledgeAsk, Acknowledgement, Covered
+
+_CODES: Final = frozenset(it.code for it in FINDINGS)
+
+
+class NotAcknowledged(ValueError):
+    """The question cannot be granted. The text is one line that says what to do."""
+
+
+def acknowledgement(ask: AcknowledgeAsk, present: Iterable[Finding], now: float) -> Acknowledgement:
+    """What `ask` acknowledges. `present`: the findings on its nodes now, to which it is bound where it names no device.
+    Raises NotAcknowledged."""
+    if ask.code != ALL_CODES and ask.code not in _CODES:
+        raise NotAcknowledged(f"no finding has the code {ask.code!r}; `laggard findings list` lists them all")
+    if not ask.nodes or not all(ask.nodes):
+        raise NotAcknowledged("name the node")
+    if not ask.seconds:
+        raise NotAcknowledged("say for how long: it ends by itself")
+    if not ask.reason.strip():
+        raise NotAcknowledged("give a reason, for those who read it later")
+    covers = _covers(ask, [it for it in present if it.code == ask.code])
+    return Acknowledgement(
+        secrets.token_hex(4), ask.code, ask.nodes, ask.by, ask.reason, now, now + ask.seconds, covers
+    )
+
+
+def _covers(ask: AcknowledgeAsk, found: list[Finding]) -> tuple[Covered, ...]:
+    if ask.code == ALL_CODES or ask.device == ANY_DEVICE:
+        return ()
+    known = tuple(dict.fromkeys(covered(it) for it in found if ask.device in ("", it.device)))
+    if known:
+        return known
+    if not ask.device:
+        raise NotAcknowledged(
+            f"{', '.join(ask.nodes[:4])} has no {ask.code} now: name the device as findings have it (--device), or "
+            "--device '*' for any"
+        )
+    return (Covered(ask.device),)
+
+
+def without(known: tuple[Acknowledgement, ...], id: str) -> tuple[Acknowledgement, ...]:
+    """`known` without the one of that id. Raises NotAcknowledged where there is none."""
+    rest = tuple(it for it in known if it.id != id)
+    if len(rest) == len(known):
+        raise NotAcknowledged(f"no acknowledgement has the id {id!r}: `laggard findings acknowledged` lists them")
+    return rest
+
+
+def signed(token: str, ask: AcknowledgeAsk) -> AcknowledgeAsk:
+    return structs.replace(ask, proof=_proof(token, ask))
+
+
+def is_signed(token: str, ask: AcknowledgeAsk) -> bool:
+    """Whether somebody who knows the token asks this."""
+    return hmac.compare_digest(ask.proof.encode(), _proof(token, ask).encode())
+
+
+def _proof(token: str, ask: AcknowledgeAsk) -> str:
+    data = encode(structs.replace(ask, proof=""))
+    return hmac.new(token.encode(), b"laggard acknowledge\0" + data, hashlib.sha256).hexdigest()

@@ -1,0 +1,135 @@
+"""What the gate remembers of this node from one run to the next: when it was seen drained, when somebody resumed it,
+and the evidence that was known until then. So a drain that an operator took back is not made again for the same
+evidence.
+
+One small file holds it, in the directory that only this user can write to. It is of one boot: the kernel's log and the
+counters begin anew with each. A file that is missing, damaged or another user's is no memory: the gate then judges as
+if it ran for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from laggard import wire
+from laggard.gate.evidence import Evidence
+from laggard.gate.slurm import SlurmNode
+from laggard.model import MAX_FINDINGS
+from laggard.probes.errors import Unknown
+from laggard.probes.runner.state_file import locked_state, read_state, replace_state
+
+FILE_NAME: Final = "gate.json"
+_MAX_NODES: Final = 16
+"""The most nodes of one machine: slurmd can run several under names of their own."""
+_MAX_BYTES: Final = 1 << 20
+
+
+class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The memory of one node. Times are in Unix seconds, by this machine's clock.
+
+    `seen_drained_at`: when the node was last seen drained; None: it was not drained when it was last looked at.
+    `resumed_at`: when it was resumed by somebody other than laggard, as well as that is known. `evidence`: what was
+    known while it was drained.
+    """
+
+    seen_drained_at: float | None = None
+    resumed_at: float | None = None
+    evidence: tuple[Evidence, ...] = ()
+
+    def is_older_than_change(self, made_at: float) -> bool:
+        """Whether a report of `made_at` is from before the last change of the node's state, or may be."""
+        return self.seen_drained_at is not None or (self.resumed_at is not None and made_at <= self.resumed_at)
+
+
+class MemoryFile(msgspec.Struct, frozen=True):
+    """The file's content: the memory of each node, of the boot `boot_id`."""
+
+    boot_id: str
+    nodes: dict[str, NodeMemory] = {}
+    laggard_gate: int = 1  # the version of this document
+
+
+NOTHING: Final = NodeMemory()
+
+
+def load_memory(node: str, boot_id: str) -> NodeMemory:
+    """The memory of `node`; nothing where there is none that can be used."""
+    return _load(boot_id).nodes.get(node, NOTHING)
+
+
+def change_memory(node: str, boot_id: str, change: Callable[[NodeMemory], NodeMemory]) -> NodeMemory:
+    """Replaces the memory of `node` by what `change` makes of it, which is returned. Of two gates the second waits for
+    the first. Raises Unknown where it cannot be kept."""
+    with locked_state(FILE_NAME):
+        file = _load(boot_id)
+        before = file.nodes.get(node, NOTHING)
+        after = change(before)
+        if after != before:
+            others = {name: it for name, it in file.nodes.items() if name != node}
+            for name in list(others)[: max(0, len(others) - _MAX_NODES + 1)]:
+                del others[name]
+            data = wire.encode(MemoryFile(boot_id, {**others, node: after}))
+            if len(data) > _MAX_BYTES:
+                raise Unknown(f"{len(data)} bytes are too many to keep")
+            replace_state(FILE_NAME, data)
+    return after
+
+
+def observed(memory: NodeMemory, node: SlurmNode, asked_at: float, now: float) -> NodeMemory:
+    """The memory after SLURM has shown `node`, for which it was asked at `asked_at`. A drain that another gate made
+    since then is no resume."""
+    if node.is_drained:
+        return msgspec.structs.replace(memory, seen_drained_at=now)
+    if memory.seen_drained_at is None or memory.seen_drained_at > asked_at:
+        return memory
+    return msgspec.structs.replace(
+        memory, seen_drained_at=None, resumed_at=_between(memory.seen_drained_at, node.last_busy, now)
+    )
+
+
+def drained(memory: NodeMemory, evidence: Iterable[Evidence], now: float) -> NodeMemory:
+    """The memory of a node that is drained, on which `evidence` is seen."""
+    return msgspec.structs.replace(memory, seen_drained_at=now, evidence=_merged(memory.evidence, evidence))
+
+
+def resumed_by_laggard(memory: NodeMemory) -> NodeMemory:
+    return msgspec.structs.replace(memory, seen_drained_at=None)
+
+
+def with_first_look(memory: NodeMemory, evidence: Iterable[Evidence]) -> NodeMemory:
+    """The memory after the first look at a node that was resumed: what a count has reached by then is from before."""
+    return msgspec.structs.replace(memory, evidence=_merged(memory.evidence, evidence))
+
+
+def is_from_before_resume(memory: NodeMemory, evidence: Evidence) -> bool:
+    """Whether `evidence` is no newer than the resume. By its time where it has one; else by its count, which was as
+    high before. What has neither is true now, and so newer than any resume."""
+    if memory.resumed_at is None or memory.seen_drained_at is not None:
+        return False
+    if evidence.at is not None:
+        return evidence.at <= memory.resumed_at
+    known = next((it.count for it in memory.evidence if it.key == evidence.key), None)
+    return evidence.count is not None and known is not None and evidence.count <= known
+
+
+def _between(earliest: float, time: float | None, latest: float) -> float:
+    """The end of the second `time` where the resume can have been in it; else `latest`, which is surely not before the
+    resume."""
+    return min(time + 1.0, latest) if time is not None and earliest <= time + 1.0 and time <= latest else latest
+
+
+def _merged(known: Iterable[Evidence], new: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """The newest of each; of too many the last."""
+    merged = {it.key: it for it in known} | {it.key: it for it in new}
+    return tuple(merged.values())[-MAX_FINDINGS:]
+
+
+def _load(boot_id: str) -> MemoryFile:
+    try:
+        file = wire.decode(read_state(FILE_NAME), MemoryFile)
+    except (Unknown, wire.WireError):
+        return MemoryFile(boot_id)
+    return file if file.boot_id == boot_id else MemoryFile(boot_id)
