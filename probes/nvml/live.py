@@ -27,8 +27,9 @@ _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
 
 
-def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
-    """NVML's readings of all GPUs. `announce` is called before each call into NVML. Raises nothing."""
+def read_nvml(announce: Announce, start_seconds: float) -> Nvml:
+    """NVML's readings of all GPUs. `announce` is called before each call into NVML. `start_seconds`: how much longer
+    than other calls those may take that start the driver or a GPU. Raises nothing."""
     announce("importing pynvml", _IMPORT_LIMIT_SECONDS)
     try:
         import pynvml
@@ -36,7 +37,7 @@ def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
         return Nvml(error=f"nvidia-ml-py is not installed: {error}")
     except Exception as error:  # a damaged one, or something else of that name
         return Nvml(error=f"nvidia-ml-py cannot be imported: {failure_name(error)}")
-    announce("nvmlInit", init_limit_seconds)
+    announce("nvmlInit", CALL_LIMIT_SECONDS + start_seconds)
     try:
         pynvml.nvmlInit()
         announce("nvmlDeviceGetCount", CALL_LIMIT_SECONDS)
@@ -45,7 +46,7 @@ def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
         return Nvml(error=failure_name(error))
     if not 0 <= count <= _MAX_GPUS:
         return Nvml(error=f"{IMPLAUSIBLE} {count} of nvmlDeviceGetCount")
-    handles = [_handle(pynvml, index, announce) for index in range(count)]
+    handles = [_handle(pynvml, index, announce, start_seconds) for index in range(count)]
     gpus = tuple(_gpu(pynvml, index, handle, announce) for index, handle in enumerate(handles))
     announce("nvmlDeviceGetP2PStatus", CALL_LIMIT_SECONDS)
     read, read_error = _p2p(pynvml, handles, _READ)
@@ -66,9 +67,10 @@ def _driver_version(nvml: Any) -> str:
         return ""
 
 
-def _handle(nvml: Any, index: int, announce: Announce) -> Any:
-    """The GPU's handle, or the name of the error."""
-    announce(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_LIMIT_SECONDS)
+def _handle(nvml: Any, index: int, announce: Announce, start_seconds: float) -> Any:
+    """The GPU's handle, or the name of the error. This call starts the GPU, and nvmlInit does not (nvml.h: "GPUs are
+    discovered and initialized in nvmlDeviceGetHandleBy*")."""
+    announce(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_LIMIT_SECONDS + start_seconds)
     try:
         return nvml.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:
