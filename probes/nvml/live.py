@@ -12,6 +12,7 @@ from typing import Any, Final
 from laggard.probes.nvml import fields as nvml_fields
 from laggard.probes.nvml.fabric import read_fabric
 from laggard.probes.nvml.failure import failure_name, first_known
+from laggard.probes.nvml.memory_health import read_repair, read_sram_threshold_exceeded, read_unrepairable_memory
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, IMPLAUSIBLE, Gpu, GpuProcess, Nvml, RemappedRows, sysfs_bus_id
 from laggard.probes.nvml.plausible import drop_implausible
 
@@ -162,12 +163,17 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "bus_id": lambda nvml, handle: sysfs_bus_id(_text(nvml.nvmlDeviceGetPciInfo_v3(handle).busId)),
     "uuid": lambda nvml, handle: _text(nvml.nvmlDeviceGetUUID(handle)),
     "name": lambda nvml, handle: _text(nvml.nvmlDeviceGetName(handle)),
+    "board_part": lambda nvml, handle: _text(nvml.nvmlDeviceGetBoardPartNumber(handle)),
+    "vbios": lambda nvml, handle: _text(nvml.nvmlDeviceGetVbiosVersion(handle)),
     "minor": lambda nvml, handle: nvml.nvmlDeviceGetMinorNumber(handle),
     "mig": lambda nvml, handle: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
     "persistence": lambda nvml, handle: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
     "ecc_volatile": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _VOLATILE),
     "ecc_aggregate": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _AGGREGATE),
+    "sram_threshold_exceeded": read_sram_threshold_exceeded,
     "rows": _rows,
+    "repair": read_repair,
+    "unrepairable_memory": read_unrepairable_memory,
     "clocks_event_reasons": _clocks_event_reasons,
     "temperature_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, 0),
     "shutdown_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 0),
@@ -182,6 +188,7 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "default_sm_mhz": lambda nvml, handle: nvml.nvmlDeviceGetDefaultApplicationsClock(handle, _SM),
     "sm_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, _SM),
     "power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
+    "enforced_power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     "default_power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1000,
     "processes": _processes,
     "links": _links,
