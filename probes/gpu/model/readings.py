@@ -32,7 +32,9 @@ def query_nvml(host: Host) -> Nvml:
         if pci.unreadable:
             raise Unknown(f"PCI device {pci.unreadable[0]} and {len(pci.unreadable) - 1} more do not say what they are")
         if pci.passed_through:
-            raise NotApplicable(f"virtual machines have all {len(pci.passed_through)} GPUs (driver vfio-pci)")
+            raise NotApplicable(
+                f"virtual machines have all {len(pci.passed_through)} GPUs: a driver that lends devices has them"
+            )
         others = f" ({pci.amd_gpus} AMD GPUs are not judged)" if pci.amd_gpus else ""
         raise NotApplicable(f"no NVIDIA GPU among {pci.total} PCI devices{others}")
     return host.nvml(0.0 if gpus_are_held(host, len(pci.gpus)) else START_SECONDS)
