@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable
 from laggard.probes.host.host import Host
+from laggard.probes.host.uptime import read_uptime
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
 from laggard.probes.probe import Probe, Thresholds
 from laggard.probes.rdma.model.nics import read_nics
@@ -25,18 +26,11 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
     nics = read_nics(host)
     if not any(nic.driver == _DRIVER for nic in nics):
         raise NotApplicable(f"none of {len(nics)} RDMA NICs in the PCI tree runs with {_DRIVER}")
-    since = _uptime(host) - thresholds.look_back_seconds
+    since = read_uptime(host) - thresholds.look_back_seconds
     present = {nic.address for nic in nics}
     for found in find_device_errors(host.kernel_log(), since):
         if found.code == _CODE and found.device in present:  # a NIC that was taken out is no fault any more
             yield found
-
-
-def _uptime(host: Host) -> float:
-    try:
-        return float(host.read("/proc/uptime").split()[0])
-    except (IndexError, ValueError):
-        raise Unknown("/proc/uptime holds no number of seconds") from None
 
 
 PROBE: Final = Probe("rdma_driver", check, RdmaDriverThresholds())
