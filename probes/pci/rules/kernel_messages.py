@@ -26,6 +26,8 @@ class MessageRule(NamedTuple):
     summary: str
     fix: str
     least: int = 1
+    proof_from: int = 0
+    """The number of lines from which on a critical error needs no other witness; 0: it always needs one."""
 
 
 _MLX5 = rf"mlx5_core {_ADDRESS}:? .*?"
@@ -61,6 +63,7 @@ _RULES: Final = (  # of each code the most severe first
         Severity.CRITICAL,
         "the NIC's firmware does not carry out commands",
         _RESET_NIC,
+        proof_from=3,  # one may be a firmware that was busy, and went on
     ),
     MessageRule(
         re.compile(_MLX5 + r"(?:[Hh]igh [Tt]emperature|temperature warning event)"),
@@ -136,7 +139,11 @@ def _finding(rule: MessageRule, address: str, texts: list[str]) -> Finding:
         rule.code,
         address,
         rule.summary + times,
-        evidence={"count": len(texts), "last": texts[-1][:200]},
+        evidence={
+            "count": len(texts),
+            "last": texts[-1][:200],
+            **({"proof": True} if 0 < rule.proof_from <= len(texts) else {}),
+        },
         fix=rule.fix,
         commands=(f"lspci -vv -s {address}", f"dmesg -T | grep {address}"),
         severity=rule.severity,
