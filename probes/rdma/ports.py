@@ -45,7 +45,9 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     for port in node.ports:
         if not port.active:
             been_up = has_been_up(host, port)
-            severity = severity_if_down(port, node, been_up, bool(thresholds.expected), just_booted)
+            severity = severity_if_down(
+                port, node, been_up, bool(thresholds.expected), just_booted, unread=len(unreadable)
+            )
             if severity is not None:
                 yield _down(port, node, severity)
     for kind in node.kinds():
@@ -54,16 +56,16 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
 
 
 def severity_if_down(
-    port: Port, node: NodePorts, been_up: bool, named: bool, just_booted: bool = False
+    port: Port, node: NodePorts, been_up: bool, named: bool, just_booted: bool = False, unread: int = 0
 ) -> Severity | None:
     """Returns how severe it is that `port` is not active; None where nothing shows that it should be. `been_up`: it has
     had a link since its driver started; `named`: the profile names it; `just_booted`: the subnet manager may not have
-    come to it yet."""
-    severity = Severity.CRITICAL if named else _by_peers(port, node, been_up)
+    come to it yet; `unread`: how many ports could not be read."""
+    severity = Severity.CRITICAL if named else _by_peers(port, node, been_up, unread)
     return Severity.WARNING if severity and just_booted else severity
 
 
-def _by_peers(port: Port, node: NodePorts, been_up: bool) -> Severity | None:
+def _by_peers(port: Port, node: NodePorts, been_up: bool, unread: int) -> Severity | None:
     trained = port.phys_state == LINK_UP  # INIT and ARMED: it has a cable, and no subnet manager activated it
     if port.kind != node.compute_kind:
         return Severity.WARNING if trained or been_up else None
@@ -80,7 +82,7 @@ def _by_peers(port: Port, node: NodePorts, been_up: bool) -> Severity | None:
         return Severity.WARNING if node.gpus else None
     if node.gpus and active >= node.gpus:  # each GPU has its port: this one is spare
         return Severity.WARNING if been_up else None
-    wanted = been_up or _is_regular(len(peers), node.gpus)
+    wanted = been_up or _is_regular(len(peers) + unread, node.gpus)
     return Severity.CRITICAL if wanted and 2 * active > len(peers) else Severity.WARNING
 
 
