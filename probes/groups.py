@@ -7,7 +7,7 @@ from typing import Final
 from laggard.probes.probe import ProbeGroup
 
 GPU: Final = ProbeGroup("gpu", 29.5)
-"""Probes that ask NVML, which is started and read once. Eight GPUs without persistence mode take up to 27 s to start;
+"""Probes that ask NVML, which is started and read once. Eight GPUs without persistence mode take up to 24 s to start;
 profiles and hangs end it earlier."""
 
 KERNEL: Final = ProbeGroup("kernel", 2.0)

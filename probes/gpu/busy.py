@@ -1,4 +1,8 @@
-"""GPU_BUSY: processes on the GPUs of a job that has not begun. Judged only where GPUs should be idle: in a prolog."""
+"""GPU_BUSY: processes on the GPUs of a job that has not begun. Judged only where GPUs should be idle: in a prolog.
+
+Critical is a process of a user, left over or started beside the scheduler. One of root or of another account of the
+system is a service or a test that the site runs, and a warning: the kernel says whose it is, and a name does not.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,9 @@ _FIX: Final = (
     "job), or was started outside of SLURM. End it before the next job begins."
 )
 
+FIRST_USER: Final = 1000
+"""The lowest number that login.defs gives to people (UID_MIN); the system's accounts are below."""
+
 
 class BusyThresholds(Thresholds, frozen=True):
     idle_expected: bool = False
@@ -41,7 +48,9 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
         unexpected = _unexpected(host, processes, thresholds.ignore)
         if unexpected:
             # Where it is not known which GPUs the job was given, the process may belong to another job.
-            yield _finding(gpu, unexpected, Severity.WARNING if job is None else Severity.CRITICAL)
+            of_users = [each for each in unexpected if _is_of_a_user(host, each[0].pid)]
+            severity = Severity.CRITICAL if of_users and job is not None else Severity.WARNING
+            yield _finding(gpu, of_users or unexpected, severity)
     if job is not None and job.missing:
         raise Unknown(f"the job was given device numbers {list(job.missing)}, which NVML does not list")
     reading.raise_if_incomplete()
@@ -56,6 +65,17 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
         if not is_of_session(host, process.pid, ring)
     ]
     return [(process, name) for process, name in named if name not in ignore]
+
+
+def _is_of_a_user(host: Host, pid: int) -> bool:
+    """Returns whether the kernel shows that a person's account runs the process. What cannot be read, as from another
+    PID namespace, shows nothing."""
+    try:
+        status = host.read(f"/proc/{pid}/status")
+    except Unknown:
+        return False
+    uid = next((line.split()[1] for line in status.splitlines() if line.startswith("Uid:") and line[4:].strip()), "")
+    return uid.isdecimal() and int(uid) >= FIRST_USER
 
 
 def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity) -> Finding:

@@ -1,12 +1,14 @@
-"""GPU_CLOCKS_LOW: a GPU that is set to be slower than its peers, or than its own default.
+"""GPU_CLOCKS_LOW: a GPU that is held, or set, to be slower than it could be.
 
-Such a setting is what somebody left behind who locked application clocks or lowered the power limit. (NVML does not
-report clocks locked with `nvidia-smi -lgc`; those show as lower speed under load.)
+A setting below the board's own default is somebody's: of who locked application clocks or lowered the power limit, for
+a benchmark or on purpose. It is a warning, for one GPU or for all. A limit that something beside the driver enforces
+(the BMC, the rack, the board itself), on this GPU and not on its peers, is no setting of this node's: it is critical.
+(NVML does not report clocks locked with `nvidia-smi -lgc`; those show as lower speed under load.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.majority import majority
@@ -17,7 +19,13 @@ from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact, Probe, Ratio, Thresholds, finding
 
+_MIN_PEERS: Final = 3
 _FIX: Final = "Give the setting back to the driver, or set the same for all GPUs of the fleet, in the boot scripts too."
+_FIX_ENFORCED: Final = (
+    "Something beside the driver limits the power: look for a limit of the BMC or the rack's power manager, then for a "
+    "power supply or cable that failed. If nothing asks for it, have the board looked at."
+)
+_FIX_BOARD: Final = "Its peers have the same board and firmware: reset the GPU; if it stays so, return the board."
 
 
 class _Setting(NamedTuple):
@@ -28,52 +36,85 @@ class _Setting(NamedTuple):
     command: str
 
 
-_SETTINGS: Final = (
-    _Setting("max_sm_mhz", "", "highest SM clock", "MHz", "nvidia-smi --reset-gpu-clocks -i {}"),
-    _Setting("max_memory_mhz", "", "highest memory clock", "MHz", "nvidia-smi --reset-memory-clocks -i {}"),
+_REQUESTED: Final = (
     _Setting("application_sm_mhz", "default_sm_mhz", "application clock", "MHz", "nvidia-smi -rac -i {}"),
     _Setting(
         "power_limit_watts", "default_power_limit_watts", "power limit", "W", "nvidia-smi -i {} -pl DEFAULT_WATTS"
     ),
 )
+_HIGHEST: Final = (
+    _Setting("max_sm_mhz", "", "highest SM clock", "MHz", "nvidia-smi --reset-gpu-clocks -i {}"),
+    _Setting("max_memory_mhz", "", "highest memory clock", "MHz", "nvidia-smi --reset-memory-clocks -i {}"),
+)
+_ENFORCED: Final = _Setting(
+    "enforced_power_limit_watts", "power_limit_watts", "enforced power limit", "W", "nvidia-smi -q -d POWER -i {}"
+)
 
 
 class ClocksThresholds(Thresholds, frozen=True):
     tolerance_ratio: Ratio = 0.02
-    """The share by which a clock may be lower than the peers' and still count as the same: boards of one kind differ by
-    a clock step (15 MHz) at most."""
+    """The share by which a clock may be lower than it should be and still count as the same: boards of one kind differ
+    by a clock step (15 MHz) at most."""
 
 
 def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "max_sm_mhz", "clocks")
-    for setting in _SETTINGS:
-        for name in sorted({gpu.name or "" for gpu in gpus}):
-            same_model = [gpu for gpu in gpus if (gpu.name or "") == name and getattr(gpu, setting.field)]
-            yield from _judge(same_model, setting, 1 - thresholds.tolerance_ratio)
+    least = 1 - thresholds.tolerance_ratio
+    for setting in _HIGHEST:
+        for board in sorted({_board(gpu) for gpu in gpus}, key=str):
+            yield from _judge_highest([gpu for gpu in gpus if _board(gpu) == board], setting, least)
+    for setting in _REQUESTED:
+        yield from _judge_requested(gpus, setting, least)
+    for name in sorted({gpu.name or "" for gpu in gpus}):
+        yield from _judge_enforced([gpu for gpu in gpus if (gpu.name or "") == name], least)
     reading.raise_if_incomplete()
 
 
-def _judge(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Finding]:
-    """Compares GPUs of one model with their majority where there is one, else with the board's own default; less than
-    `least` times that is low. A GPU below its peers is a straggler (critical); if all are lower it may be intended."""
-    peers = majority((getattr(gpu, setting.field) for gpu in gpus), fewest=3)
-    for gpu in gpus:
-        value = getattr(gpu, setting.field)
-        default = getattr(gpu, setting.default) if setting.default else None
+def _board(gpu: Gpu) -> Hashable:
+    """The same for GPUs whose highest clocks are the same. Boards of one name differ: the cards of two makers, and A100
+    of 400 and of 500 W."""
+    return gpu.name, gpu.board_part, gpu.vbios, gpu.default_power_limit_watts
+
+
+def _judge_highest(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Finding]:
+    """Compares GPUs of one board with their majority. Where part number and firmware are not known, the boards may
+    differ: a warning."""
+    known = [(gpu, value) for gpu in gpus if (value := getattr(gpu, setting.field))]
+    peers = majority((value for _, value in known), _MIN_PEERS)
+    for gpu, value in known:
         if peers and value < peers * least:
-            yield _finding(gpu, setting, value, peers, "its peers have", Severity.CRITICAL)
-        elif default and value < default * least:
-            yield _finding(gpu, setting, value, default, "the default is", Severity.WARNING)
+            severity = Severity.CRITICAL if gpu.board_part and gpu.vbios else Severity.WARNING
+            yield _finding(gpu, setting, value, peers, "peers of its board have", _FIX_BOARD, severity)
 
 
-def _finding(gpu: Gpu, setting: _Setting, value: float, expected: float, source: str, severity: Severity) -> Finding:
+def _judge_requested(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Finding]:
+    for gpu in gpus:
+        value, default = getattr(gpu, setting.field), getattr(gpu, setting.default)
+        if value and default and value < default * least:
+            yield _finding(gpu, setting, value, default, "the board's default is", _FIX, Severity.WARNING)
+
+
+def _judge_enforced(gpus: Sequence[Gpu], least: float) -> Iterator[Finding]:
+    """Compares what is enforced with what the driver was asked for. Most of at least three peers at their own limits
+    are the second witness; where all are held back it is the site's power budget."""
+    known = [(gpu, enforced, gpu.power_limit_watts) for gpu in gpus if (enforced := gpu.enforced_power_limit_watts)]
+    held = [(gpu, enforced, asked) for gpu, enforced, asked in known if asked and enforced < asked * least]
+    alone = len(known) >= _MIN_PEERS and 2 * len(held) < len(known)
+    for gpu, enforced, asked in held:
+        severity = Severity.CRITICAL if alone else Severity.WARNING
+        yield _finding(gpu, _ENFORCED, enforced, asked, "the driver was asked for", _FIX_ENFORCED, severity)
+
+
+def _finding(
+    gpu: Gpu, setting: _Setting, value: float, expected: float, source: str, fix: str, severity: Severity
+) -> Finding:
     return finding(
         "GPU_CLOCKS_LOW",
         gpu.device,
         f"{setting.description} {value:g} {setting.unit} where {source} {expected:g} {setting.unit}",
         evidence={"setting": setting.field, "value": value, "expected": expected, "expected_from": source},
-        fix=_FIX,
+        fix=fix,
         commands=(f"nvidia-smi -q -d CLOCK,POWER -i {gpu.index}", setting.command.format(gpu.index)),
         severity=severity,
     )

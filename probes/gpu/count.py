@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from laggard.model import Finding
+from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.confinement import why_confined
 from laggard.probes.gpu.model.pci_devices import NvidiaDevices, find_nvidia_devices, unlisted_gpus
@@ -49,7 +49,15 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
         confined = why_confined(host)
         if confined and thresholds.expected is None:
             raise Unknown(f"NVML lists {listed} of {expected} GPUs, and {confined}: set gpu_count.expected")
-        yield _missing(pci, expected, unlisted_gpus(pci, nvml.gpus), f"NVML lists {listed}", listed=listed)
+        unlisted = unlisted_gpus(pci, nvml.gpus)
+        displays = (
+            thresholds.expected is None and len(unlisted) == expected - listed and set(unlisted) <= {*pci.displays}
+        )
+        reason = f"NVML lists {listed}" + (
+            "; it is a display card of another model, which NVIDIA's driver does not have" if displays else ""
+        )
+        severity = Severity.WARNING if displays else Severity.CRITICAL
+        yield _missing(pci, expected, unlisted, reason, listed, severity)
     without_handle = [gpu.index for gpu in nvml.gpus if "handle" in gpu.errors]
     if without_handle:
         raise Unknown(f"NVML lists GPU {', '.join(map(str, without_handle))}, and gives no access: see gpu_lost")
@@ -61,7 +69,14 @@ def _at_least(pci: NvidiaDevices, least: int) -> int:
     return max(len(pci.gpus), least - len(pci.passed_through))
 
 
-def _missing(pci: NvidiaDevices, expected: int, unlisted: tuple[str, ...], reason: str, listed: int = 0) -> Finding:
+def _missing(
+    pci: NvidiaDevices,
+    expected: int,
+    unlisted: tuple[str, ...],
+    reason: str,
+    listed: int = 0,
+    severity: Severity = Severity.CRITICAL,
+) -> Finding:
     count = expected - listed
     return finding(
         "GPU_MISSING",
@@ -74,7 +89,8 @@ def _missing(pci: NvidiaDevices, expected: int, unlisted: tuple[str, ...], reaso
             "in_pci_tree_but_not_nvml": list(unlisted),
         },
         fix=_FIX,
-        commands=("nvidia-smi -L", "lspci -d 10de: -nn", "dmesg -T | grep -E 'NVRM|pcieport'"),
+        commands=("nvidia-smi -L", "lspci -d 10de: -nnk", "dmesg -T | grep -E 'NVRM|pcieport'"),
+        severity=severity,
     )
 
 

@@ -1,9 +1,9 @@
 """GPU_DRIVER_HUNG: a call into the driver that does not return.
 
 The runner finds the hang and ends the process: see host/watchdog.py. A start without persistence mode takes seconds for
-each GPU and is no hang; each announced call has its own time limit. A reading that takes three seconds is a warning,
-where the deadline leaves no time to wait for its limit: the driver's locks are held for seconds while a GPU is reset,
-MIG is changed, or a program pins much memory.
+each GPU, in the call that asks for its handle, and is no hang; each announced call has its own time limit. A reading
+that takes three seconds is a warning, where the deadline leaves no time to wait for its limit: the driver's locks are
+held for seconds while a GPU is reset, MIG is changed, or a program pins much memory.
 """
 
 from __future__ import annotations

@@ -3,13 +3,15 @@
 Ampere and newer contain such an error: the program that met it ends, the page is not used again, and the GPU takes new
 work at once. That is a warning. It is critical where the GPU has to be reset first, or has no way to contain it.
 
+A GPU whose SRAM has passed the number of errors that its maker allows says so itself: critical.
+
 The board's lifetime count is no fault: the rows that it counts were remapped long ago. The driver's count starts at
 zero when the driver is loaded, and all of it counts until the counter history reaches back a day.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from laggard.model import Finding, Severity
@@ -48,6 +50,7 @@ def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | Sa
         recent, since = _recent(host.counter_history, gpu.key, count, thresholds.window_seconds)
         if recent > 0:
             yield _finding(gpu, recent, since, _why_unusable(host, gpu, thresholds.window_seconds))
+    yield from _judge_sram(gpus)
     reading.raise_if_incomplete()
 
 
@@ -72,6 +75,21 @@ def _finding(gpu: Gpu, recent: int, since: str, why_unusable: str) -> Finding:
         ),
         severity=severity,
     )
+
+
+def _judge_sram(gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """The GPU itself compares its SRAM's errors with the number from which on NVIDIA takes a board back."""
+    for gpu in gpus:
+        if gpu.sram_threshold_exceeded:
+            yield finding(
+                "GPU_ECC_UNCORRECTED",
+                gpu.device,
+                "has had more uncorrectable errors of its SRAM than its maker allows (threshold exceeded)",
+                evidence={"sram_threshold_exceeded": True, "uncorrected_in_life": gpu.ecc_aggregate},
+                fix="Take the node out of service and return the board.",
+                commands=(f"nvidia-smi -q -d ECC -i {gpu.index}",),
+                severity=Severity.CRITICAL,
+            )
 
 
 def _why_unusable(host: Host, gpu: Gpu, seconds: float) -> str:

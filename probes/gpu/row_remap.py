@@ -1,4 +1,7 @@
-"""GPU_ROW_REMAP_PENDING and GPU_ROW_REMAP_FAILED: a faulty row of HBM waits for its spare row, or gets none."""
+"""GPU_ROW_REMAP_PENDING and GPU_ROW_REMAP_FAILED: a faulty part of a GPU waits for its spare, or gets none.
+
+Rows of HBM have spares since Ampere; whole channels of the memory, and processors (TPC), since Blackwell.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ class RowThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
-    reading = read_field(query_gpus(host), "rows", "row remapping")
+    gpus = query_gpus(host)
+    reading = read_field(gpus, "rows", "row remapping")
     for gpu, rows in reading.values:
         if rows.failed:
             yield _finding(
@@ -32,12 +36,25 @@ def check(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
         if rows.pending:
             summary = "has replaced a faulty row of its memory, in effect from the next reset on"
             yield _finding("GPU_ROW_REMAP_PENDING", gpu, rows, summary, _FIX_PENDING)
+    for gpu in gpus:
+        yield from _judge_repair(gpu)
     reading.raise_if_incomplete()
 
 
-def _finding(code: str, gpu: Gpu, rows: RemappedRows, summary: str, fix: str) -> Finding:
-    evidence = {"correctable": rows.correctable, "uncorrectable": rows.uncorrectable}
-    commands = (f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}")
+def _judge_repair(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.unrepairable_memory:
+        summary = "has memory that cannot be repaired"
+        yield _finding("GPU_ROW_REMAP_FAILED", gpu, gpu.rows, summary, _FIX_FAILED)
+    for part, pending in (("channel", gpu.repair and gpu.repair.channel), ("tpc", gpu.repair and gpu.repair.tpc)):
+        if pending:
+            what = "its memory" if part == "channel" else "its processors"
+            summary = f"has a repair of {what} pending until the next reset ({part} repair)"
+            yield _finding("GPU_ROW_REMAP_PENDING", gpu, gpu.rows, summary, _FIX_PENDING)
+
+
+def _finding(code: str, gpu: Gpu, rows: RemappedRows | None, summary: str, fix: str) -> Finding:
+    evidence = {"correctable": rows.correctable, "uncorrectable": rows.uncorrectable} if rows else {}
+    commands = (f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}")
     return finding(code, gpu.device, summary, evidence=evidence, fix=fix, commands=commands)
 
 

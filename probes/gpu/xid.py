@@ -1,20 +1,27 @@
-"""GPU_XID: errors that the driver wrote to the kernel's log, since boot and within a look-back."""
+"""GPU_XID: errors that the driver wrote to the kernel's log, since boot and within a look-back.
+
+A line alone is a warning: critical is an error that something confirms which is true now, or which came again and again
+(see rules/xid_witnesses.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.gpu.model.confinement import why_confined
 from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine, find_xids
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_nvml
-from laggard.probes.gpu.rules.recovery_action import NOTHING
 from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, Xid, explain_sxid, explain_xid
+from laggard.probes.gpu.rules.xid_witnesses import Devices, Witnesses, find_witnesses
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import last_at, parse_messages
+from laggard.probes.host.uptime import read_uptime
+from laggard.probes.nvml.model import Nvml
 from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
 _SEVERITY: Final = {
@@ -23,6 +30,8 @@ _SEVERITY: Final = {
     Action.REPAIR: Severity.CRITICAL,
     Action.WATCH: Severity.WARNING,
 }
+
+_GRAVE: Final = frozenset(action for action, severity in _SEVERITY.items() if severity is Severity.CRITICAL)
 
 
 class XidThresholds(Thresholds, frozen=True):
@@ -42,41 +51,44 @@ def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     if not pci.gpus and not pci.unreadable:
         raise NotApplicable(f"no NVIDIA GPU among {pci.total} PCI devices")
     log = host.kernel_log()
-    uptime = _uptime(host)
+    uptime = read_uptime(host)
     since = uptime - thresholds.look_back_seconds
     lines = [line for line in find_xids(log) if line.seconds is None or line.seconds >= since]
     yield Fact("table", TABLE_VERSION)
     oldest = next((message.seconds for message in parse_messages(log) if message.seconds is not None), None)
     if oldest is not None:
         yield Fact("log_reaches_back_seconds", round(uptime - oldest))
-    findings, facts = judge_xids(lines, uptime, _without_request(host, lines), host.boot_time(uptime))
+    findings, facts = judge_xids(lines, uptime, _witnesses(host, lines), host.boot_time(uptime))
     yield from (Fact(name, value) for name, value in facts.items())
     yield from findings
 
 
-def _without_request(host: Host, lines: Iterable[XidLine]) -> frozenset[str]:
-    """Returns the addresses of the GPUs of which the driver, asked now, wants nothing. It is asked only where that
-    decides something: the call may hang, and what this probe found is lost with it."""
-    if not any(not line.closed_by and _explain(line).action is Action.RESET for line in lines):
-        return frozenset()
+def _witnesses(host: Host, lines: Iterable[XidLine]) -> Witnesses:
+    """Asks the driver, only where that decides something: the call may hang, and what this probe found is lost with
+    it."""
+    grave = [line for line in _without_superseded(lines) if not line.closed_by and _explain(line).action in _GRAVE]
+    if not grave:
+        return Witnesses({}, frozenset())
     try:
         nvml = query_nvml(host)
-    except (NotApplicable, Unknown):
-        return frozenset()
-    return frozenset((gpu.bus_id or "").partition(".")[0] for gpu in nvml.gpus if gpu.recovery_action == NOTHING)
+    except (NotApplicable, Unknown) as error:
+        nvml = Nvml(error=str(error))
+    pci = find_nvidia_devices(host)
+    devices = Devices(pci.gpus, pci.passed_through, bool(why_confined(host)))
+    return find_witnesses(grave, nvml, devices)
 
 
 def judge_xids(
     lines: Iterable[XidLine],
     uptime: float | None = None,
-    without_request: Collection[str] = (),
+    witnesses: Witnesses | None = None,
     booted_at: float | None = None,
 ) -> XidJudgement:
     """Makes one finding for each device and error. No findings are the errors of applications, what a reset has put
     right since, and what NVSwitches recovered from: their numbers are facts. `uptime`: now, in seconds after boot;
-    None: not known, and findings have no age. `without_request`: the GPUs of which the driver wants nothing now. An
-    error that asks for a reset is a warning there: the GPU was reset, which leaves no line, or did not need it.
-    `booted_at`: Unix time, for the time of an error's last line; None: not known."""
+    None: not known, and findings have no age. `witnesses`: what confirms the errors; those that nothing confirms are
+    warnings. None: there is the log alone, and its errors count by their numbers. `booted_at`: Unix time, for the time
+    of an error's last line; None: not known."""
     groups: dict[tuple[str, int, Action], list[XidLine]] = {}
     facts: dict[str, dict[str, int]] = {}
     for line in _without_superseded(lines):
@@ -87,7 +99,7 @@ def judge_xids(
             _count(facts, "xids_of_applications" if line.source == "Xid" else "sxids_not_fatal", line)
         elif action is not Action.APPLICATION:
             groups.setdefault((line.device, line.code, action), []).append(line)
-    findings = [_finding(group, uptime, group[-1].bus_id in without_request, booted_at) for group in groups.values()]
+    findings = [_finding(group, uptime, witnesses, booted_at) for group in groups.values()]
     return XidJudgement(tuple(sorted(findings, key=lambda found: found.severity is not Severity.CRITICAL)), facts)
 
 
@@ -108,10 +120,18 @@ def _explain(line: XidLine) -> Xid:
     return explain_xid(line.code, line.text) if line.source == "Xid" else explain_sxid(line.code, line.text)
 
 
-def _finding(lines: Sequence[XidLine], uptime: float | None, without_request: bool, booted_at: float | None) -> Finding:
+def _finding(
+    lines: Sequence[XidLine], uptime: float | None, witnesses: Witnesses | None, booted_at: float | None
+) -> Finding:
     last = lines[-1]
     xid = _explain(last)
-    recovered = without_request and xid.action is Action.RESET and last.source == "Xid"
+    severity = _SEVERITY[xid.action]
+    asked = ""
+    if witnesses is not None and severity is Severity.CRITICAL:
+        asked = witnesses.confirmed.get((last.device, last.code), "")
+        severity = Severity.CRITICAL if asked else Severity.WARNING
+        nothing = last.device in witnesses.asks_for_nothing
+        asked = asked or ("the driver asks for nothing now" if nothing else "only the log says so")
     name = f"{last.source} {last.code}"
     ago = None if uptime is None or last.seconds is None else max(0, round(uptime - last.seconds))
     evidence: Mapping[str, object] = {
@@ -121,33 +141,25 @@ def _finding(lines: Sequence[XidLine], uptime: float | None, without_request: bo
         **last_at(last.seconds, booted_at),
         "last": last.text[:200],
         "action": xid.action.value,
-        **({"recovery_action_now": NOTHING} if recovered else {}),
+        **({"now": asked} if asked else {}),
     }
     when = "" if ago is None else f", {_ago(ago)} ago"
     times = "" if len(lines) == 1 else f", {len(lines)} times"
     return finding(
         "GPU_XID",
         last.device,
-        f"{name}: {xid.meaning}{times}{when}" + (", and the driver asks for nothing now" if recovered else ""),
+        f"{name}: {xid.meaning}{times}{when}" + (f", and {asked}" if asked else ""),
         evidence=evidence,
         fix=f"NVIDIA's advice for {name}: {xid.action.value}.",
         commands=("dmesg -T | grep -E 'NVRM|Xid'", f"nvidia-smi -q -i {last.bus_id}.0")
         if last.source == "Xid"
         else ("dmesg -T | grep SXid", "journalctl -b -u nvidia-fabricmanager"),
-        severity=Severity.WARNING if recovered else _SEVERITY[xid.action],
+        severity=severity,
     )
 
 
 def _ago(seconds: int) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds // 60} min"
-
-
-def _uptime(host: Host) -> float:
-    text = host.read("/proc/uptime").split()
-    try:
-        return float(text[0])
-    except (IndexError, ValueError):
-        raise Unknown("/proc/uptime holds no number of seconds") from None
 
 
 PROBE: Final = Probe("gpu_xid", check, XidThresholds(), group=GPU)

@@ -131,11 +131,11 @@ class Host:
         except Unknown:
             return None
 
-    def nvml(self, init_limit_seconds: float) -> Nvml:
-        """NVML's readings of all GPUs. They are read once for each process. `init_limit_seconds`: how long NVML may
-        take to start."""
+    def nvml(self, start_seconds: float) -> Nvml:
+        """NVML's readings of all GPUs. They are read once for each process. `start_seconds`: how much longer than other
+        calls those may take that start a GPU."""
         if self._nvml is None:
-            self._nvml = self._recorded_nvml() if self.recorded else self._live_nvml(init_limit_seconds)
+            self._nvml = self._recorded_nvml() if self.recorded else self._live_nvml(start_seconds)
         return self._nvml
 
     def _recorded_nvml(self) -> Nvml:
@@ -144,11 +144,11 @@ class Host:
         except wire.WireError as error:
             raise Unknown(f"{NVML_PATH} is damaged: {error}") from None
 
-    def _live_nvml(self, init_limit_seconds: float) -> Nvml:
+    def _live_nvml(self, start_seconds: float) -> Nvml:
         from laggard.probes.nvml.live import read_nvml  # pynvml takes longer to import than everything else
 
         announce = self.watchdog.announce if self.watchdog else lambda text, seconds: None
-        return read_nvml(announce, init_limit_seconds)
+        return read_nvml(announce, start_seconds)
 
     def kernel_log(self) -> str:
         """The records of the kernel's log since boot, in the form of /dev/kmsg: see kernel_log.py."""

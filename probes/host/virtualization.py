@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 
-_VENDORS: Final = ("QEMU", "Xen", "VMware, Inc.", "innotek GmbH", "OpenStack Foundation", "Bochs")
-_PRODUCTS: Final = ("KVM", "KVM Virtual Machine", "Virtual Machine", "Google Compute Engine", "HVM domU")
+_VENDORS: Final = (
+    "QEMU",
+    "Xen",
+    "VMware, Inc.",
+    "innotek GmbH",
+    "OpenStack Foundation",
+    "Bochs",
+    "Amazon EC2",
+    "Alibaba Cloud",
+    "KubeVirt",
+    "Parallels",
+)
+_PRODUCTS: Final = (
+    "KVM",
+    "KVM Virtual Machine",
+    "Virtual Machine",
+    "Google Compute Engine",
+    "HVM domU",
+    "OpenStack Nova",
+)
+_METAL: Final = re.compile(r"[a-z0-9-]+\.metal(-[a-z0-9]+)?")
+"""The product names of Amazon's machines without a hypervisor: `g5g.metal`, `i8g.metal-24xl`."""
 
 
 def is_virtual_machine(host: Host) -> bool | None:
@@ -23,7 +44,7 @@ def is_virtual_machine(host: Host) -> bool | None:
         return "hypervisor" in flags.split()
     vendor, product = _text(host, "/sys/class/dmi/id/sys_vendor"), _text(host, "/sys/class/dmi/id/product_name")
     if vendor in _VENDORS or product in _PRODUCTS:
-        return True
+        return not _METAL.fullmatch(product)
     return False if cpus and vendor else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,6 +12,8 @@ from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
+from laggard.probes.host.uptime import has_just_booted
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _COMM: Final = "nv-fabricmanage"  # nv-fabricmanager, cut at 15 characters
@@ -18,6 +21,10 @@ _PID_FILES: Final = (
     "/run/nvidia-fabricmanager/nv-fabricmanager.pid",
     "/var/run/nvidia-fabricmanager/nv-fabricmanager.pid",
 )
+_HGX_NAMES: Final = re.compile(r"\bB[23]00\b")
+STARTING_SECONDS: Final = 300.0
+"""The time after boot within which the manager may not run yet: its service waits for the driver."""
+
 _COMPLETED: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _FIX: Final = (
     "Start it, and let it start at boot. It must be of exactly the driver's version: hold both packages together. Jobs "
@@ -32,13 +39,14 @@ class ManagerThresholds(Thresholds, frozen=True):
 def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]:
     query_nvml(host)
     nvswitches = find_nvidia_devices(host).nvswitches
-    if not nvswitches:
+    hidden = not nvswitches and _has_hidden_switches(host)
+    if not nvswitches and not hidden:
         raise NotApplicable("no NVSwitch in the PCI tree")
     pid = _find_process(host)
     if pid:
         yield Fact("process", pid)
         return
-    registered = _registered(host)
+    registered, starting = _registered(host), has_just_booted(host, STARTING_SECONDS)
     if not _sees_all_processes(host):
         raise Unknown(
             "the node's processes are not visible from here (another PID namespace), nor is its fabric manager"
@@ -46,12 +54,26 @@ def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]
     yield finding(
         "FABRIC_MANAGER_DOWN",
         "nv-fabricmanager",
-        f"does not run, on a node with {len(nvswitches)} NVSwitches" + (", whose GPUs it had connected" * registered),
+        "does not run, on a node with "
+        + ("GPUs of an HGX board with NVSwitches" if hidden else f"{len(nvswitches)} NVSwitches")
+        + (", whose GPUs it had connected" * registered),
         evidence={"nvswitches": list(nvswitches), "gpus_registered_with_the_fabric": registered},
         fix=_FIX,
         commands=("systemctl enable --now nvidia-fabricmanager", "journalctl -b -u nvidia-fabricmanager"),
-        severity=Severity.WARNING if registered else Severity.CRITICAL,
+        severity=Severity.WARNING if registered or hidden or starting else Severity.CRITICAL,
     )
+
+
+def _has_hidden_switches(host: Host) -> bool:
+    """Returns whether the GPUs are those of an HGX B200 or B300, whose NVSwitches are no PCI devices of the host and
+    want a fabric manager all the same. The switches of GB200 and GB300 are in trays of their own, with theirs. That is
+    known by the GPUs' names alone: a warning."""
+    try:
+        gpus = query_gpus(host)
+    except (Unknown, NotApplicable):
+        return False
+    named = all(_HGX_NAMES.search(gpu.name or "") and gpu.fabric is not None and gpu.fabric.state for gpu in gpus)
+    return named and len(gpus) > 1 and is_virtual_machine(host) is False
 
 
 def _find_process(host: Host) -> int:

@@ -3,14 +3,16 @@ start on a GPU that is not registered."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable
+from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
+from laggard.probes.host.uptime import has_just_booted
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, error_name
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -44,8 +46,18 @@ _FIX: Final = (
 )
 
 
+CONNECTING_SECONDS: Final = 600.0
+"""The time after boot for which a GPU may be without its connection: the fabric manager starts, trains all links and,
+on NVLink 5, waits for the subnet manager."""
+
+_MANAGER_FILE: Final = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+_SHARED_MODE: Final = re.compile(r"^\s*FABRIC_MODE\s*=\s*[12]\s*$", re.MULTILINE)
+
+
 class FabricThresholds(Thresholds, frozen=True):
-    """Nothing to set: the GPU itself reports its state."""
+    partitions: bool | None = None
+    """The fabric manager connects GPUs only when a partition of them is activated, for a virtual machine or a tenant
+    (FABRIC_MODE 1 and 2). None: as its file says."""
 
 
 def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
@@ -56,12 +68,29 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
     if domains:
         yield Fact("nvlink_domains_across_nodes", domains)
         yield Fact("imex", "recognised, not judged")
+    why_waiting = _why_waiting(host, thresholds) if any(fabric.state in _STATES for _, fabric in registered) else ""
     for gpu, fabric in registered:
         for summary, severity in judge_fabric(fabric):
-            yield _finding(gpu, fabric, summary, severity)
+            waits = why_waiting if fabric.state in _STATES else ""
+            yield _finding(gpu, fabric, f"{summary}{waits}", Severity.WARNING if waits else severity)
     reading.raise_if_incomplete()
     if not registered:
         raise NotApplicable("the GPUs know no NVLink fabric")
+
+
+def _why_waiting(host: Host, thresholds: FabricThresholds) -> str:
+    """Returns why a GPU may be without its connection and healthy; empty where nothing explains it."""
+    if has_just_booted(host, CONNECTING_SECONDS):
+        return ", as it may be soon after boot"
+    partitions = _connects_partitions(host) if thresholds.partitions is None else thresholds.partitions
+    return ", as it may be until its partition is activated" if partitions else ""
+
+
+def _connects_partitions(host: Host) -> bool:
+    try:
+        return bool(_SHARED_MODE.search(host.read(_MANAGER_FILE)))
+    except Unknown:
+        return False
 
 
 def judge_fabric(fabric: GpuFabricInfo) -> Iterator[tuple[str, Severity]]:

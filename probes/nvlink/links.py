@@ -1,16 +1,22 @@
-"""NVLINK_DOWN: a GPU with fewer NVLinks up than its board has, or its peers have up."""
+"""NVLINK_DOWN: a GPU with fewer NVLinks up than its board has, than it had since boot, or than its peers have up.
+
+With NVSwitches every link of a board ends in one: fewer are a fault. Without them bridges connect some GPUs and use
+some of their links: a GPU without any link up has no bridge, and one with fewer than its peers may have a smaller one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from laggard.majority import majority
-from laggard.model import Finding
+from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
+from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 
@@ -23,46 +29,85 @@ _FIX: Final = (
 class NvlinkThresholds(Thresholds, frozen=True):
     expected: Count | None = None
     """NVLinks that are up on each GPU of this kind of node. Not set: with NVSwitches all of the board's, else as many
-    as most GPUs of this node have."""
+    as the GPU had since boot, and as most GPUs of this node have that have any."""
 
 
-def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact]:
+class _Expected(NamedTuple):
+    """How many links should be up, and by which measure."""
+
+    links: int
+    source: str
+    severity: Severity = Severity.CRITICAL
+
+
+_Readings = Sequence[tuple[Gpu, tuple[bool, ...]]]
+
+
+def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = query_non_mig_gpus(host)
     reading = read_field(gpus, "links", "NVLinks")
     up = {gpu.key: sum(links) for gpu, links in reading.values}
+    most = {key: max(count, _most_before(host.counter_history, key)) for key, count in up.items()}
     yield Fact("links_up", {gpu.device: up[gpu.key] for gpu, _ in reading.values})
+    yield SaveCounters(most)
     switched = has_nvswitches(host, gpus)
-    if not switched and not thresholds.expected and not any(up.values()):
+    if not switched and not thresholds.expected and not any(most.values()):
         reading.raise_if_incomplete()
         raise NotApplicable("no NVLink of any GPU is connected, and there is no NVSwitch")
+    if switched and thresholds.expected is None and _is_a_part(host, reading.values, up):
+        yield Fact("part_of_a_switched_board", {"links_up": next(iter(up.values())), "gpus": len(up)})
+        reading.raise_if_incomplete()
+        return
     for gpu, links in reading.values:
-        same_model = [up[other.key] for other, _ in reading.values if other.name == gpu.name]
-        expected, source = _expected(thresholds.expected, len(links) if switched else 0, same_model)
-        if up[gpu.key] < expected:
-            down = [link for link, is_up in enumerate(links) if not is_up]
-            yield _finding(gpu, up[gpu.key], expected, source, down)
+        expected = _expected(gpu, reading.values, thresholds.expected, switched, up, most)
+        if up[gpu.key] < expected.links:
+            yield _finding(gpu, up[gpu.key], expected, [link for link, is_up in enumerate(links) if not is_up])
     reading.raise_if_incomplete()
 
 
-def _expected(profile: int | None, board: int, same_model: list[int]) -> tuple[int, str]:
-    """Returns how many links should be up, and by which measure. With NVSwitches every link of the board ends in one
-    (`board` is 0 without them); a bridge uses some of the links, and the peers show how many."""
+def _most_before(history: CounterHistory, key: str) -> int:
+    """The most links that the GPU had up since boot, as far as snapshots tell."""
+    return history.snapshots[-1].counters.get(key, 0) if history.snapshots else 0
+
+
+def _is_a_part(host: Host, readings: _Readings, up: Mapping[str, int]) -> bool:
+    """Returns whether this may be a guest with a part of a board: its fabric manager gives each GPU of a partition the
+    same number of links, and none where the partition has one GPU."""
+    counts = {up[gpu.key] for gpu, _ in readings}
+    below = any(up[gpu.key] < len(links) for gpu, links in readings)
+    return below and len(counts) == 1 and is_virtual_machine(host) is not False
+
+
+def _expected(
+    gpu: Gpu,
+    readings: _Readings,
+    profile: int | None,
+    switched: bool,
+    up: Mapping[str, int],
+    most: Mapping[str, int],
+) -> _Expected:
     if profile is not None:
-        return profile, "profile"
-    if board:
-        return board, "board"
-    common = majority(same_model)
-    return (common, "peers") if common is not None else (max(same_model), "best peer")
+        return _Expected(profile, "profile")
+    if switched:
+        return _Expected(max(len(links) for other, links in readings if other is gpu), "board")
+    if most[gpu.key] > up[gpu.key]:
+        return _Expected(most[gpu.key], "earlier in this boot")
+    bridged = [up[other.key] for other, _ in readings if other.name == gpu.name and up[other.key]]
+    if not up[gpu.key] or not bridged:
+        return _Expected(0, "no bridge")
+    common = majority(bridged)
+    return _Expected(common or max(bridged), "peers" if common else "best peer", Severity.WARNING)
 
 
-def _finding(gpu: Gpu, up: int, expected: int, source: str, down: list[int]) -> Finding:
+def _finding(gpu: Gpu, up: int, expected: _Expected, down: list[int]) -> Finding:
     return finding(
         "NVLINK_DOWN",
         gpu.device,
-        f"{up} of {expected} NVLinks are up",
-        evidence={"up": up, "expected": expected, "expected_from": source, "links_down": down},
+        f"{up} of {expected.links} NVLinks are up",
+        evidence={"up": up, "expected": expected.links, "expected_from": expected.source, "links_down": down},
         fix=_FIX,
         commands=(f"nvidia-smi nvlink -s -i {gpu.index}", "dmesg -T | grep -E 'Xid|SXid'"),
+        severity=expected.severity,
     )
 
 

@@ -55,9 +55,11 @@ def check(host: Host, thresholds: P2pThresholds) -> Iterator[Finding | Fact]:
     refused, unreadable = _refused(gpus, matrices)
     switched = has_nvswitches(host, gpus)
     judged = {status: pairs for status, pairs in refused.items() if switched or status == _BY_KEY}
-    yield Fact("pairs_without_peer_to_peer", sum(len(pairs) for pairs in refused.values()))
+    count = sum(len(pairs) for pairs in refused.values())
+    everywhere = count == 2 * len(gpus) * (len(gpus) - 1)
+    yield Fact("pairs_without_peer_to_peer", count)
     for status, pairs in sorted(judged.items()):
-        yield _finding(status, pairs, switched)
+        yield _finding(status, pairs, switched, everywhere or status == _BY_KEY)
     if unreadable:
         raise Unknown(
             f"peer-to-peer status of {unreadable} pairs: {explain_nvml_error(nvml.p2p_error or 'was not read')}"
@@ -81,8 +83,10 @@ def _refused(gpus: Sequence[Gpu], matrices: dict[str, tuple[tuple[int | None, ..
     return refused, unreadable
 
 
-def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool) -> Finding:
-    """Makes one finding for all pairs with one status. It names the GPU that all pairs have in common, if any."""
+def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool, set_so: bool) -> Finding:
+    """Makes one finding for all pairs with one status. It names the GPU that all pairs have in common, if any.
+    `set_so`: all pairs are refused, or a key refuses them: a setting, of this machine or of the fleet, and a warning.
+    Where the fabric is down, the probe fabric says so."""
     ends = [gpu for source, target, _ in pairs for gpu in (source, target)]
     most = max(ends, key=ends.count)
     alone = all(most in pair[:2] for pair in pairs)
@@ -97,7 +101,7 @@ def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool) -> 
         },
         fix=_FIX[status == _BY_KEY],
         commands=("nvidia-smi topo -p2p r", "nvidia-smi topo -p2p w", "cat /proc/driver/nvidia/params"),
-        severity=Severity.CRITICAL if switched else Severity.WARNING,
+        severity=Severity.CRITICAL if switched and not set_so else Severity.WARNING,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from laggard.probes.nvml import fields as nvml_fields
 from laggard.probes.nvml.fabric import read_fabric
 from laggard.probes.nvml.failure import failure_name, first_known
+from laggard.probes.nvml.memory_health import read_repair, read_sram_threshold_exceeded, read_unrepairable_memory
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, IMPLAUSIBLE, Gpu, GpuProcess, Nvml, RemappedRows, sysfs_bus_id
 from laggard.probes.nvml.plausible import drop_implausible
 
@@ -27,8 +28,9 @@ _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
 
 
-def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
-    """NVML's readings of all GPUs. `announce` is called before each call into NVML. Raises nothing."""
+def read_nvml(announce: Announce, start_seconds: float) -> Nvml:
+    """NVML's readings of all GPUs. `announce` is called before each call into NVML. `start_seconds`: how much longer
+    than other calls those may take that start the driver or a GPU. Raises nothing."""
     announce("importing pynvml", _IMPORT_LIMIT_SECONDS)
     try:
         import pynvml
@@ -36,7 +38,7 @@ def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
         return Nvml(error=f"nvidia-ml-py is not installed: {error}")
     except Exception as error:  # a damaged one, or something else of that name
         return Nvml(error=f"nvidia-ml-py cannot be imported: {failure_name(error)}")
-    announce("nvmlInit", init_limit_seconds)
+    announce("nvmlInit", CALL_LIMIT_SECONDS + start_seconds)
     try:
         pynvml.nvmlInit()
         announce("nvmlDeviceGetCount", CALL_LIMIT_SECONDS)
@@ -45,7 +47,7 @@ def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
         return Nvml(error=failure_name(error))
     if not 0 <= count <= _MAX_GPUS:
         return Nvml(error=f"{IMPLAUSIBLE} {count} of nvmlDeviceGetCount")
-    handles = [_handle(pynvml, index, announce) for index in range(count)]
+    handles = [_handle(pynvml, index, announce, start_seconds) for index in range(count)]
     gpus = tuple(_gpu(pynvml, index, handle, announce) for index, handle in enumerate(handles))
     announce("nvmlDeviceGetP2PStatus", CALL_LIMIT_SECONDS)
     read, read_error = _p2p(pynvml, handles, _READ)
@@ -66,9 +68,10 @@ def _driver_version(nvml: Any) -> str:
         return ""
 
 
-def _handle(nvml: Any, index: int, announce: Announce) -> Any:
-    """The GPU's handle, or the name of the error."""
-    announce(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_LIMIT_SECONDS)
+def _handle(nvml: Any, index: int, announce: Announce, start_seconds: float) -> Any:
+    """The GPU's handle, or the name of the error. This call starts the GPU, and nvmlInit does not (nvml.h: "GPUs are
+    discovered and initialized in nvmlDeviceGetHandleBy*")."""
+    announce(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_LIMIT_SECONDS + start_seconds)
     try:
         return nvml.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:
@@ -160,12 +163,17 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "bus_id": lambda nvml, handle: sysfs_bus_id(_text(nvml.nvmlDeviceGetPciInfo_v3(handle).busId)),
     "uuid": lambda nvml, handle: _text(nvml.nvmlDeviceGetUUID(handle)),
     "name": lambda nvml, handle: _text(nvml.nvmlDeviceGetName(handle)),
+    "board_part": lambda nvml, handle: _text(nvml.nvmlDeviceGetBoardPartNumber(handle)),
+    "vbios": lambda nvml, handle: _text(nvml.nvmlDeviceGetVbiosVersion(handle)),
     "minor": lambda nvml, handle: nvml.nvmlDeviceGetMinorNumber(handle),
     "mig": lambda nvml, handle: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
     "persistence": lambda nvml, handle: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
     "ecc_volatile": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _VOLATILE),
     "ecc_aggregate": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _AGGREGATE),
+    "sram_threshold_exceeded": read_sram_threshold_exceeded,
     "rows": _rows,
+    "repair": read_repair,
+    "unrepairable_memory": read_unrepairable_memory,
     "clocks_event_reasons": _clocks_event_reasons,
     "temperature_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, 0),
     "shutdown_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 0),
@@ -180,6 +188,7 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "default_sm_mhz": lambda nvml, handle: nvml.nvmlDeviceGetDefaultApplicationsClock(handle, _SM),
     "sm_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, _SM),
     "power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
+    "enforced_power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     "default_power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1000,
     "processes": _processes,
     "links": _links,

@@ -80,6 +80,14 @@ class RemappedRows(_Value, frozen=True):
     failed: bool
 
 
+class Repair(_Value, frozen=True):
+    """Repairs of a GPU's memory (`channel`) or of its processors (`tpc`) that take effect at the next reset (Blackwell
+    and newer)."""
+
+    channel: bool = False
+    tpc: bool = False
+
+
 class GpuProcess(_Value, frozen=True):
     """A process with a compute context on a GPU."""
 
@@ -107,12 +115,17 @@ class Gpu(_Value, frozen=True):
     bus_id: str | None = None  # as sysfs names it: 0000:9b:00.0
     uuid: str | None = None
     name: str | None = None
+    board_part: str | None = None  # the part number of the board
+    vbios: str | None = None  # the version of its firmware
     minor: int | None = None  # N of /dev/nvidiaN, which SLURM counts GPUs by
     mig: bool | None = None
     persistence: bool | None = None
     ecc_volatile: int | None = None  # uncorrected errors since the driver was loaded
     ecc_aggregate: int | None = None  # in the lifetime of the board
+    sram_threshold_exceeded: bool | None = None  # more uncorrected errors of the SRAM than NVIDIA allows
     rows: RemappedRows | None = None
+    repair: Repair | None = None
+    unrepairable_memory: bool | None = None
     recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*; 0 none
     clocks_event_reasons: int | None = None  # nvmlClocksEventReason* bits
     throttled_nanoseconds: dict[str, int] | None = None  # in all, by reason: see THROTTLE_REASONS
@@ -131,7 +144,8 @@ class Gpu(_Value, frozen=True):
     application_memory_mhz: int | None = None
     default_sm_mhz: int | None = None
     sm_mhz: int | None = None
-    power_limit_watts: float | None = None
+    power_limit_watts: float | None = None  # what the driver was asked for (nvidia-smi -pl)
+    enforced_power_limit_watts: float | None = None  # after all limiters, those of the BMC among them
     default_power_limit_watts: float | None = None
     processes: tuple[GpuProcess, ...] | None = None  # with a compute context
     links: tuple[bool, ...] | None = None  # NVLinks: up or not

@@ -10,13 +10,33 @@ from collections.abc import Callable
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, sysfs_bus_id
+from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, Repair, sysfs_bus_id
 
 _MAX_CHARACTERS: Final = 64 << 20
 _DECLARATIONS = re.compile(r"<!(?:ENTITY|ELEMENT|ATTLIST|NOTATION)|<!DOCTYPE[^>\[]*\[")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _STATES: Final = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
-_ACTIONS: Final = {"none": 0, "reset": 1, "reboot": 2, "drain p2p": 3, "drain and reset": 4}
+_ACTIONS: Final = {
+    "none": 0,
+    "reset": 1,
+    "reboot": 2,
+    "drain p2p": 3,
+    "drain and reset": 4,
+    "recover imex domain": 5,
+    "bus reset": 6,
+    "system reboot": 7,
+}
+_UNKNOWN_ACTION: Final = 99
+_HEALTH_FLAGS: Final = {  # by element: the shift in NVML_GPU_FABRIC_HEALTH_MASK, and the values of its two bits
+    "bandwidth": (0, {"degraded": 1, "full": 2}),
+    "route_recovery_in_progress": (2, {"true": 1, "false": 2}),
+    "route_unhealthy": (4, {"true": 1, "false": 2}),
+    "access_timeout_recovery": (6, {"true": 1, "false": 2}),
+    "partition_assigned": (12, {"true": 1, "false": 2}),
+}
+_CONFIGURATION_SHIFT: Final = 8
+_CONFIGURATION_UNKNOWN: Final = 15
+_SUMMARIES: Final = {"healthy": 1, "unhealthy": 2, "limited capacity": 3}
 _REASONS: Final = {
     "gpu_idle": 0x01,
     "applications_clocks_setting": 0x02,
@@ -28,7 +48,12 @@ _REASONS: Final = {
     "hw_power_brake_slowdown": 0x80,
     "display_clocks_setting": 0x100,
 }
-_ERRORS: Final = {"gpu is lost": "GPU_IS_LOST", "gpu requires reset": "RESET_REQUIRED", "unknown error": "UNKNOWN"}
+_ERRORS: Final = {
+    "gpu is lost": "GPU_IS_LOST",
+    "gpu requires reset": "RESET_REQUIRED",
+    "unknown error": "UNKNOWN",
+    "requested functionality has been deprecated": "DEPRECATED",
+}
 _UNCORRECTED: Final = (
     "sram_uncorrectable_parity",
     "sram_uncorrectable_secded",
@@ -109,12 +134,18 @@ def _float(text: str) -> float | None:
     return float(found[0]) if found and len(found[0]) < 20 else None
 
 
+def _yes(text: str) -> bool | None:
+    return {"yes": True, "no": False}.get(text.lower())
+
+
 def _enabled(text: str) -> bool | None:
     return {"enabled": True, "disabled": False}.get(text.lower())
 
 
-def _action(text: str) -> int | None:
-    return _ACTIONS.get(text.lower().replace("gpu ", "").replace("node ", "").replace(" required", ""))
+def _action(text: str) -> int:
+    """The number of a recovery action; one that NVML does not use for the words of a newer nvidia-smi."""
+    words = text.lower().replace("gpu ", "").replace("node ", "").replace(" required", "")
+    return _ACTIONS.get(words, _UNKNOWN_ACTION)
 
 
 def _string(text: str) -> str:
@@ -160,7 +191,33 @@ def _fabric(element: ElementTree.Element) -> GpuFabricInfo | None:
         return None
     status = 0 if state != _STATES["completed"] or _text(element, "fabric/status") == "Success" else 999
     uuid = (_text(element, "fabric/clusterUuid|fabric/cluster_uuid") or "").replace("-", "")
-    return GpuFabricInfo(state=state, status=status, cluster_uuid=uuid if uuid.strip("0") and uuid != "N/A" else "")
+    return GpuFabricInfo(
+        state=state,
+        status=status,
+        health_mask=_health_mask(element),
+        health_summary=_SUMMARIES.get(_health(element, "summary")),
+        cluster_uuid=uuid if uuid.strip("0") and uuid != "N/A" else "",
+    )
+
+
+def _health(element: ElementTree.Element, name: str) -> str:
+    return (_text(element, f"fabric/health/{name}|fabric/{name}") or "").lower()
+
+
+def _health_mask(element: ElementTree.Element) -> int | None:
+    """The bits of NVML_GPU_FABRIC_HEALTH_MASK; None where nothing of it is shown. What is wrong with a configuration
+    has a name here and a number there: it becomes a number that NVML does not use."""
+    mask = sum(values.get(_health(element, name), 0) << shift for name, (shift, values) in _HEALTH_FLAGS.items())
+    configuration = _health(element, "incorrect_configuration")
+    if configuration not in ("", "n/a", "not supported"):
+        mask |= (1 if configuration == "none" else _CONFIGURATION_UNKNOWN) << _CONFIGURATION_SHIFT
+    return mask or None
+
+
+def _repair(element: ElementTree.Element) -> Repair | None:
+    texts = [_text(element, f"ecc_errors//{part}_repair_pending") for part in ("channel", "tpc")]
+    channel, tpc = (None if text is None else _yes(text) for text in texts)
+    return None if channel is None and tpc is None else Repair(channel=bool(channel), tpc=bool(tpc))
 
 
 def _processes(element: ElementTree.Element) -> tuple[GpuProcess, ...] | None:
@@ -174,6 +231,8 @@ def _processes(element: ElementTree.Element) -> tuple[GpuProcess, ...] | None:
 _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "uuid": ("uuid", _string),
     "name": ("product_name", _string),
+    "board_part": ("board_part_number", _string),
+    "vbios": ("vbios_version", _string),
     "minor": ("minor_number", _integer),
     "mig": ("mig_mode/current_mig", _enabled),
     "persistence": ("persistence_mode", _enabled),
@@ -193,7 +252,16 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "application_memory_mhz": ("applications_clocks/mem_clock", _integer),
     "default_sm_mhz": ("default_applications_clocks/graphics_clock", _integer),
     "sm_mhz": ("clocks/sm_clock", _integer),
-    "power_limit_watts": ("gpu_power_readings/current_power_limit|power_readings/power_limit", _float),
+    "power_limit_watts": (
+        "gpu_power_readings/requested_power_limit|power_readings/requested_power_limit|power_readings/power_limit",
+        _float,
+    ),
+    "enforced_power_limit_watts": (
+        "gpu_power_readings/current_power_limit|power_readings/enforced_power_limit",
+        _float,
+    ),
+    "sram_threshold_exceeded": ("ecc_errors//sram_threshold_exceeded", _yes),
+    "unrepairable_memory": ("ecc_errors//unrepairable_memory", _yes),
     "default_power_limit_watts": (
         "gpu_power_readings/default_power_limit|power_readings/default_power_limit",
         _float,
@@ -201,6 +269,7 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 }
 _GROUPS: Final[dict[str, Callable[[ElementTree.Element], Any]]] = {
     "rows": _rows,
+    "repair": _repair,
     "clocks_event_reasons": _reasons,
     "ecc_volatile": _uncorrected("volatile"),
     "ecc_aggregate": _uncorrected("aggregate"),

@@ -30,7 +30,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     **dict.fromkeys(("margin_celsius", "slowdown_margin_celsius", "gpu_max_margin_celsius"), _MARGIN),
     **dict.fromkeys(("max_sm_mhz", "max_memory_mhz", "application_sm_mhz", "application_memory_mhz"), _MHZ),
     **dict.fromkeys(("default_sm_mhz", "sm_mhz"), _MHZ),
-    **dict.fromkeys(("power_limit_watts", "default_power_limit_watts"), _WATTS),
+    **dict.fromkeys(("power_limit_watts", "enforced_power_limit_watts", "default_power_limit_watts"), _WATTS),
 }
 _MAX_ROWS: Final = 1 << 20
 _FABRIC_STATES: Final = range(4)  # NVML_GPU_FABRIC_STATE_*
@@ -51,7 +51,7 @@ def _is_plausible(name: str, value: Any) -> bool:
         return bool(least <= value <= most)  # False for a value that is not a number
     if name == "bus_id":
         return bool(_BUS_ID.fullmatch(value))
-    if name in ("uuid", "name"):
+    if name in ("uuid", "name", "board_part", "vbios"):
         return bool(value.strip())
     if isinstance(value, RemappedRows):
         return max(value.correctable, value.uncorrectable) <= _MAX_ROWS

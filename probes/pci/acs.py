@@ -77,15 +77,24 @@ def judge(tree: PciTree, paths: tuple[PeerPath, ...], virtual: bool | None) -> I
         for nic in nics_without_ats(tree, paths):
             yield _translation_finding(tree, nic, paths)
         return
-    for fault in find_acs_faults(tree, paths):
-        yield _fault_finding(tree, fault)
+    faults = find_acs_faults(tree, paths)
+    switches = {port for path in paths if path.type is PathType.SWITCH for port in path.ports}
+    everywhere = switches <= {fault.port for fault in faults if fault.type is PathType.SWITCH}
+    for fault in faults:
+        yield _fault_finding(tree, fault, everywhere)
 
 
-def _fault_finding(tree: PciTree, fault: AcsFault) -> Finding:
+def _fault_finding(tree: PciTree, fault: AcsFault, everywhere: bool) -> Finding:
+    """`everywhere`: ACS is on at each switch of the machine, as the firmware or the kernel sets it for a whole fleet.
+    On at some and off at others is nobody's choice, and makes one pair slower than its peers."""
     acs = getattr(tree.devices[fault.port].config, "acs", None)
     control = acs.control if acs else 0
     severity, fix, effect = {
-        PathType.SWITCH: (Severity.CRITICAL, _FIX, "sends traffic between GPUs and NICs behind one switch to the root"),
+        PathType.SWITCH: (
+            Severity.WARNING if everywhere else Severity.CRITICAL,
+            _FIX,
+            "sends traffic between GPUs and NICs behind one switch to the root" + ", as all do" * everywhere,
+        ),
         PathType.ROOT: (Severity.WARNING, _FIX_ROOT, "redirects traffic between root ports"),
         PathType.DATA_DIRECT: (Severity.WARNING, _FIX_DATA_DIRECT, "does not have the ACS bits that ConnectX-8 needs"),
     }[fault.type]

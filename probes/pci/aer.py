@@ -36,7 +36,8 @@ class AerThresholds(Thresholds, frozen=True):
     none."""
 
     nonfatal_per_hour: NotNegative = 0.0
-    """More are critical: each is a transaction that was lost."""
+    """More are a warning: each is a transaction that was lost, or a request of a driver that the device does not
+    support, which is no fault of the hardware. The kernel's log tells which."""
 
 
 def check(host: Host, thresholds: AerThresholds) -> Iterator[Finding | Fact | SaveCounters]:
@@ -81,7 +82,7 @@ def parse_total(text: str, name: str) -> int:
 def _judge(host: Host, device: PciDevice, counts: dict[str, int], thresholds: AerThresholds) -> Iterator[Finding]:
     limits = {
         "fatal": (0.0, Severity.CRITICAL),
-        "nonfatal": (thresholds.nonfatal_per_hour, Severity.CRITICAL),
+        "nonfatal": (thresholds.nonfatal_per_hour, Severity.WARNING),
         "correctable": (thresholds.correctable_per_hour, Severity.WARNING),
     }
     for kind, (most, severity) in limits.items():

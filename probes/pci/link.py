@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.gpu.model.readings import gpus_are_held, query_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
+from laggard.probes.nvml.model import Gpu
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_config, with_links
 from laggard.probes.pci.model.tree import PciDevice, PciTree
-from laggard.probes.pci.rules.slow_links import PcieLink, SlowLink, find_slow_links, links_to_root, unjudged_links
+from laggard.probes.pci.rules.slow_links import (
+    PcieLink,
+    SlowLink,
+    as_seen_by_a_guest,
+    find_slow_links,
+    links_to_root,
+    unjudged_links,
+)
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX = (
     "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed, bifurcation). If that "
     "does not help, replace the device, then the board. A speed that was set too low by hand is reset by a restart."
 )
+_IDLE: Final = 1  # nvmlClocksEventReasonGpuIdle
 _LANE_BYTES_PER_TRANSFER = {2.5: 0.8 / 8, 5.0: 0.8 / 8, 64.0: 1 / 8}  # 8b/10b, flits; the speeds between: 128b/130b
 
 
@@ -34,13 +44,22 @@ class PcieLinkThresholds(Thresholds, frozen=True):
 
 def check(host: Host, thresholds: PcieLinkThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
-    ends = select_endpoints(tree, thresholds.endpoints)
+    ends = tuple(end for end in select_endpoints(tree, thresholds.endpoints) if not end.virtual_function)
+    if not ends:
+        raise NotApplicable("the only GPUs and RDMA NICs are virtual functions, which have no link of their own")
     tree = tree.updated(with_links(host, _paths_to_root(tree, ends)))
     tree = tree.updated(with_config(host, _ports_of_slowed_gpus(tree, ends)))
+    virtual = is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual
     links = links_to_root(tree, ends)
     yield Fact("links", {link.device.address: _shown(link.speed, link.width) for link in links})
-    yield from judge(links, thresholds, is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual)
-    if unknown := unjudged_links(links):
+    if virtual is not False:
+        links = as_seen_by_a_guest(links)
+    yield from judge(links, thresholds, _at_work(host) if _speeds_of_gpus_differ(links) else ())
+    if virtual:
+        unknown = yield from _without_measure(links, thresholds)
+    else:
+        unknown = unjudged_links(links)
+    if unknown:
         raise Unknown(f"{len(unknown)} links cannot be judged, that of {unknown[0]} for one: no speed, width or peer")
     if unidentified := [device.address for device in tree if device.pci_class is None and not device.subsystems]:
         raise Unknown(
@@ -48,10 +67,53 @@ def check(host: Host, thresholds: PcieLinkThresholds) -> Iterator[Finding | Fact
         )
 
 
-def judge(links: tuple[PcieLink, ...], thresholds: PcieLinkThresholds, virtual: bool | None) -> Iterator[Finding]:
-    """Judges links of sysfs or of `lspci`. Pure."""
-    for slow in find_slow_links(links, thresholds.expected, virtual):
+def judge(
+    links: tuple[PcieLink, ...], thresholds: PcieLinkThresholds, at_work: Collection[str] | None = None
+) -> Iterator[Finding]:
+    """Judges links of sysfs or of `lspci`; `at_work` as find_slow_links() takes it. Pure."""
+    for slow in find_slow_links(links, thresholds.expected, at_work):
         yield _finding(slow)
+
+
+def _without_measure(
+    links: tuple[PcieLink, ...], thresholds: PcieLinkThresholds
+) -> Generator[Fact, None, tuple[str, ...]]:
+    """Returns a guest's links of which nothing is known. Links below their own maximum, without peers, are a fact: the
+    slot may have no more (an AWS g6e.2xlarge gives its L40S 8 of 16 lanes). Raises NotApplicable where all are so."""
+    unjudged = {address for address in unjudged_links(links) if address not in thresholds.expected}
+    below = [
+        link.device.address
+        for link in links
+        if link.device.address in unjudged and link.speed and link.width and link.device.link.max_width
+    ]
+    if below:
+        yield Fact("below_their_own_maximum", below)
+        if len(below) == len(links):
+            raise NotApplicable(
+                f"the hypervisor hides the slots: {len(below)} links run at less than their devices can, "
+                "which may be all that the slots have"
+            )
+    return tuple(sorted(unjudged.difference(below)))
+
+
+def _speeds_of_gpus_differ(links: Iterable[PcieLink]) -> bool:
+    return len({(link.peer_key, link.speed) for link in links if link.device.is_gpu}) > len(
+        {link.peer_key for link in links if link.device.is_gpu}
+    )
+
+
+def _at_work(host: Host) -> tuple[str, ...]:
+    """Returns the addresses of the GPUs that compute now, by NVML; none where it does not say. It is not asked
+    where nobody holds a GPU: to start them would take longer than this probe may."""
+    try:
+        gpus = query_gpus(host) if host.recorded or gpus_are_held(host, 1) else ()
+    except (Unknown, NotApplicable):
+        return ()
+    return tuple(gpu.bus_id for gpu in gpus if gpu.bus_id and gpu.processes and not _is_idle(gpu))
+
+
+def _is_idle(gpu: Gpu) -> bool:
+    return gpu.clocks_event_reasons is None or bool(gpu.clocks_event_reasons & _IDLE)
 
 
 def _paths_to_root(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:

@@ -7,8 +7,9 @@ from typing import Final
 
 from laggard.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import PciExpress
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_config
 from laggard.probes.pci.model.tree import PciDevice
@@ -25,6 +26,9 @@ class ReadRequestThresholds(Thresholds, frozen=True):
     endpoints: tuple[str, ...] = ()
     """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
 
+    virtual: bool | None = None
+    """This is a virtual machine. None: decided by what the kernel reports."""
+
     least_bytes: Count = 512
     """Less is a warning; the kernel's `pci=pcie_bus_perf` can leave it behind. 512 is the value at reset. NVIDIA's
     guides ask for 4096 for ConnectX."""
@@ -38,13 +42,20 @@ class ReadRequestThresholds(Thresholds, frozen=True):
 
 def check(host: Host, thresholds: ReadRequestThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
-    devices = tuple(with_config(host, select_endpoints(tree, thresholds.endpoints)))
+    devices = tuple(with_config(host, _with_own_registers(select_endpoints(tree, thresholds.endpoints))))
     yield Fact("read_request_bytes", {device.address: _size(device) for device in devices})
+    if is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual:
+        raise NotApplicable("a virtual machine: what it reads of these registers is its hypervisor's")
     yield from judge(devices, thresholds)
     unknown = [device for device in devices if _express(device) is None and not _not_express(device)]
     if unknown:
         reason = unknown[0].config_error or "the kernel shows it only to root, or the device does not answer"
         raise Unknown(f"the read request size of {len(unknown)} devices is unknown: {reason}")
+
+
+def _with_own_registers(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+    """Leaves out virtual functions, whose size is that of the physical one and reads as 128 (SR-IOV 3.5.4)."""
+    return tuple(device for device in devices if not device.virtual_function)
 
 
 def judge(devices: Iterable[PciDevice], thresholds: ReadRequestThresholds) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from laggard.probes.rdma.model.sysfs import device_names, is_software_device, ma
 from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_mixture, read_firmware
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable, split_unreadable
 
-_GUEST_DRIVERS = ("vfio-pci", "pci-stub")  # the NIC is given to a virtual machine
+_STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
 
 class RdmaDeviceThresholds(Thresholds, frozen=True):
@@ -74,7 +74,7 @@ def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
     """Returns how severe it is that `nic` has no RDMA device; None where it has one, or that is no fault. An Ethernet
     NIC may be used for plain Ethernet, unless its peers are RDMA devices. The second function of a bond has none of its
     own. `needed`: the machine has GPUs and no RDMA device at all."""
-    if nic.rdma_device or nic.driver in _GUEST_DRIVERS or nic.physical_function:
+    if nic.rdma_device or _is_lent(nic.driver) or nic.physical_function:
         return None
     peers = [other for other in nics if other.model == nic.model and other.subsystem == nic.subsystem]
     if any(other.rdma_device.find("bond") >= 0 and _card(other) == _card(nic) for other in peers):
@@ -83,6 +83,11 @@ def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
     if nic.infiniband or 2 * peers_with_device > len(peers):
         return Severity.CRITICAL
     return Severity.WARNING if peers_with_device or needed else None
+
+
+def _is_lent(driver: str) -> bool:
+    """Returns whether the driver gives devices to virtual machines."""
+    return "vfio" in driver or driver in _STUBS
 
 
 def _card(nic: Nic) -> str:

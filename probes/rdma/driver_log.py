@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from laggard.model import Finding
+import msgspec
+
+from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.uptime import read_uptime
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
 from laggard.probes.probe import NotNegative, Probe, Thresholds
-from laggard.probes.rdma.model.nics import read_nics
+from laggard.probes.rdma.model.netdev import has_been_up
+from laggard.probes.rdma.model.nics import Nic, read_nics
+from laggard.probes.rdma.model.port import LINK_UP
+from laggard.probes.rdma.model.sysfs import read_ports
 
 _CODE = "RDMA_DRIVER_ERROR"
 _DRIVER = "mlx5_core"
@@ -25,19 +31,39 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
     nics = read_nics(host)
     if not any(nic.driver == _DRIVER for nic in nics):
         raise NotApplicable(f"none of {len(nics)} RDMA NICs in the PCI tree runs with {_DRIVER}")
-    uptime = _uptime(host)
+    uptime = read_uptime(host)
     since = uptime - thresholds.look_back_seconds
-    present = {nic.address for nic in nics}
+    present = {nic.address: nic for nic in nics}
     for found in find_device_errors(host.kernel_log(), since, host.boot_time(uptime)):
         if found.code == _CODE and found.device in present:  # a NIC that was taken out is no fault any more
-            yield found
+            yield _with_witness(found, _at_fault_now(host, present[found.device]))
 
 
-def _uptime(host: Host) -> float:
+def _with_witness(found: Finding, at_fault: str) -> Finding:
+    """A line of the log is critical where the NIC's state confirms it, or where it came again and again: the firmware
+    may have recovered, and a NIC that was taken out and put back logs the same."""
+    if found.severity is not Severity.CRITICAL or found.evidence.get("proof"):
+        return found
+    severity = Severity.CRITICAL if at_fault else Severity.WARNING
+    summary = f"{found.summary}, and {at_fault or 'it answers now'}"
+    return msgspec.structs.replace(found, severity=severity, summary=summary)
+
+
+def _at_fault_now(host: Host, nic: Nic) -> str:
+    """Returns what the kernel shows of the NIC now that confirms an error; empty where nothing does."""
+    if not nic.driver:
+        return "it has no driver now"
+    if not nic.rdma_device:
+        return "it has no RDMA device now"
     try:
-        return float(host.read("/proc/uptime").split()[0])
-    except (IndexError, ValueError):
-        raise Unknown("/proc/uptime holds no number of seconds") from None
+        ports, _, unreadable = read_ports(host, judge_software=True)
+    except (NotApplicable, Unknown):
+        return "its ports cannot be read now"
+    mine = [port for port in ports if port.device == nic.rdma_device]
+    if not mine:
+        return "its ports cannot be read now" if unreadable else ""
+    down = [port for port in mine if not port.active and (port.phys_state == LINK_UP or has_been_up(host, port))]
+    return f"its port is {down[0].state_text}" if down else ""
 
 
 PROBE: Final = Probe("rdma_driver", check, RdmaDriverThresholds())

@@ -5,11 +5,12 @@ Their values prove nothing: a healthy link may carry a count of years ago.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Count, Fact, NotNegative, Probe, finding
@@ -25,6 +26,9 @@ _CARRIER_DOWNS: Final = "carrier_down_count"
 _LINK_DOWNS: Final = ("counters/link_downed", "hw_counters/link_downed", _CARRIER_DOWNS)
 """The counters of the same events: of the port, of rxe's port, and of the network device."""
 _MIN_DOWNS = 1
+SPREAD_SECONDS: Final = 2 * HOUR
+"""The time over which the losses of a link are spread before they are critical: an upgrade of a switch, with its
+restarts, is over by then."""
 
 
 class RdmaErrorThresholds(RdmaThresholds, frozen=True):
@@ -49,12 +53,30 @@ def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fac
     yield SaveCounters({f"{each.port.name} {name}": value for each in read for name, value in _all(each).items()})
     yield from _facts(read)
     yield from traffic_rates(((each.port.name, each.traffic) for each in read), host.counter_history)
+    of_jobs = [each for each in read if each.port.kind == node.compute_kind]
+    together = _have_lost_links_together(of_jobs, host.counter_history, thresholds)
     for each in read:
         compute = each.port.kind == node.compute_kind
-        yield from _judge_flaps(each, host.counter_history, thresholds, compute)
+        yield from _judge_flaps(each, host.counter_history, thresholds, compute, together)
         yield from _judge_errors(each, host.counter_history, compute)
-    without = [Unreadable(f"no error counter of {each.port.name} can be read") for each in read if not each.errors]
-    raise_if_unreadable([*readings.unreadable, *without])
+    without = [each for each in read if not each.errors]
+    others = [each for each in without if not each.not_readable and _has_counters(host, each.port)]
+    if others:
+        yield Fact("no_known_counter", [each.port.name for each in others])
+    missing = [
+        Unreadable(f"no error counter of {each.port.name} can be read") for each in without if each not in others
+    ]
+    raise_if_unreadable([*readings.unreadable, *missing])
+    if others and len(others) == len(read):
+        raise NotApplicable(f"the driver of {others[0].port.name} counts no errors under a name that laggard knows")
+
+
+def _has_counters(host: Host, port: Port) -> bool:
+    """Returns whether the driver counts something: then it has other names, and no file is missing."""
+    try:
+        return bool(host.entries(f"{port.folder}/hw_counters"))
+    except Unknown:
+        return False
 
 
 def _all(counters: PortCounters) -> dict[str, int]:
@@ -115,26 +137,59 @@ def _increase(counters: PortCounters, history: CounterHistory, name: str, second
     return None if value is None else history.increase(f"{counters.port.name} {name}", value, seconds)
 
 
+def _spread_seconds(counters: PortCounters, history: CounterHistory, name: str, seconds: float) -> float:
+    """Returns how far the first and the last loss of the link within `seconds` are apart at least, by the snapshots
+    between which they came."""
+    value = counters.errors.get(name)
+    if value is None:
+        return 0.0
+    key = f"{counters.port.name} {name}"
+    since = history.uptime - seconds
+    known = [(shot.uptime, shot.counters[key]) for shot in history.snapshots if key in shot.counters]
+    times = [(uptime, count) for uptime, count in [*known, (history.uptime, value)] if uptime >= since]
+    lost = [(one[0], other[0]) for one, other in itertools.pairwise(times) if other[1] > one[1]]
+    return max(0.0, lost[-1][0] - lost[0][1]) if lost else 0.0
+
+
+def _have_lost_links_together(
+    read: Sequence[PortCounters], history: CounterHistory, thresholds: RdmaErrorThresholds
+) -> bool:
+    """Returns whether two ports or more, and each of them, lost the link: a switch restarted, or the row lost power."""
+    lost = [
+        any(
+            (increase := _increase(each, history, name, thresholds.flap_seconds)) and increase.count >= _MIN_DOWNS
+            for name in _LINK_DOWNS
+        )
+        for each in read
+    ]
+    return len(lost) > 1 and all(lost)
+
+
 def _judge_flaps(
-    counters: PortCounters, history: CounterHistory, thresholds: RdmaErrorThresholds, compute: bool
+    counters: PortCounters, history: CounterHistory, thresholds: RdmaErrorThresholds, compute: bool, together: bool
 ) -> Iterator[Finding]:
-    """Takes the largest increase: port and network device count the same events."""
+    """Takes the largest increase: port and network device count the same events. A switch that is upgraded takes the
+    links of its ports away several times within an hour or two; a bad cable goes on. `together`: all ports did so."""
     increases = [
         increase for name in _LINK_DOWNS if (increase := _increase(counters, history, name, thresholds.flap_seconds))
     ]
     downs = max((increase.per(thresholds.flap_seconds) for increase in increases), default=0.0)
     if downs < _MIN_DOWNS:
         return
+    spread = max(_spread_seconds(counters, history, name, thresholds.flap_seconds) for name in _LINK_DOWNS)
+    goes_on = spread >= SPREAD_SECONDS and not together
     increase = max(increases, key=lambda increase: increase.count)
     yield finding(
         "RDMA_LINK_FLAPPING",
         counters.port.name,
         f"lost its link {increase.count} times in {_time(increase.seconds)}",
-        severity=Severity.CRITICAL if compute and downs >= thresholds.flaps else Severity.WARNING,
+        severity=Severity.CRITICAL if compute and downs >= thresholds.flaps and goes_on else Severity.WARNING,
         evidence={
             "losses": increase.count,
             "seconds": round(increase.seconds),
             "critical_from": thresholds.flaps,
+            "spread_over_seconds": round(spread),
+            "all_ports_did": together,
             "state": counters.port.state_text,
             **{name: counters.errors[name] for name in _LINK_DOWNS if name in counters.errors},
         },

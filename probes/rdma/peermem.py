@@ -46,7 +46,7 @@ def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]
         yield Fact("way", present[0])
         return
     gpus = read_pci_gpus(host)
-    nics = [nic for nic in read_nics(host) if nic.vendor != _AMAZON and nic.driver != "vfio-pci"] if gpus else []
+    nics = [nic for nic in read_nics(host) if nic.vendor != _AMAZON and "vfio" not in nic.driver] if gpus else []
     if not gpus or not nics:
         raise NotApplicable("no RDMA NIC that would need it in the PCI tree" if gpus else _NO_GPU)
     if "nvidia" not in loaded:

@@ -12,12 +12,17 @@ from typing import Final
 from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.host.host import Host
+from laggard.probes.host.uptime import has_just_booted
 from laggard.probes.probe import Fact, NotNegative, Probe, finding
 from laggard.probes.rdma.model.netdev import has_been_up
 from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
-from laggard.probes.rdma.model.port import LINK_UP, Port, PortKind
+from laggard.probes.rdma.model.port import DISABLED, LINK_UP, Port, PortKind
 from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, matches_any, read_ports
 from laggard.probes.unreadable import raise_if_unreadable
+
+ACTIVATING_SECONDS: Final = 600.0
+"""The time after boot for which a port may not be active yet: its driver loads, its link trains, and the subnet manager
+comes to it, which after an outage of a row comes to hundreds of others first."""
 
 
 class RdmaPortThresholds(RdmaThresholds, frozen=True):
@@ -36,9 +41,13 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     yield Fact("ports", {port.name: f"{port.state_text}, {port.rate_text}" for port in ports})
     if software_devices:
         yield Fact("soft", software_devices)
+    just_booted = has_just_booted(host, ACTIVATING_SECONDS)
     for port in node.ports:
         if not port.active:
-            severity = severity_if_down(port, node, has_been_up(host, port), bool(thresholds.expected))
+            been_up = has_been_up(host, port)
+            severity = severity_if_down(
+                port, node, been_up, bool(thresholds.expected), just_booted, unread=len(unreadable)
+            )
             if severity is not None:
                 yield _down(port, node, severity)
     for kind in node.kinds():
@@ -46,18 +55,26 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     raise_if_unreadable(unreadable)
 
 
-def severity_if_down(port: Port, node: NodePorts, been_up: bool, named: bool) -> Severity | None:
+def severity_if_down(
+    port: Port, node: NodePorts, been_up: bool, named: bool, just_booted: bool = False, unread: int = 0
+) -> Severity | None:
     """Returns how severe it is that `port` is not active; None where nothing shows that it should be. `been_up`: it has
-    had a link since its driver started; `named`: the profile names it."""
+    had a link since its driver started; `named`: the profile names it; `just_booted`: the subnet manager may not have
+    come to it yet; `unread`: how many ports could not be read."""
+    severity = Severity.CRITICAL if named else _by_peers(port, node, been_up, unread)
+    return Severity.WARNING if severity and just_booted else severity
+
+
+def _by_peers(port: Port, node: NodePorts, been_up: bool, unread: int) -> Severity | None:
     trained = port.phys_state == LINK_UP  # INIT and ARMED: it has a cable, and no subnet manager activated it
-    if named:
-        return Severity.CRITICAL
     if port.kind != node.compute_kind:
         return Severity.WARNING if trained or been_up else None
     peers = node.of_kind(port.kind)
     active = sum(peer.active for peer in peers)
     if trained:
         return Severity.CRITICAL
+    if port.phys_state == DISABLED:  # a cable that is out does not do that: somebody switched it off
+        return Severity.WARNING
     if active == 0:
         many = node.gpus and len(peers) >= max(2, node.gpus // 2)
         if been_up or not port.ethernet or many:
@@ -65,7 +82,14 @@ def severity_if_down(port: Port, node: NodePorts, been_up: bool, named: bool) ->
         return Severity.WARNING if node.gpus else None
     if node.gpus and active >= node.gpus:  # each GPU has its port: this one is spare
         return Severity.WARNING if been_up else None
-    return Severity.CRITICAL if 2 * active > len(peers) else Severity.WARNING
+    wanted = been_up or _is_regular(len(peers) + unread, node.gpus)
+    return Severity.CRITICAL if wanted and 2 * active > len(peers) else Severity.WARNING
+
+
+def _is_regular(ports: int, gpus: int) -> bool:
+    """Returns whether the ports are shared among the GPUs without a rest, as on a board that needs them all: eight for
+    eight, or four. A fifth port for eight GPUs may be a spare one. Without GPUs the peers are all there is."""
+    return not gpus or ports % gpus == 0 or gpus % ports == 0
 
 
 def _down(port: Port, node: NodePorts, severity: Severity) -> Finding:

@@ -108,8 +108,8 @@ class RecordingHost(Host):
     def time(self) -> float:
         return self._record_answer("time", "", lambda: Host.time(self))
 
-    def nvml(self, init_limit_seconds: float) -> Nvml:
-        nvml = super().nvml(init_limit_seconds)
+    def nvml(self, start_seconds: float) -> Nvml:
+        nvml = super().nvml(start_seconds)
         self._write_file(NVML_PATH, wire.encode(nvml))
         return nvml
 

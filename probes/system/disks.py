@@ -71,8 +71,26 @@ class DiskThresholds(Thresholds, frozen=True):
     )
     """Mount points that are not judged: filled once and left alone, or the sized volume of one pod or login."""
 
-    warning_only: tuple[str, ...] = ("/usr", "/opt", "/nix", "/snap/*")
-    """Mount points whose findings are warnings: they hold installed software, and no job writes there."""
+    critical_bytes: int = 16 << 30
+    """The free space with which nothing is critical: on a large disk a small share is enough for logs, caches and the
+    checkpoint that a job in its queue writes first."""
+
+    warning_only: tuple[str, ...] = (
+        "/usr",
+        "/opt",
+        "/nix",
+        "/snap/*",
+        "/media/*",
+        "/recovery",
+        "/recovery/*",
+        "/run/*",
+        "/var/cache/*",
+        "/var/log",
+        "/var/log/*",
+        "/var/lib/kubelet/plugins/*",
+    )
+    """Mount points whose findings are warnings, since no job writes there: installed software, sticks, logs that their
+    daemon keeps full by design (auditd), caches that are as large as the room (cachefilesd), tmpfs of services."""
 
     filled_by_users: Literal["critical", "warning"] = "critical"
     """The severity where every user may write, and root's files are less than half of what is used. `warning`: no user
@@ -134,24 +152,31 @@ def _judge(
 ) -> Iterator[Finding]:
     """`of_kubelet`: the mount is this pod's folder of the kubelet's disk, and has another name on the node."""
     used, inodes_used = _used_bytes(size), _used_inodes(size)
-    checks = [  # used ratio, its text, whether little is left
+    inodes_left = size.inodes_available < thresholds.enough_inodes
+    checks = [  # used ratio, its text, whether little is left, whether next to nothing is
         (
             used,
             f"{_percent(used)} used, {size.available_bytes / 2**30:.1f} GiB left",
             size.available_bytes < thresholds.enough_bytes,
+            size.available_bytes < thresholds.critical_bytes,
         ),
-        (inodes_used, f"{_percent(inodes_used)} of its inodes used", size.inodes_available < thresholds.enough_inodes),
+        (inodes_used, f"{_percent(inodes_used)} of its inodes used", inodes_left, inodes_left),
     ]
-    short = [(ratio, text) for ratio, text, little in checks if little and ratio >= thresholds.warning_used_ratio]
+    short = [
+        (ratio, text, nothing)
+        for ratio, text, little, nothing in checks
+        if little and ratio >= thresholds.warning_used_ratio
+    ]
     if not short:
         return
     whose = None if of_kubelet else _read_usage(host, mount)
-    critical = max(short)[0] >= thresholds.critical_used_ratio and not _matches(mount.point, thresholds.warning_only)
+    critical = any(nothing and ratio >= thresholds.critical_used_ratio for ratio, _, nothing in short)
+    critical = critical and not _matches(mount.point, thresholds.warning_only)
     if thresholds.filled_by_users == "warning" and whose and _is_filled_by_users(whose, size):
         critical = False
     point = printable_path(mount.point)
     quoted = shlex.quote(point)
-    texts = [text for _, text in short] + (
+    texts = [text for _, text, _ in short] + (
         [f"the kubelet's disk, where {point} of this pod lies"] if of_kubelet else []
     )
     yield finding(

@@ -13,6 +13,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.rdma.model.nccl_settings import site_setting
 
 _CAP_IPC_LOCK = 14  # with it the kernel does not apply the locked-memory limit (capabilities(7))
 _SLURMD = (  # its processes, under cgroup v2 and v1
@@ -83,17 +84,55 @@ def _judge_memlock(
     if lowest >= thresholds.memlock_enough_bytes:
         return
     severity, which = Severity.WARNING, "hard" if memlock.hard == lowest else "soft"
-    if memlock.hard < thresholds.memlock_least_bytes:
+    used = _rdma_use(host)
+    if memlock.hard < thresholds.memlock_least_bytes and used:
         severity = Severity.CRITICAL if source.stands_for_jobs else _own_severity(host, thresholds)
     yield finding(
         "MEMLOCK_LIMIT",
         source.name,
-        f"may lock only {_size(lowest)} of memory ({which} limit)",
-        evidence={**_evidence(memlock), "enough_bytes": thresholds.memlock_enough_bytes, "source": source.path},
+        f"may lock only {_size(lowest)} of memory ({which} limit)" + ("" if used else "; no sign that jobs use RDMA"),
+        evidence={
+            **_evidence(memlock),
+            "rdma_by": used or None,
+            "enough_bytes": thresholds.memlock_enough_bytes,
+            "source": source.path,
+        },
         fix=_FIX_MEMLOCK,
         commands=("ulimit -H -l", "systemctl show slurmd -p LimitMEMLOCK", "scontrol show config | grep Propagate"),
         severity=severity,
     )
+
+
+def _rdma_use(host: Host) -> str:
+    """Returns what shows that jobs use RDMA; empty where nothing does. An InfiniBand port or an EFA is there for it. An
+    Ethernet NIC has its RDMA device whether or not somebody wants one: there the site's settings of NCCL count, and the
+    module for GPUDirect RDMA, which only root loads. What a job sets for itself proves nothing of the node."""
+    if site_setting(host, "NCCL_IB_DISABLE") == "1" or site_setting(host, "NCCL_NET").lower() == "socket":
+        return ""
+    if site_setting(host, "NCCL_IB_HCA"):
+        return "NCCL_IB_HCA in /etc/nccl.conf"
+    if "nvidia_peermem" in _entries(host, "/sys/module"):
+        return "nvidia_peermem is loaded"
+    for name in _rdma_devices(host):
+        for port in _entries(host, f"/sys/class/infiniband/{name}/ports"):
+            layer = _text(host, f"/sys/class/infiniband/{name}/ports/{port}/link_layer")
+            if layer not in ("", "Ethernet"):  # EFA's is `Unknown`
+                return f"{name} is {layer if layer == 'InfiniBand' else 'no Ethernet NIC'}"
+    return ""
+
+
+def _entries(host: Host, folder: str) -> tuple[str, ...]:
+    try:
+        return host.entries(folder)
+    except Unknown:
+        return ()
+
+
+def _text(host: Host, path: str) -> str:
+    try:
+        return host.read(path).strip()
+    except Unknown:
+        return ""
 
 
 def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:

@@ -1,14 +1,19 @@
-"""MOUNT_HUNG: network file systems that do not answer, or whose server has gone. One that hangs delays no other."""
+"""MOUNT_HUNG: network file systems that do not answer, or whose server has gone. One that hangs delays no other.
+
+Critical is one that jobs need: a parallel file system, or one at a place where jobs have their files. What a user or a
+pod has mounted is a warning, wherever it is: a user whose sshfs died must not take a node out of service.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import Final
 
-from laggard.model import Finding
+from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
@@ -28,6 +33,18 @@ _DEAD = frozenset(
     )
 )
 _DENIED = frozenset(os.strerror(number) for number in (errno.EACCES, errno.EPERM))  # a user's own FUSE mount
+_OF_PODS: Final = (
+    "/run/containerd/*",
+    "/run/user/*",
+    "/var/lib/containers/*",
+    "/var/lib/docker/*",
+    "/var/lib/kubelet/*",
+)
+"""Mount points of pods and of their volumes, those of CSI drivers among them, and of logins."""
+
+_PARALLEL: Final = frozenset(("beegfs", "fhgfs", "gpfs", "lustre", "orangefs", "panfs", "pvfs2", "wekafs"))
+"""File systems that are bought for jobs."""
+
 _MAX_SERVERS = 64
 _FIX = (
     "Check the server and the network to it. If it stays away: `umount -l` hides the mount from new processes; those "
@@ -42,6 +59,25 @@ class RemoteMountThresholds(Thresholds, frozen=True):
     never: tuple[str, ...] = ()
     """Mount points that are not asked."""
 
+    jobs: tuple[str, ...] = (
+        "/data",
+        "/data/*",
+        "/datasets",
+        "/datasets/*",
+        "/fsx",
+        "/fsx/*",
+        "/home",
+        "/home/*",
+        "/project*",
+        "/scratch*",
+        "/software",
+        "/shared",
+        "/shared/*",
+        "/work*",
+    )
+    """Mount points that jobs need, for network file systems of all kinds; Lustre, GPFS and their like count anywhere.
+    Others are warnings. Name yours here."""
+
 
 def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | Fact]:
     mounts = read_mounts(host)
@@ -51,19 +87,19 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
     judged.sort(key=lambda mount: mount.of_user)  # root's first
     servers: dict[str, list[str]] = {}
     for mount in judged:
-        servers.setdefault(mount.source, []).append(mount.point)
-    if len({mount.source for mount in judged if not mount.of_user}) > _MAX_SERVERS:
+        servers.setdefault(_server(mount), []).append(mount.point)
+    if len({_server(mount) for mount in judged if not mount.of_user}) > _MAX_SERVERS:
         raise Unknown(f"{len(servers)} servers are more than are asked at a time")
     if len(servers) > _MAX_SERVERS:
         yield Fact("not_asked", f"{len(servers) - _MAX_SERVERS} file systems that users have mounted")
         servers = dict(list(servers.items())[:_MAX_SERVERS])
-        judged = [mount for mount in judged if mount.source in servers]
+        judged = [mount for mount in judged if _server(mount) in servers]
     replies = host.statvfs_replies(servers, thresholds.answer_seconds)
     unexplained: dict[str, str] = {}  # errors by mount point
     for mount in judged:
         reply = replies[mount.point]
         if reply.silent_seconds or reply.error in _DEAD:
-            yield _finding(mount, reply)
+            yield _finding(mount, reply, thresholds.jobs)
         elif reply.error and reply.error not in _DENIED:
             unexplained[mount.point] = f"cannot statvfs {printable_path(mount.point)}: {reply.error}"
     yield Fact("asked", {printable_path(mount.point): mount.fstype for mount in judged})
@@ -71,14 +107,36 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         raise Unknown("; ".join(unexplained.values()))
 
 
-def _finding(mount: Mount, reply: StatvfsReply) -> Finding:
+def _server(mount: Mount) -> str:
+    """The name under which the server is asked. A user gives a FUSE file system whatever name he likes, also that of
+    the filer, and its silence must not count as the filer's."""
+    return f"{mount.source} of a user" if mount.of_user else mount.source
+
+
+def _why_no_jobs(mount: Mount, jobs: Iterable[str]) -> str:
+    """Returns why no job of others suffers; empty for a mount that jobs need. Only root can mount other file systems
+    than FUSE's, and the kernel writes down which user has mounted one of those."""
+    if mount.of_user:
+        return "a user's own"
+    if any(fnmatchcase(mount.point, pattern) for pattern in _OF_PODS):
+        return "a pod's"
+    of_fuse = mount.fstype.startswith("fuse")
+    if of_fuse and fnmatchcase(mount.point, "/home/*"):
+        return "in a user's home"
+    if mount.fstype in _PARALLEL or any(fnmatchcase(mount.point, pattern) for pattern in jobs):
+        return ""
+    return "at no place that jobs are known to use"
+
+
+def _finding(mount: Mount, reply: StatvfsReply, jobs: Iterable[str]) -> Finding:
     point, source = printable_path(mount.point), printable_path(mount.source)
     answer = f"says {reply.error!r}" if reply.error else f"has not answered for {reply.silent_seconds:.0f} s"
     server = source.split(":")[0]
+    why = _why_no_jobs(mount, jobs)
     return finding(
         "MOUNT_HUNG",
         point,
-        f"{answer} ({mount.fstype}, {source})",
+        f"{answer} ({mount.fstype}, {source}" + (f"; {why})" if why else ")"),
         evidence={
             "server": source,
             "file_system": mount.fstype,
@@ -87,6 +145,7 @@ def _finding(mount: Mount, reply: StatvfsReply) -> Finding:
         },
         fix=_FIX,
         commands=(f"ping -c 3 {shlex.quote(server)}", f"umount -l {shlex.quote(point)}", "dmesg | tail -n 50"),
+        severity=Severity.WARNING if why else Severity.CRITICAL,
     )
 
 

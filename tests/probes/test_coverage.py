@@ -17,6 +17,7 @@ from support.coverage import (
     probes_raising,
     raised_by_probes,
 )
+from support.draining_page import PAGE, critical_codes, page, staying
 from support.findings_table import README, table
 from support.judge import probes_of
 from support.materialise import expectation, names
@@ -39,6 +40,16 @@ def test_a_look_alike_does_not_have_the_fault(name: str) -> None:
     codes = set(expected.get("near", ()))
     assert codes <= known
     assert not codes & {row[0] for row in expected["findings"]}
+
+
+@pytest.mark.parametrize("code", critical_codes())
+def test_what_takes_a_node_away_has_a_look_alike_that_stays(code: str) -> None:
+    """A warning, or nothing, where the fault is critical: docs/draining.md says what keeps them apart."""
+    assert staying(code), f"no machine is like {code} and healthy: add it, and what keeps them apart"
+
+
+def test_the_page_of_what_takes_a_node_away_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "run `python -m support.draining_page` in tests/"
 
 
 @pytest.fixture(scope="module")

@@ -49,10 +49,16 @@ def raised_by_probes() -> list[str]:
 
 
 def firing(code: str) -> list[str]:
-    """Machines that are expected to show `code`: first those that show it alone and are quick to make."""
+    """Machines that are expected to show `code`: first those on which it is critical, then those that show it alone and
+    are quick to make."""
     shown = {name: {row[0] for row in expectation(name)["findings"]} for name in names()}
+    critical = {name for name in shown if any(row[:2] == [code, "critical"] for row in expectation(name)["findings"])}
     found = [name for name in shown if code in shown[name]]
-    return sorted(found, key=lambda name: (len(shown[name]), expectation(name).get("base") not in _CHEAP, name))
+
+    def place(name: str) -> tuple[bool, int, bool, str]:
+        return name not in critical, len(shown[name]), expectation(name).get("base") not in _CHEAP, name
+
+    return sorted(found, key=place)
 
 
 def look_alikes(code: str) -> list[str]:

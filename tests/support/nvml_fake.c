@@ -63,6 +63,20 @@ typedef struct {
     unsigned char health_summary; /* from version 3 on */
 } fabric_t;
 
+typedef struct {
+    unsigned version;
+    unsigned long long counts[11];
+    unsigned threshold_exceeded;
+} sram_errors_t;
+
+typedef struct {
+    unsigned version, channel, tpc;
+} repair_t;
+
+typedef struct {
+    unsigned version, unrepairable;
+} unrepairable_t;
+
 typedef union {
     double d;
     unsigned ui;
@@ -205,6 +219,20 @@ int nvmlDeviceGetName(device_t device, char *text, unsigned length)
     return ask(device, "name", &ignored);
 }
 
+int nvmlDeviceGetBoardPartNumber(device_t device, char *text, unsigned length)
+{
+    long long ignored = 0;
+    snprintf(text, length, "692-2G520-0200-000");
+    return ask(device, "board_part", &ignored);
+}
+
+int nvmlDeviceGetVbiosVersion(device_t device, char *text, unsigned length)
+{
+    long long ignored = 0;
+    snprintf(text, length, "96.00.89.00.01");
+    return ask(device, "vbios", &ignored);
+}
+
 int nvmlDeviceGetMinorNumber(device_t device, unsigned *minor)
 {
     return ask_unsigned(device, "minor", minor, device->index);
@@ -263,6 +291,24 @@ int nvmlDeviceGetGpuFabricInfo(device_t device, old_fabric_t *info)
 {
     info->clique = 7;
     return fabric(device, &info->state, &info->status);
+}
+
+int nvmlDeviceGetSramEccErrorStatus(device_t device, sram_errors_t *errors)
+{
+    if (errors->version != (sizeof *errors | 1 << 24))
+        return ARGUMENT_VERSION_MISMATCH;
+    return ask_unsigned(device, "sram_threshold", &errors->threshold_exceeded, 0);
+}
+
+int nvmlDeviceGetRepairStatus(device_t device, repair_t *repair)
+{
+    int result = ask_unsigned(device, "repair_channel", &repair->channel, 0);
+    return result ? result : ask_unsigned(device, "repair_tpc", &repair->tpc, 0);
+}
+
+int nvmlDeviceGetUnrepairableMemoryFlag_v1(device_t device, unrepairable_t *memory)
+{
+    return ask_unsigned(device, "unrepairable_memory", &memory->unrepairable, 0);
 }
 
 int nvmlDeviceGetGpuFabricInfoV(device_t device, fabric_t *info)
@@ -327,6 +373,13 @@ int nvmlDeviceGetClockInfo(device_t device, int type, unsigned *mhz)
 int nvmlDeviceGetPowerManagementLimit(device_t device, unsigned *milliwatts)
 {
     return ask_unsigned(device, "power_limit", milliwatts, 700000);
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(device_t device, unsigned *milliwatts)
+{
+    unsigned asked;
+    ask_unsigned(device, "power_limit", &asked, 700000);
+    return ask_unsigned(device, "enforced_power_limit", milliwatts, asked);
 }
 
 int nvmlDeviceGetPowerManagementDefaultLimit(device_t device, unsigned *milliwatts)

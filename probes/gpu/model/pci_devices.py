@@ -13,7 +13,9 @@ from laggard.probes.nvml.model import Gpu
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
 _NVIDIA, _AMD = "0x10de", "0x1002"
-_DISPLAY: Final = ("0x0300", "0x0302")  # VGA and 3D controllers (pci_ids.h)
+_LENDING: Final = ("pciback", "xen-pciback", "xen_pciback", "pci-stub", "pci_stub")
+_VGA: Final = "0x0300"
+_DISPLAY: Final = (_VGA, "0x0302")  # VGA and 3D controllers (pci_ids.h)
 _ACCELERATORS: Final = (*_DISPLAY, "0x0380", "0x1200")
 _BRIDGE: Final = "0x0680"  # what an NVSwitch is
 
@@ -24,7 +26,8 @@ class NvidiaDevices(NamedTuple):
     total: int
     gpus: tuple[str, ...]
     nvswitches: tuple[str, ...]
-    passed_through: tuple[str, ...]  # GPUs bound to vfio-pci: a virtual machine has them
+    passed_through: tuple[str, ...]  # GPUs bound to a driver that gives them to virtual machines
+    displays: tuple[str, ...]  # VGA devices that another driver than NVIDIA's has, or none: a console's card
     amd_gpus: int
     unreadable: tuple[str, ...]  # devices whose class or vendor cannot be read; one of them may be a GPU
 
@@ -41,12 +44,13 @@ def find_nvidia_devices(host: Host) -> NvidiaDevices:
             field = "unreadable"
         if field:
             found[field].append(name)
-    vfio = _bound_to(host, "vfio-pci")
+    lent = _lent(host)
     return NvidiaDevices(
         total=len(names),
-        gpus=tuple(name for name in found["gpus"] if name not in vfio),
+        gpus=tuple(name for name in found["gpus"] if name not in lent),
         nvswitches=tuple(found["nvswitches"]),
-        passed_through=tuple(name for name in found["gpus"] if name in vfio),
+        passed_through=tuple(name for name in found["gpus"] if name in lent),
+        displays=_displays(host, [name for name in found["gpus"] if name not in lent]),
         amd_gpus=len(found["amd_gpus"]),
         unreadable=tuple(found["unreadable"]),
     )
@@ -70,11 +74,45 @@ def _is_virtual_function(host: Host, name: str) -> bool:
     return "physfn" in host.entries(f"{_DEVICES}/{name}")
 
 
-def _bound_to(host: Host, driver: str) -> tuple[str, ...]:
+def _lent(host: Host) -> frozenset[str]:
+    """Returns the devices bound to a driver that gives them to virtual machines: vfio-pci, for Grace
+    nvgrace-gpu-vfio-pci, Xen's pciback, and pci-stub, which holds them for none. sysfs writes `-` or `_` in such
+    names."""
     try:
-        return host.entries(f"{_DRIVERS}/{driver}")
+        drivers = host.entries(_DRIVERS)
     except NotFound:
-        return ()
+        return frozenset()
+    lending = [name for name in drivers if "vfio" in name or name in _LENDING]
+    return frozenset(device for driver in lending for device in host.entries(f"{_DRIVERS}/{driver}"))
+
+
+def _displays(host: Host, gpus: list[str]) -> tuple[str, ...]:
+    """Returns the VGA controllers without NVIDIA's driver that are of another model than those with it: mostly a card
+    for the console, of an age that today's driver does not know. A GPU of the same model as its neighbours is none."""
+    models = {name: (_driver(host, name), _device(host, name)) for name in gpus}
+    working = {model for driver, model in models.values() if driver == "nvidia"}
+    return tuple(
+        name
+        for name, (driver, model) in models.items()
+        if driver != "nvidia"
+        and working
+        and model not in working
+        and host.read(f"{_DEVICES}/{name}/class").strip()[:6] == _VGA
+    )
+
+
+def _driver(host: Host, name: str) -> str:
+    try:
+        return host.read_link(f"{_DEVICES}/{name}/driver").rpartition("/")[2]
+    except NotFound:
+        return ""
+
+
+def _device(host: Host, name: str) -> str:
+    try:
+        return host.read(f"{_DEVICES}/{name}/device").strip()
+    except NotFound:
+        return ""
 
 
 def unlisted_gpus(pci: NvidiaDevices, gpus: Iterable[Gpu]) -> tuple[str, ...]:

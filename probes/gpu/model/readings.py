@@ -10,11 +10,9 @@ from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import NOT_IN_NVIDIA_ML_PY, UNSUPPORTED_ERRORS, Gpu, Nvml
 
-START_SECONDS: Final = 3.0
-"""The time that nvmlInit may take for each GPU that no process holds open: 1 to 3 s in NVIDIA's driver-persistence
-guide."""
-
-_RUNNING_START_SECONDS: Final = 3.0  # a driver that is up answers within milliseconds
+START_SECONDS: Final = 10.0
+"""The time that a GPU which no process holds open may take to start, beyond that of any call: it takes 1 to 3 s in
+NVIDIA's driver-persistence guide, which is older than GPUs with 80 GB and more to clear."""
 
 _MEANINGS: Final = {
     "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 is not to be found here",
@@ -34,10 +32,12 @@ def query_nvml(host: Host) -> Nvml:
         if pci.unreadable:
             raise Unknown(f"PCI device {pci.unreadable[0]} and {len(pci.unreadable) - 1} more do not say what they are")
         if pci.passed_through:
-            raise NotApplicable(f"virtual machines have all {len(pci.passed_through)} GPUs (driver vfio-pci)")
+            raise NotApplicable(
+                f"virtual machines have all {len(pci.passed_through)} GPUs: a driver that lends devices has them"
+            )
         others = f" ({pci.amd_gpus} AMD GPUs are not judged)" if pci.amd_gpus else ""
         raise NotApplicable(f"no NVIDIA GPU among {pci.total} PCI devices{others}")
-    return host.nvml(_init_limit_seconds(host, len(pci.gpus)))
+    return host.nvml(0.0 if gpus_are_held(host, len(pci.gpus)) else START_SECONDS)
 
 
 def query_gpus(host: Host) -> tuple[Gpu, ...]:
@@ -75,15 +75,16 @@ def explain_nvml_error(error: str) -> str:
     return f"{error}: {_MEANINGS[error]}" if error in _MEANINGS else error
 
 
-def _init_limit_seconds(host: Host, gpus: int) -> float:
-    """Returns how many seconds nvmlInit may take. Without persistence mode it starts each GPU, one after the other. A
-    process that holds a GPU open (a job's, nvidia-persistenced) is counted in the driver module's refcnt."""
+def gpus_are_held(host: Host, gpus: int) -> bool:
+    """Returns whether processes hold all `gpus` open (a job's, nvidia-persistenced), as the driver module's refcnt
+    counts them. Without persistence mode the driver stops each GPU that nobody holds, and starts it when it is asked
+    for."""
     try:
         users = int(host.read("/sys/module/nvidia/refcnt"))
         modules = len(host.entries("/sys/module/nvidia/holders"))
     except (Unknown, ValueError):
-        users, modules = 0, 0
-    return _RUNNING_START_SECONDS if users - modules >= gpus else _RUNNING_START_SECONDS + START_SECONDS * gpus
+        return False
+    return users - modules >= gpus
 
 
 class FieldReadings(NamedTuple):

@@ -106,6 +106,9 @@ _TABLE: Final[dict[int, Xid]] = {
 }
 _NOT_IN_TABLE: Final = Xid("not in laggard's table", Action.WATCH)
 _NVLINK5: Final = range(144, 151)
+_PROGRAM: Final = re.compile(r"name=.{0,15}, ")
+"""The name of the program, which it chooses itself and which may hold any word."""
+
 _SUB_CODE = re.compile(r"\(0x([0-9a-fA-F]{1,8})\b")  # intrinfo, the first of the numbers in parentheses
 _LINK_DOWN: Final = 149
 _LINK_DOWN_TO_IGNORE: Final = frozenset({0b100110, 0b101000})
@@ -119,7 +122,7 @@ _LINK_WENT_DOWN: Final = 20034
 def explain_xid(code: int, text: str) -> Xid:
     """Returns what the Xid means. The text of its log line counts for some: Xid 154 names the action, errors of NVLink
     5 state whether they are fatal (`149, NETIR_LINK_EVT Fatal XC0 ... (0x004505c6 ...)`)."""
-    if code in _NVLINK5 and re.search(r"\bFatal\b", text):
+    if code in _NVLINK5 and re.search(r"\bFatal\b", _PROGRAM.sub("", text)):
         if code == _LINK_DOWN and "NETIR_LINK_" in text and _sub_code(text) in _LINK_DOWN_TO_IGNORE:
             return Xid("an NVLink was taken down by software, a user or the host", Action.WATCH)
         return Xid("fatal NVLink error", Action.RESET)

@@ -16,7 +16,9 @@ _DEVICES: Final = "/sys/bus/pci/devices"
 _BUSES: Final = "/sys/class/pci_bus"
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _SUBSYSTEMS: Final = ("infiniband", "net", "nvme")
-_NETWORK: Final = 0x02
+_WITH_FUNCTIONS: Final = (0x02, 0x03, 0x12)
+"""The base classes of NICs, GPUs and accelerators: the devices that have virtual functions, or subsystems' devices."""
+
 _MODALIAS: Final = re.compile(
     r"pci:v([0-9A-F]{8})d([0-9A-F]{8})sv[0-9A-F]{8}sd[0-9A-F]{8}bc([0-9A-F]{2})sc([0-9A-F]{2})"
 )
@@ -123,16 +125,19 @@ def _in_buses(host: Host) -> Iterator[_Entry]:
 
 def _device(host: Host, entry: _Entry) -> PciDevice:
     vendor, device, pci_class = _identity(host, entry.folder)
-    may_be_nic = pci_class is None or pci_class >> 8 == _NETWORK
+    names = (
+        frozenset(_names(host, entry)) if pci_class is None or pci_class >> 8 in _WITH_FUNCTIONS else frozenset[str]()
+    )
     return PciDevice(
         entry.address,
         entry.parent,
         pci_class,
         vendor,
         device,
-        frozenset(_subsystems(host, entry)) if may_be_nic else frozenset[str](),
+        names.intersection(_SUBSYSTEMS),
         parent_known=entry.parent_known,
         folder=entry.folder,
+        virtual_function="physfn" in names,
     )
 
 
@@ -149,10 +154,11 @@ def _identity(host: Host, folder: str) -> tuple[int | None, int | None, int | No
     return vendor, device, None if pci_class is None else pci_class >> 8
 
 
-def _subsystems(host: Host, entry: _Entry) -> Iterator[str]:
+def _names(host: Host, entry: _Entry) -> Iterator[str]:
+    """Yields the names in the device's folder."""
     for path in dict.fromkeys((entry.folder, f"{_DEVICES}/{entry.address}")):
         try:
-            yield from (name for name in host.entries(path) if name in _SUBSYSTEMS)
+            yield from host.entries(path)
         except Unknown:
             continue
 

@@ -56,6 +56,8 @@ class PciDevice(NamedTuple):
     """The model's name, where the numbers are not known."""
 
     folder: str = ""
+    virtual_function: bool = False
+    """A function that another one of this machine, the physical one, has made (SR-IOV)."""
 
     @property
     def is_gpu(self) -> bool:

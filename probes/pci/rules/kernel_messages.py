@@ -26,6 +26,8 @@ class MessageRule(NamedTuple):
     summary: str
     fix: str
     least: int = 1
+    proof_from: int = 0
+    """The number of lines from which on a critical error needs no other witness; 0: it always needs one."""
 
 
 _MLX5 = rf"mlx5_core {_ADDRESS}:? .*?"
@@ -61,6 +63,7 @@ _RULES: Final = (  # of each code the most severe first
         Severity.CRITICAL,
         "the NIC's firmware does not carry out commands",
         _RESET_NIC,
+        proof_from=3,  # one may be a firmware that was busy, and went on
     ),
     MessageRule(
         re.compile(_MLX5 + r"(?:[Hh]igh [Tt]emperature|temperature warning event)"),
@@ -141,7 +144,12 @@ def _finding(rule: MessageRule, address: str, messages: Sequence[KernelMessage],
         rule.code,
         address,
         rule.summary + times,
-        evidence={"count": len(messages), **last_at(last.seconds, booted_at), "last": last.text[:200]},
+        evidence={
+            "count": len(messages),
+            **last_at(last.seconds, booted_at),
+            "last": last.text[:200],
+            **({"proof": True} if 0 < rule.proof_from <= len(messages) else {}),
+        },
         fix=rule.fix,
         commands=(f"lspci -vv -s {address}", f"dmesg -T | grep {address}"),
         severity=rule.severity,

@@ -1,14 +1,15 @@
 """The PCIe links that run slower or narrower than they should. Pure rules over a PciTree.
 
-The measure of a link is the profile; else what both of its ends can do; else what most of its peers do (the same model
-in the same role on this node). A NIC's link below that is a fault, in speed and in width. A GPU lowers the speed of its
-link when it is idle (nvidia-smi's manual: "may be reduced when the GPU is not in use"): its width counts, and its speed
-only where its port is set to less, or where its peers run faster.
+The measure of a link is the profile; else what both of its ends can do, where both are seen; else what most of its
+peers do (the same model in the same role on this node). Below what both ends can do, a NIC's link is at fault, in speed
+and in width. Peers alone are a hint: a slot may have fewer lanes than its neighbours by design. A GPU lowers the speed
+of its link when it is idle (nvidia-smi's manual: "may be reduced when the GPU is not in use"): its width counts, and
+its speed only where its port is set to less, or where it works and peers that work run faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.majority import majority
@@ -35,11 +36,18 @@ class PcieLink(NamedTuple):
 
     @property
     def max_speed(self) -> float:
-        return _smaller(self.device.link.max_speed, self.port.link.max_speed if self.port else 0.0)
+        """What both ends can do; 0 where one of them is not seen, or does not say."""
+        return min(self.device.link.max_speed, self.port.link.max_speed) if self.port else 0.0
 
     @property
     def max_width(self) -> int:
-        return int(_smaller(self.device.link.max_width, self.port.link.max_width if self.port else 0))
+        """What both ends can do; 0 where one of them is not seen, or does not say."""
+        return min(self.device.link.max_width, self.port.link.max_width) if self.port else 0
+
+    @property
+    def is_at_the_devices_maximum(self) -> bool:
+        own = self.device.link
+        return bool(own.max_speed and own.max_width) and self.speed >= own.max_speed and self.width >= own.max_width
 
     @property
     def peer_key(self) -> Hashable:
@@ -75,6 +83,12 @@ def _link(tree: PciTree, address: str, serves: tuple[str, ...]) -> PcieLink:
     return PcieLink(device, tree.devices.get(device.parent or ""), serves)
 
 
+def as_seen_by_a_guest(links: Iterable[PcieLink]) -> tuple[PcieLink, ...]:
+    """Returns the links without their upper ends, which the hypervisor makes up, and without the virtual functions:
+    their link registers are zero (SR-IOV 3.5.4), which a guest sees as a known maximum and no width."""
+    return tuple(link._replace(port=None) for link in links if link.device.link.width or not link.device.link.max_width)
+
+
 def unjudged_links(links: Iterable[PcieLink]) -> tuple[str, ...]:
     """Returns the lower ends of links whose speed or width is not known, or has nothing to be compared with."""
     all_of_them = tuple(links)
@@ -82,18 +96,21 @@ def unjudged_links(links: Iterable[PcieLink]) -> tuple[str, ...]:
         link.device.address
         for link in all_of_them
         if not (link.speed and link.width)
-        or not ((link.max_speed and link.max_width) or _majority(link, all_of_them, _product))
+        or not (
+            (link.max_speed and link.max_width)
+            or link.is_at_the_devices_maximum
+            or _majority(link, all_of_them, _product)
+        )
     )
 
 
 def find_slow_links(
-    links: Iterable[PcieLink], expected: Mapping[str, tuple[float, int]], virtual: bool | None = False
+    links: Iterable[PcieLink], expected: Mapping[str, tuple[float, int]], at_work: Collection[str] | None = None
 ) -> Iterator[SlowLink]:
-    """`expected`: speed and width by the address of the link's lower end, from the profile. `virtual`: this is a guest,
-    whose upper ends are made up by the hypervisor; only the peers and the devices themselves count."""
+    """`expected`: speed and width by the address of the link's lower end, from the profile. `at_work`: the addresses of
+    the GPUs that compute now; None: not known, and any may."""
     known = tuple(link for link in links if link.speed and link.width)
-    if virtual:
-        known = tuple(link._replace(port=None) for link in known)
+    working = tuple(link for link in known if at_work is None or link.device.address in at_work)
     for link in known:
         address = link.device.address
         if address in expected:
@@ -101,7 +118,7 @@ def find_slow_links(
             continue
         yield from _judge(link, "width", link.width, link.max_width, _majority(link, known, _width))
         if link.device.is_gpu:
-            yield from _gpu_speed(link, _majority(link, known, _speed))
+            yield from _gpu_speed(link, _majority(link, working, _speed) if link in working else 0.0)
         else:
             yield from _judge(link, "speed", link.speed, link.max_speed, _majority(link, known, _speed))
 
@@ -115,7 +132,6 @@ def _against_profile(link: PcieLink, speed: float, width: int) -> Iterator[SlowL
 
 
 def _judge(link: PcieLink, quantity: str, value: float, limit: float, peers: float) -> Iterator[SlowLink]:
-    model_known = link.device.device is not None
     if limit and value < limit:
         if peers and value >= peers:
             reason = "is what both ends can do; its peers run alike"
@@ -123,8 +139,7 @@ def _judge(link: PcieLink, quantity: str, value: float, limit: float, peers: flo
         else:
             yield SlowLink(link, quantity, value, limit, "is what both ends can do", Severity.CRITICAL)
     elif peers and value < peers and not limit:
-        severity = Severity.CRITICAL if link.device.is_rdma_nic or model_known else Severity.WARNING
-        yield SlowLink(link, quantity, value, peers, "is what most of its peers have", severity)
+        yield SlowLink(link, quantity, value, peers, "is what most of its peers have", Severity.WARNING)
 
 
 def _gpu_speed(link: PcieLink, peers: float) -> Iterator[SlowLink]:
@@ -153,7 +168,3 @@ def _width(link: PcieLink) -> float:
 
 def _product(link: PcieLink) -> float:
     return link.speed * link.width
-
-
-def _smaller(one: float, other: float) -> float:
-    return min(value for value in (one, other) if value) if one or other else 0

@@ -49,6 +49,11 @@ def read_hca_selection(host: Host) -> HcaSelection | None:
     return parse_hca_selection(_in_conf(host, "NCCL_IB_HCA"), _CONF)
 
 
+def site_setting(host: Host, name: str) -> str:
+    """Returns the value of an NCCL variable in /etc/nccl.conf, which root writes; empty where it is not set."""
+    return _in_conf(host, name)
+
+
 def read_gid_index(host: Host) -> int | None:
     """Returns NCCL_IB_GID_INDEX; None where it is not set, negative (NCCL then chooses itself) or no number."""
     for text in (_in_environment(host, "NCCL_IB_GID_INDEX"), _in_conf(host, "NCCL_IB_GID_INDEX")):

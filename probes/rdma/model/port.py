@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 RDMA: Final = "/sys/class/infiniband"
 ACTIVE: Final = 4  # enum ib_port_state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
+DISABLED: Final = 3
 LINK_UP: Final = 5  # enum ib_port_phys_state: 1 Sleep, 2 Polling, 3 Disabled, 4 Training, 5 LinkUp, 6 ErrorRecovery
 
 _STATE = re.compile(r"(\d{1,2}): (\S.*)")

@@ -2,7 +2,8 @@
 
 The limits are those of NVSentinel's monitor of NIC counters where it has one. Its fatal counters are critical here if
 they count faults of the link itself, and warnings if a peer that died can raise them. 120 symbol errors an hour are the
-bit error rate that InfiniBand allows a link (10^-12).
+bit error rate that InfiniBand allows a link (10^-12). Amazon's EFA and Broadcom's NICs (bnxt_re) have other names than
+ConnectX.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ LIMITS: Final[Mapping[str, CounterLimit]] = {
     "hw_counters/packet_seq_err": CounterLimit(10, 1, False, "packets are lost on the way to peers"),
     "hw_counters/implied_nak_seq_err": CounterLimit(10, 1, False, "answers are lost on the way back"),
     "hw_counters/out_of_sequence": CounterLimit(100, 1, False, "packets arrive out of order, or are lost before here"),
+    "hw_counters/retrans_timeout_events": CounterLimit(10, 1, False, "EFA: packets are lost, and sent again"),
+    "hw_counters/unresponsive_remote_events": CounterLimit(1, 1, False, "EFA: a peer gave no answer"),
+    "hw_counters/impaired_remote_conn_events": CounterLimit(10, 1, False, "EFA: connections to peers are impaired"),
+    "hw_counters/to_retransmits": CounterLimit(1, 1, False, "packets are lost: no answer came"),
+    "hw_counters/seq_err_naks_rcvd": CounterLimit(10, 1, False, "packets are lost on the way to peers"),
     "hw_counters/roce_slow_restart": CounterLimit(10, 1, False, "senders start slowly again after loss"),
 }
 SATURATED: Final = {  # highest values: PortCounters attribute, InfiniBand Architecture Specification 16.1.3.5

@@ -38,7 +38,9 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("GPU_XID", Severity.CRITICAL, "The driver logged an error of a GPU that is not an application's."),
     FindingType("GPU_THROTTLED", Severity.CRITICAL, "A GPU ran slower for heat, protection or its power supply."),
     FindingType("GPU_TOO_HOT", Severity.CRITICAL, "A GPU is at its own temperature limits."),
-    FindingType("GPU_CLOCKS_LOW", Severity.CRITICAL, "A GPU is set to lower clocks or power than its peers."),
+    FindingType(
+        "GPU_CLOCKS_LOW", Severity.CRITICAL, "A GPU is held, or set, to lower clocks or power than it could have."
+    ),
     FindingType("GPU_PERSISTENCE_OFF", Severity.WARNING, "The driver stops GPUs that nobody uses, and restarts them."),
     FindingType("GPU_BUSY", Severity.CRITICAL, "A process uses a GPU that a job is about to get."),
     FindingType("NVLINK_DOWN", Severity.CRITICAL, "A GPU has fewer NVLinks up than its board or its peers."),

@@ -12,7 +12,7 @@ from laggard.probes.pci import acs, link, max_read_request, numa
 from laggard.probes.pci.model.config_space import REQUEST_REDIRECT
 from laggard.probes.pci.model.tree import PciTree
 from laggard.probes.pci.rules.acs_faults import peer_paths, ports_without_acs_reading
-from laggard.probes.pci.rules.slow_links import links_to_root, unjudged_links
+from laggard.probes.pci.rules.slow_links import as_seen_by_a_guest, links_to_root, unjudged_links
 from laggard.probes.probe import finding
 
 _DEAD: Final = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) .{1,300}\(rev ff\)", re.MULTILINE)
@@ -22,7 +22,8 @@ _FULL_BOARDS: Final = (4, 8)
 def judge_pci_tree(tree: PciTree, virtual: bool | None = None) -> Iterator[Finding]:
     """Judges links, read requests, ACS and NUMA nodes. `virtual`: of a virtual machine; None: not known."""
     ends = tree.endpoints()
-    yield from link.judge(links_to_root(tree, ends), link.PcieLinkThresholds(), virtual)
+    links = links_to_root(tree, [end for end in ends if not end.virtual_function])
+    yield from link.judge(as_seen_by_a_guest(links) if virtual else links, link.PcieLinkThresholds())
     yield from max_read_request.judge(ends, max_read_request.ReadRequestThresholds())
     yield from acs.judge(tree, peer_paths(tree, ends), virtual)
     if len({device.numa_node for device in tree if device.numa_node is not None}) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
 from laggard.probes.gpu.rules.recovery_action import explain_recovery_action
 from laggard.probes.gpu.rules.xid_table import Action, explain_xid
+from laggard.probes.gpu.rules.xid_witnesses import Devices, find_witnesses
 from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.nvlink.fabric_state import judge_fabric
@@ -171,8 +173,21 @@ def test_a_gpu_that_the_driver_ignores_is_not_off_the_bus() -> None:
 
 def test_the_driver_that_wants_nothing_now_makes_a_reset_a_warning() -> None:
     lines = find_xids(f"{XID_95}\n{RECORD.replace('9b', 'bb')}")
-    severities = {it.device: it.severity for it in judge_xids(lines, None, {"0000:9b:00", "0000:bb:00"}).findings}
-    assert severities == {"GPU 0000:9b:00.0": Severity.WARNING, "GPU 0000:bb:00.0": Severity.CRITICAL}  # 79: a reboot
+    gpus = tuple(
+        Gpu(index=index, bus_id=f"0000:{bus}:00.0", recovery_action=0) for index, bus in enumerate(("9b", "bb"))
+    )
+    lost = msgspec.structs.replace(gpus[1], errors={"uuid": "GPU_IS_LOST"})
+
+    def severities(*answers: Gpu) -> dict[str, Severity]:
+        devices = Devices(("0000:9b:00.0", "0000:bb:00.0"), (), confined=False)
+        witnesses = find_witnesses(lines, Nvml(gpus=answers), devices)
+        return {it.device: it.severity for it in judge_xids(lines, None, witnesses).findings}
+
+    quiet = {"GPU 0000:9b:00.0": Severity.WARNING, "GPU 0000:bb:00.0": Severity.WARNING}
+    assert severities(*gpus) == quiet
+    assert severities(gpus[0], lost) == {**quiet, "GPU 0000:bb:00.0": Severity.CRITICAL}
+    assert severities(gpus[0]) == {**quiet, "GPU 0000:bb:00.0": Severity.CRITICAL}
+    assert {it.severity for it in judge_xids(lines).findings} == {Severity.CRITICAL}  # a log, and nobody to ask
 
 
 def _nvml(*minors: int | None) -> Nvml:

@@ -90,8 +90,15 @@ def test_an_old_driver(gate: Gate, old_library: Path) -> None:
         ("4.fabric_mask 169\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.fabric_mask 169\nfabric_versions 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.fabric_summary 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("6.application_sm 1200\n", ["GPU_CLOCKS_LOW", "critical", "GPU 6 (0000:16:00.0)"]),
-        ("6.power_limit 400000\n", ["GPU_CLOCKS_LOW", "critical", "GPU 6 (0000:16:00.0)"]),
+        ("6.application_sm 1200\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
+        ("6.power_limit 400000\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
+        ("6.enforced_power_limit 400000\n", ["GPU_CLOCKS_LOW", "critical", "GPU 6 (0000:16:00.0)"]),
+        ("6.max_sm 1200\n", ["GPU_CLOCKS_LOW", "critical", "GPU 6 (0000:16:00.0)"]),
+        ("6.max_sm 1200\nvbios error 3\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
+        ("5.sram_threshold 1\n", ["GPU_ECC_UNCORRECTED", "critical", "GPU 5 (0000:15:00.0)"]),
+        ("1.unrepairable_memory 1\n", ["GPU_ROW_REMAP_FAILED", "critical", "GPU 1 (0000:11:00.0)"]),
+        ("1.repair_channel 1\n", ["GPU_ROW_REMAP_PENDING", "warning", "GPU 1 (0000:11:00.0)"]),
+        ("1.repair_tpc 1\n", ["GPU_ROW_REMAP_PENDING", "warning", "GPU 1 (0000:11:00.0)"]),
         ("persistence 0\n", ["GPU_PERSISTENCE_OFF", "warning", "GPUs"]),
         ("4.link7 0\n", ["NVLINK_DOWN", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.fabric_state 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
@@ -292,11 +299,19 @@ def test_a_slow_call_that_returns_is_no_hang(gate: Gate) -> None:
 
 
 def test_a_slow_start_is_no_hang(gate: Gate) -> None:
-    """Without persistence mode eight GPUs may take half a minute to start. A deadline before that means unknown."""
-    for deadline in (2, 10, 20, 26):  # on a busy machine the call may be reached late
+    """Without persistence mode the driver starts each GPU when its handle is asked for. A deadline before that means
+    unknown."""
+    for deadline in (2, 8, 12, 16):  # on a busy machine the call may be reached late
         outcome = gate("init sleep 600\n", "--deadline", str(deadline), probes=["gpu_driver", "gpu_ecc"])
         if "nvmlInit" in outcome.reasons["gpu_driver"]:
             break
     assert outcome.status == 2 and outcome.found == []
-    assert "nvmlInit may take 27 s" in outcome.reasons["gpu_driver"] and outcome.seconds < deadline + GENEROUS_SECONDS
+    assert "nvmlInit may take 18 s" in outcome.reasons["gpu_driver"] and outcome.seconds < deadline + GENEROUS_SECONDS
     assert gate("init sleep 1\n", probes=["gpu_ecc"]).status == 0
+
+
+def test_a_gpu_that_nobody_holds_may_take_long_for_its_handle(gate: Gate) -> None:
+    """The start of a GPU is in nvmlDeviceGetHandleByIndex: longer than a reading may take, and no fault."""
+    outcome = gate("5.handle sleep 9\n", probes=["gpu_driver", "gpu_ecc"])
+    assert (outcome.found, outcome.status) == ([], 0), outcome.reasons
+    assert outcome.seconds >= 9

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import SHARED
 
+from laggard.cli import main
 from laggard.probes.nvml.nvidia_smi import NotNvidiaSmi, parse_nvidia_smi
 
 H100 = SHARED / "data" / "nvidia-smi-q-8xh100.xml.gz"
@@ -77,3 +80,80 @@ def test_damage_never_ends_in_a_traceback(noise: str, at: int, cut: int) -> None
         with contextlib.suppress(NotNvidiaSmi):
             parsed = parse_nvidia_smi(text)
             assert len(parsed.gpus) <= text.count("<gpu"), "a GPU that is not in the text"
+
+
+GB200 = """<nvidia_smi_log><driver_version>595.45</driver_version><gpu id="00000000:29:00.0">
+<product_name>NVIDIA GB200</product_name><board_part_number>900-2G548-A801-000</board_part_number>
+<vbios_version>97.00.B9.00.69</vbios_version><persistence_mode>Enabled</persistence_mode>
+<gpu_recovery_action>None</gpu_recovery_action>
+<gpu_virtualization_mode><virtualization_mode>Pass-Through</virtualization_mode></gpu_virtualization_mode>
+<pci><pci_gpu_link_info><link_widths><max_link_width>16x</max_link_width><current_link_width>8x</current_link_width>
+</link_widths></pci_gpu_link_info></pci>
+<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle></clocks_event_reasons>
+<ecc_errors><volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity></volatile>
+<aggregate><dram_uncorrectable>0</dram_uncorrectable><sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>
+<channel_repair_pending>No</channel_repair_pending><tpc_repair_pending>No</tpc_repair_pending>
+<unrepairable_memory>No</unrepairable_memory></ecc_errors>
+<remapped_rows><remapped_row_corr>0</remapped_row_corr><remapped_row_unc>0</remapped_row_unc>
+<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure></remapped_rows>
+<temperature><gpu_temp>27 C</gpu_temp></temperature>
+<gpu_power_readings><current_power_limit>1000.00 W</current_power_limit>
+<requested_power_limit>1200.00 W</requested_power_limit><default_power_limit>1200.00 W</default_power_limit>
+</gpu_power_readings><max_clocks><sm_clock>2062 MHz</sm_clock><mem_clock>3996 MHz</mem_clock></max_clocks>
+<applications_clocks><graphics_clock>Requested functionality has been deprecated</graphics_clock></applications_clocks>
+<fabric><state>Completed</state><status>Success</status><health><summary>Healthy</summary><bandwidth>Full</bandwidth>
+<route_recovery_in_progress>False</route_recovery_in_progress><route_unhealthy>False</route_unhealthy>
+<access_timeout_recovery>False</access_timeout_recovery><incorrect_configuration>N/A</incorrect_configuration>
+<partition_assigned>N/A</partition_assigned></health></fabric><processes></processes></gpu></nvidia_smi_log>"""
+"""What driver 595 prints of a GPU in a guest, shortened. Its power is limited by something beside the driver."""
+
+
+def test_what_newer_drivers_add() -> None:
+    (gpu,) = parse_nvidia_smi(GB200).gpus
+    assert (gpu.board_part, gpu.vbios) == ("900-2G548-A801-000", "97.00.B9.00.69")
+    assert (gpu.power_limit_watts, gpu.enforced_power_limit_watts) == (1200.0, 1000.0)
+    assert gpu.errors["application_sm_mhz"] == "DEPRECATED"
+    assert (gpu.sram_threshold_exceeded, gpu.unrepairable_memory) == (False, False)
+    assert gpu.repair is not None and not gpu.repair.channel and not gpu.repair.tpc
+    assert gpu.fabric is not None and gpu.fabric.health_mask == 0xAA and gpu.fabric.health_summary == 1
+
+
+def test_diagnose_is_quiet_about_healthy_boards_of_today(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor does it accuse eight lanes of sixteen in a guest, whose slot is not seen."""
+    assert diagnosed(GB200.replace("1000.00", "1200.00"), tmp_path, capsys) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "severity"),
+    [
+        ("threshold_exceeded>No", "threshold_exceeded>Yes", "GPU_ECC_UNCORRECTED", "critical"),
+        ("unrepairable_memory>No", "unrepairable_memory>Yes", "GPU_ROW_REMAP_FAILED", "critical"),
+        ("channel_repair_pending>No", "channel_repair_pending>Yes", "GPU_ROW_REMAP_PENDING", "warning"),
+        ("tpc_repair_pending>No", "tpc_repair_pending>Yes", "GPU_ROW_REMAP_PENDING", "warning"),
+        ("summary>Healthy", "summary>Unhealthy", "FABRIC_NOT_READY", "critical"),
+        ("summary>Healthy", "summary>Limited Capacity", "FABRIC_NOT_READY", "warning"),
+        ("bandwidth>Full", "bandwidth>Degraded", "FABRIC_NOT_READY", "critical"),
+        ("route_unhealthy>False", "route_unhealthy>True", "FABRIC_NOT_READY", "critical"),
+        ("partition_assigned>N/A", "partition_assigned>False", "FABRIC_NOT_READY", "warning"),
+        ("incorrect_configuration>N/A", "incorrect_configuration>Insufficient NVLinks", "FABRIC_NOT_READY", "critical"),
+        ("action>None", "action>Recover IMEX Domain", "GPU_LOST", "warning"),
+        ("action>None", "action>GPU Bus Reset", "GPU_LOST", "critical"),
+        ("action>None", "action>Something New", "GPU_LOST", "warning"),
+        ("current_power_limit>1200", "current_power_limit>900", "GPU_CLOCKS_LOW", "warning"),
+    ],
+)
+def test_diagnose_finds_what_newer_drivers_tell(
+    old: str, new: str, code: str, severity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    healthy = GB200.replace("1000.00", "1200.00")
+    assert old in healthy
+    assert diagnosed(healthy.replace(old, new), tmp_path, capsys) == [(code, severity)]
+
+
+def diagnosed(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    """The codes and severities that `laggard diagnose` finds in a file with `text`."""
+    path = folder / "smi.xml"
+    path.write_text(text)
+    main(["diagnose", str(path), "--format", "json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    return [(found["code"], found["severity"]) for found in findings]

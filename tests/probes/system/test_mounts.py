@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ import pytest
 
 from laggard.cli import main
 from laggard.probes.host import statvfs as statvfs_module
+from laggard.probes.host.host import Host
+from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.host.statvfs import query_statvfs
+from laggard.probes.system.mounts import RemoteMountThresholds, check
 
 HANG = """
 import ctypes, json, os, sys
@@ -35,7 +38,7 @@ sys.exit(main(["healthcheck", "--profile", sys.argv[2], "--only", "mounts", "--f
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
     path = tmp_path / "profile.yaml"
-    path.write_text("thresholds: {mounts: {answer_seconds: 0.5}}\n")
+    path.write_text(f"thresholds: {{mounts: {{answer_seconds: 0.5, jobs: ['{tmp_path}/*']}}}}\n")
     return path
 
 
@@ -125,3 +128,21 @@ def test_users_mounts_do_not_keep_the_servers_from_being_asked(
     report = json.loads(capsys.readouterr().out)
     assert "MOUNT_HUNG" in {found["code"] for found in report["findings"]}
     assert "file systems that users have mounted" in report["facts"]["mounts"]["not_asked"]
+
+
+def test_a_users_mount_with_the_filers_name_is_asked_apart(copy_of: Callable[[str], Path]) -> None:
+    """What hangs in it must not count as the filer's silence: the process that asks holds a lock by that name."""
+    root = copy_of("mount_closed")
+    table = root / "proc/self/mounts"
+    user = "nfs.example:/home /home/alice/mine fuse.sshfs rw,user_id=1000,group_id=1000,allow_other 0 0\n"
+    table.write_text(table.read_text() + user)
+    asked: list[Mapping[str, Sequence[str]]] = []
+
+    class Asking(Host):
+        def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
+            asked.append(points)
+            return {point: StatvfsReply() for group in points.values() for point in group}
+
+    list(check(Asking(str(root)), RemoteMountThresholds()))
+    assert asked[0]["nfs.example:/home"] == ["/home"]
+    assert sum("/home/alice/mine" in points for points in asked[0].values()) == 1

@@ -2,7 +2,7 @@
 place of values. Pure.
 
 A link's generation is lower while the GPU is idle, to save power, and its width is not. In a virtual machine the host's
-end is not shown, and neither is judged.
+end is not shown, and the link is not judged: a cloud's slot may have fewer lanes than the GPU.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from laggard.probes.probe import finding
 _MIN_BUSY_PERCENT: Final = 20
 _MIN_FAILED_READINGS: Final = 3
 _ERRORS: Final = frozenset({"Unknown Error", "ERR!"})
+_GUESTS: Final = ("Pass-Through", "VGPU")
 _LINK: Final = "pci/pci_gpu_link_info"
 _LINK_FIX: Final = (
     "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed, bifurcation). If that "
@@ -34,11 +35,12 @@ def judge_log(root: ElementTree.Element, nvml: Nvml) -> Iterator[Finding]:
     for gpu, element in zip(nvml.gpus, root.iterfind("gpu"), strict=True):
         yield from _link(gpu, element)
         yield from _retired_pages(gpu, element)
-        yield from _memory(gpu, element)
         yield from _silence(gpu, element)
 
 
 def _link(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
+    if (element.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip() in _GUESTS:
+        return
     width, max_width = (_number(element, f"{_LINK}/link_widths/{end}_link_width") for end in ("current", "max"))
     speed, max_speed = (_number(element, f"{_LINK}/pcie_gen/{end}_link_gen") for end in ("current", "max"))
     ends = [_number(element, f"{_LINK}/pcie_gen/{end}") for end in ("device_max", "host_max")]
@@ -89,21 +91,6 @@ def _retired_pages(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
         fix=_PAGE_FIX,
         commands=(f"nvidia-smi -q -d PAGE_RETIREMENT -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}"),
     )
-
-
-def _memory(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
-    """What Hopper and newer say of errors that remapping of rows does not mend."""
-    texts = {each.tag: (each.text or "").strip().lower() for each in element.iterfind("ecc_errors//*")}
-    if texts.get("sram_threshold_exceeded") == "yes":
-        summary = "has had more uncorrectable errors of its SRAM than its maker allows (threshold exceeded)"
-        fix = "Take the node out of service and return the board."
-        commands = (f"nvidia-smi -q -d ECC -i {gpu.index}",)
-        yield finding("GPU_ECC_UNCORRECTED", gpu.device, summary, evidence={}, fix=fix, commands=commands)
-    for part in ("channel", "tpc"):
-        if texts.get(f"{part}_repair_pending") == "yes":
-            summary = f"has a repair of its memory pending until the next reset ({part} repair)"
-            commands = (f"nvidia-smi --gpu-reset -i {gpu.index}",)
-            yield finding("GPU_ROW_REMAP_PENDING", gpu.device, summary, evidence={}, fix=_PAGE_FIX, commands=commands)
 
 
 def _silence(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
