@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from laggard.acknowledge.kept_file import write_kept
+from laggard.wire.acknowledgement import Acknowledgement, Covered
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FULL = "drained laggard: DISK_FULL / 99 % used"
@@ -73,3 +76,30 @@ def test_a_reason_that_somebody_extended_is_theirs(cluster: Any) -> None:
     assert cluster.state("n4") == f"drained {extended}"
     cluster.update("n4", f"Reason={reason}")  # as laggard wrote it
     cluster.wait_for_state("n4", "idle")
+
+
+def acknowledge(cluster: Any, node: str, seconds: float) -> None:
+    """An operator of the node has acknowledged DISK_FULL there."""
+    now = time.time()
+    covers = (Covered("/"),)
+    known = Acknowledgement("1", "DISK_FULL", (node,), "bob", "ticket 77", now, now + seconds, covers)
+    write_kept(str(cluster.folder / "settings/acknowledged.json"), (known,))
+
+
+def test_what_is_acknowledged_drains_nothing_until_it_ends(cluster: Any) -> None:
+    """A node that was drained for it is resumed by the next health check, jobs run there, and at its end it counts."""
+    file = cluster.folder / "settings/acknowledged.json"
+    cluster.configure(mode="enforce", flags=f"--only disks --acknowledged {file}")
+    cluster.set_machine("n1", "disk_full")
+    assert cluster.srun("n1").returncode != 0
+    assert cluster.wait_settled("n1").startswith(FULL)
+    acknowledge(cluster, "n1", seconds=3600)
+    (cluster.folder / "settings/healthcheck").touch()
+    cluster.wait_for_state("n1", "idle")
+    for _ in range(2):
+        run_job(cluster, "n1")
+    cluster.wait_for_health_check("n1")
+    assert cluster.state("n1") == "idle"
+    acknowledge(cluster, "n1", seconds=1)
+    assert cluster.wait_for_state("n1", "drained").startswith(FULL)
+    file.unlink()
