@@ -138,7 +138,7 @@ def _refuse_special(path: str, status: os.stat_result) -> None:
     """Raises UsageError for what is no regular file: to open a pipe waits for its writer, and a device may never end.
     It is asked before the file is opened, which may do something to a device, and after, for what was opened."""
     if stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"{path} is a directory: name the files in it")
+        raise UsageError(f"{path} is a folder")
     for is_such, name in _SPECIAL_FILES:
         if is_such(status.st_mode):
             raise UsageError(f"{path} is {name}")

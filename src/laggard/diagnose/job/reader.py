@@ -90,6 +90,11 @@ class JobEvidence(NamedTuple):
     """The number of events that were left out, because a process repeated itself or there were more than are kept."""
 
 
+def no_evidence() -> JobEvidence:
+    """That of files that no job wrote."""
+    return JobEvidence((), (), frozenset(), None, (), None, 0)
+
+
 class JobLogReader:
     """Takes the files of one job, one after the other, each in pieces that end with a line."""
 
