@@ -20,7 +20,7 @@ from laggard.diagnose.input_file import InputFile
 from laggard.diagnose.join import JobRead, JudgedFile, join, supersede
 from laggard.diagnose.joined.origin import origins
 from laggard.diagnose.origin import named, without_repeats
-from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, merge_hardware, recognise
+from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, Siblings, merge_hardware
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
 from laggard.terminal.output import show_or_write
 from laggard.terminal.progress import Progress, size_text
@@ -77,10 +77,11 @@ def _judge_all(
     """Returns for each file, or part of one, its judgement; the same with its place, for the joiner; and what was read
     of the job."""
     progress.begin(f"recognising {counted(len(given), 'file')}", len(given))
+    siblings = Siblings()
     recognised: list[RecognisedFile] = []
     words: list[tuple[str, ...]] = []
     for each in given:
-        parts = recognise(each.file)
+        parts = siblings.recognise(each.file)
         recognised += parts
         words += ((*each.words, *_words_below(each.file.path, part.file.path)) for part in parts)
         progress.add(1)

@@ -18,6 +18,8 @@ MAX_DEPTH: Final = 12
 MAX_FOLDER_BYTES: Final = 8 << 30
 """The most bytes of folders' files that are read. Of a large file its beginning and its end count."""
 _MAX_ENTRIES: Final = 200_000
+_KEPT_BYTES: Final = 16 << 20
+"""The most bytes of a folder that are held while it is judged; files of a larger one are read again when needed."""
 _PIECE_BYTES: Final = 1 << 20
 
 
@@ -129,7 +131,8 @@ class _Walk:
             self._passed.setdefault(f"{counted(same, 'file')} with the same content as another", []).append(
                 next(path for path, twins in others.items() if twins)
             )
-        return (GivenFile(InputFile(it.path), it.words, tuple(others[it.path])) for it in first.values())
+        keeps = self._bytes <= _KEPT_BYTES
+        return (GivenFile(InputFile(it.path, keeps), it.words, tuple(others[it.path])) for it in first.values())
 
 
 def _content_key(entry: _Entry) -> object:

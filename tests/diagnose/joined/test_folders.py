@@ -65,6 +65,25 @@ def test_what_a_real_job_left_is_judged_as_expected(name: str, capsys: pytest.Ca
     assert all(Path(line["path"]).read_text().splitlines()[line["line"] - 1] for line in joined["timeline"])
 
 
+def test_without_a_tools_word_the_network_between_the_hosts_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(files_of("link_lost"), tmp_path / "job", ignore=shutil.ignore_patterns("ip_link.txt"))
+    assert text_of(capsys, tmp_path / "job").startswith("The network between host-a and host-b carried nothing")
+
+
+def test_ranks_of_many_large_files_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After some files of one kind the next is not searched for others; its last lines count all the same."""
+    steps = "".join(
+        f"iteration {number} | lm loss: 2.{number} | elapsed time (ms): 8{number}\n" for number in range(900)
+    )
+    put(
+        tmp_path, {f"rank{rank}.log": steps + (TRACEBACK + GLOO if rank != 7 else "") + f"{rank}" for rank in range(80)}
+    )
+    _, document = answer(capsys, tmp_path)
+    assert document["joined"]["ranks"] == [7] and "ranks 0-6 and 8-79" in document["joined"]["answer"]
+
+
 def test_a_rank_without_a_word_is_the_one_that_hung(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, {f"rank{rank}.log": STEPS + (TRACEBACK + GLOO if rank != 2 else "") for rank in range(4)})
     text = text_of(capsys, tmp_path)

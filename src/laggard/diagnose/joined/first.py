@@ -82,6 +82,9 @@ def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Faul
     there = [it for it in able if it.host in hosts]
     if not there and len({it.host for it in able}) == 1 and (waits or not hosts or able[0].host is None):
         there = able
+    grave = [it for it in able if it.critical]
+    if not there and waits and len({it.host for it in grave}) == 1:
+        there = grave
     if not there and waits and all(it.seconds is not None for it in able):
         there = able
     return min(there, key=lambda it: (it.seconds is None, it.seconds or 0.0, it.code not in HARDWARE), default=None)
