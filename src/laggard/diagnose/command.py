@@ -18,9 +18,10 @@ from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardwar
 from laggard.diagnose.folder import Given, GivenFile, given_files
 from laggard.diagnose.input_file import InputFile
 from laggard.diagnose.join import JobRead, JudgedFile, join, supersede
-from laggard.diagnose.joined.origin import origins
+from laggard.diagnose.joined.origin import Origin, origins
 from laggard.diagnose.origin import named, without_repeats
 from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, Siblings, merge_hardware
+from laggard.diagnose.recordings import Recording, judge_recordings, split_recordings
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
 from laggard.terminal.output import show_or_write
 from laggard.terminal.progress import Progress, size_text
@@ -59,8 +60,12 @@ def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Di
 
 def diagnose_together(given: Given, progress: Progress | None = None) -> Diagnosis:
     """The same, and where there are several files and a job failed: what they say together."""
-    recognised, judged, job = _judge_all(given.files, progress or Progress())
-    alone = _diagnosis(recognised, judged)
+    files, by_kind = split_recordings(given.files)
+    judgements, judged, job = _judge_all(files, progress or Progress())
+    for each in judge_recordings(by_kind):
+        judged += _as_judged(each)
+        judgements += (FileJudgement() for _ in each.files)
+    alone = _diagnosis(judgements, judged)
     if given.of_folder:
         alone = msgspec.structs.replace(alone, notes=given.notes, verdict=_verdict_of_folder(alone))
     together = join(judged, job) if given.of_folder or len(judged) > 1 else None
@@ -69,6 +74,14 @@ def diagnose_together(given: Given, progress: Progress | None = None) -> Diagnos
     answer, found = together
     findings = tuple(supersede(alone.findings, job, found))
     return msgspec.structs.replace(alone, verdict=Verdict.FAIL, findings=findings, joined=answer)
+
+
+def _as_judged(recording: Recording) -> Iterator[JudgedFile]:
+    """The files of a recording: what they say together stands with the first."""
+    for place, each in enumerate(recording.files):
+        first = place == 0
+        result = FileResult(each.file.path, recording.kind, recording.unknown if first else "")
+        yield JudgedFile(each.file, result, recording.findings if first else (), Origin())
 
 
 def _judge_all(

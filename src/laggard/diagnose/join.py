@@ -18,6 +18,7 @@ from laggard.diagnose.joined.first import find_first
 from laggard.diagnose.joined.origin import Origin
 from laggard.diagnose.joined.roster import Roster, roster_of
 from laggard.diagnose.line_finder import FoundLine, LineFinder
+from laggard.diagnose.recordings import ACCUSED
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 from laggard.text.words import capital, printable_line
@@ -25,8 +26,6 @@ from laggard.text.words import capital, printable_line
 MAX_LINE_CHARACTERS: Final = 160
 _MAX_FAULTS: Final = 256
 _QUOTES: Final = ("first", "line", "last", "reason", "state")
-_RANKS: Final = "accused_ranks"
-"""The evidence of findings whose source names ranks of the job: a recording, RAS' report."""
 _KILLED_PID = re.compile(r"exitcode\s*: -9 \(pid: (\d{1,10})\)|failed \(exitcode: -9\).*\(pid: (\d{1,10})\)")
 _WALL_CLOCK: Final = 10**9
 _ROLES: Final = {role: place for place, role in enumerate(Role)}
@@ -107,7 +106,7 @@ def _faults(files: Iterable[JudgedFile], job: JobRead, roster: Roster, finder: L
             wall_time(line.text, year) if line else None,
             found.fix.text,
             found.fix.commands,
-            tuple(found.evidence.get(_RANKS) or ()),
+            tuple(found.evidence.get(ACCUSED) or ()),
         )
 
 
@@ -171,5 +170,12 @@ def _shown(line: str, quote: str) -> str:
 def supersede(findings: Sequence[Finding], job: JobRead | None, joined: Finding) -> list[Finding]:
     """The findings with the joined one first, in place of what it says better: the job's own, and the same fault."""
     own = () if job is None else job.findings[:1]
-    rest = (it for it in findings if it not in own and (it.code, it.device) != (joined.code, joined.device))
+    ranks = joined.evidence.get("ranks")
+    rest = (
+        it
+        for it in findings
+        if it not in own
+        and (it.code, it.device) != (joined.code, joined.device)
+        and not (ranks and it.evidence.get(ACCUSED) == ranks)
+    )
     return [joined, *rest]

@@ -14,7 +14,7 @@ from laggard.diagnose.job.findings import MAX_ODD_SHARE, who
 from laggard.diagnose.joined.clock import is_near, minutes_agree
 from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
 from laggard.diagnose.joined.explains import HARDWARE, MEMORY, WAITING, faults_before
-from laggard.diagnose.joined.roster import OF_A_LAUNCHER, Roster, reporters
+from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Roster, reporters
 from laggard.text.words import joined as listed
 from laggard.text.words import printable_line, ranks_text
 
@@ -204,13 +204,24 @@ def _of_waiting(
     if roster.stuck:
         return _of_silent(sorted(roster.stuck), "", cause, roster, files)
     silent = sorted(_silent(roster))
-    if accusing is not None and (not silent or set(accusing.ranks) & set(silent)):
+    if accusing is not None and not silent:
         return _of_accused(accusing, cause, roster, files)
     if silent:
-        return _of_silent(silent, "", cause, roster, files)
+        agreed = sorted(set(silent) & set(accusing.ranks)) if accusing is not None else []
+        found = _of_silent(agreed or silent, "", cause, roster, files)
+        return _with_witness(found, accusing) if accusing is not None and agreed else found
     several = (_quiet_end, _elsewhere, _late)
     told = (tell(cause, roster, files) for tell in several)
     return next(filter(None, told), None) or _of_network(cause, roster, files)
+
+
+def _with_witness(first: First, witness: Fault) -> First:
+    """The answer with what a recording or a report says of the same ranks; its name of the host, where the launcher has
+    none that others could use."""
+    shown = first._replace(clues=(*first.clues, Clue.of_fault(Role.SHOWS, witness)))
+    if witness.host is None or first.host not in (None, *LOOPBACK):
+        return shown
+    return shown._replace(subject=f"{ranks_text(first.ranks)} on {witness.host}", host=witness.host)
 
 
 def _of_accused(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:

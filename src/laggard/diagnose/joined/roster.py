@@ -13,7 +13,8 @@ from laggard.diagnose.joined.origin import Origin
 
 OF_A_LAUNCHER: Final = ("status", "summary", "aborted", "terminated", "killed", "stuck_process")
 """The kinds of what launchers say about processes."""
-_LOOPBACK: Final = ("localhost", "localhost.localdomain", "127.0.0.1", "::1")
+LOOPBACK: Final = ("localhost", "localhost.localdomain", "127.0.0.1", "::1")
+"""Names that every host has."""
 _PID = re.compile(r"\(pid: (\d{1,10})\)|^.{0,200}?Unable to shutdown process (\d{1,10}) ")
 _MAX_WORLD: Final = 1 << 17
 
@@ -87,7 +88,7 @@ def _with_origin(event: Event, file: JobFile, names: Mapping[str, str], latest: 
         if origin.attempt not in (None, latest):
             continue
         own = event.writer
-        told = own.host if own.host and own.host not in _LOOPBACK else origin.host
+        told = own.host if own.host and own.host not in LOOPBACK else origin.host
         host = names.get(told, told) if told else own.host
         anonymous = own.rank is None and own.local_rank is None and own.task is None
         rank = origin.rank if anonymous else own.rank
@@ -103,7 +104,7 @@ def _host_names(events: Iterable[Event], files: Sequence[JobFile]) -> dict[str, 
     told: dict[str, set[str]] = {}
     for event in events:
         folder, host = files[event.place.file].origin.host, event.writer.host
-        if folder and host and host not in _LOOPBACK:
+        if folder and host and host not in LOOPBACK:
             told.setdefault(folder, set()).add(host)
     single = {folder: next(iter(hosts)) for folder, hosts in told.items() if len(hosts) == 1}
     shared = [host for host in single.values() if list(single.values()).count(host) > 1]
