@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.job.reader import JobEvidence
 from laggard.model import Finding
+
+ACCUSED: Final = "accused_ranks"
+"""The evidence of findings whose source names ranks of the job: a recording, RAS' report."""
 
 
 class KnownHardware(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.document import FileResult, JoinedAnswer, TimelineLine
+from laggard.diagnose.file_format import ACCUSED
 from laggard.diagnose.input_file import InputFile
 from laggard.diagnose.job.events import Event
 from laggard.diagnose.job.reader import JobEvidence, no_evidence
@@ -18,7 +19,6 @@ from laggard.diagnose.joined.first import find_first
 from laggard.diagnose.joined.origin import Origin
 from laggard.diagnose.joined.roster import Roster, roster_of
 from laggard.diagnose.line_finder import FoundLine, LineFinder
-from laggard.diagnose.recordings import ACCUSED
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 from laggard.text.words import capital, printable_line
@@ -47,7 +47,7 @@ class JobRead(NamedTuple):
     files: tuple[str, ...]
     """The paths of the job's files, as the places of its events number them."""
     findings: tuple[Finding, ...]
-    """What the job's output says by itself."""
+    """The findings of the job's output by itself."""
 
 
 def join(files: Sequence[JudgedFile], job: JobRead | None) -> tuple[JoinedAnswer, Finding] | None:
@@ -103,11 +103,15 @@ def _faults(files: Iterable[JudgedFile], job: JobRead, roster: Roster, finder: L
             each.file.path,
             _host(host, roster),
             line.text if line else quote,
-            wall_time(line.text, year) if line else None,
+            wall_time(str(found.evidence["time"])) if found.evidence.get("time") else _time_of(line, year),
             found.fix.text,
             found.fix.commands,
             tuple(found.evidence.get(ACCUSED) or ()),
         )
+
+
+def _time_of(line: FoundLine | None, year: int | None) -> float | None:
+    return None if line is None else wall_time(line.text, year)
 
 
 def _killed_pids(event: Event) -> tuple[str, ...]:

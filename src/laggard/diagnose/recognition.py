@@ -34,7 +34,7 @@ class Siblings:
 
     _ALIKE: Final = 4
     _MIN_BYTES: Final = 32 << 10
-    """What people paste by hand is smaller."""
+    """The size below which a file is recognised by itself: people paste less by hand."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}

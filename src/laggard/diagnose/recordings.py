@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from laggard.diagnose.file_format import ACCUSED
 from laggard.diagnose.folder import GivenFile
 from laggard.errors import UsageError
 from laggard.locate.describe import advice_lines, culprit_text, sentence
@@ -15,10 +16,8 @@ from laggard.model import Culprit, Finding, Location, Severity, Verdict
 from laggard.probes.probe import finding
 from laggard.text.words import ranks_text
 
-ACCUSED: Final = "accused_ranks"
-"""The evidence of findings whose source names ranks of the job."""
 _KINDS: Final = ("laggard recording", "Flight Recorder dump")
-"""Of the kinds of recordings those that are judged here."""
+"""The kinds of recordings that are judged here."""
 _CODES: Final = {"hung": "JOB_COLLECTIVE_TIMEOUT", "dead": "JOB_KILLED"}
 _FIRST: Final = (b"{", b"\x80", b"\x1f")
 _HEAD: Final = b'{"laggard_recording"'

@@ -17,7 +17,7 @@ PORTS: Final = frozenset((
 STORAGE: Final = frozenset(("DISK_FULL", "DISK_FAILED", "MOUNT_HUNG"))
 MEMORY: Final = frozenset(("JOB_HOST_OUT_OF_MEMORY",))
 LOST: Final = frozenset(("JOB_KILLED", "JOB_SEGFAULT", "NODE_DRAINED"))
-"""What another source than the job's output says of a rank or a node."""
+"""The codes by which another source than the job's output says that a rank or a node is lost."""
 
 _BEFORE: Final[dict[str, frozenset[str]]] = {
     "JOB_CUDA_ERROR": HARDWARE,

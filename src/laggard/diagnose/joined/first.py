@@ -226,7 +226,8 @@ def _with_witness(first: First, witness: Fault) -> First:
 
 def _of_accused(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
     victims = _victims(cause, fault.ranks)
-    shown = (Clue.of_fault(Role.FIRST, fault), *_silent_clues(fault.ranks, roster), *_then(victims.events, files))
+    logs = _silent_clues(fault.ranks, roster, Role.SHOWS)
+    shown = (Clue.of_fault(Role.FIRST, fault), *logs, *_then(victims.events, files))
     host = fault.host or next((roster.hosts[rank] for rank in fault.ranks if rank in roster.hosts), None)
     return First(fault.code, fault.device, fault.summary, fault.fix, fault.commands, shown, host, fault.ranks, True)
 
@@ -236,7 +237,7 @@ def _accused_alone(roster: Roster, faults: Sequence[Fault]) -> First | None:
     accusing = next((it for it in faults if it.ranks and it.critical), None)
     if accusing is None:
         return None
-    shown = (Clue.of_fault(Role.FIRST, accusing), *_silent_clues(accusing.ranks, roster))
+    shown = (Clue.of_fault(Role.FIRST, accusing), *_silent_clues(accusing.ranks, roster, Role.SHOWS))
     host = accusing.host or next((roster.hosts[rank] for rank in accusing.ranks if rank in roster.hosts), None)
     code, device, summary = accusing.code, accusing.device, accusing.summary
     return First(code, device, summary, accusing.fix, accusing.commands, shown, host, accusing.ranks, True)
@@ -280,9 +281,9 @@ def _own_log(ranks: Sequence[int], roster: Roster) -> str:
     return f"{whose} without an error" if there else "no line of any file is an error of it"
 
 
-def _silent_clues(ranks: Sequence[int], roster: Roster) -> tuple[Clue, ...]:
+def _silent_clues(ranks: Sequence[int], roster: Roster, role: Role = Role.FIRST) -> tuple[Clue, ...]:
     return tuple(
-        Clue(Role.FIRST, path, host=roster.hosts.get(rank), ranks=(rank,), is_last_line=True)
+        Clue(role, path, host=roster.hosts.get(rank), ranks=(rank,), is_last_line=True)
         for rank in ranks[:MAX_SHOWN]
         for path in roster.files.get(rank, ())
     )
