@@ -116,6 +116,15 @@ def test_the_kernels_kill_explains_the_death_of_a_rank(tmp_path: Path, capsys: p
     assert "n2/dmesg.txt:2" in text and text.index("n2/dmesg.txt:2") < text.index("n1/rank0.log")
 
 
+def test_the_kernels_kill_is_that_of_the_rank_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path, {f"rank{rank}.log": STEPS + (TRACEBACK + CLOSED if rank != 2 else "") for rank in range(4)})
+    put(tmp_path, {"dmesg.txt": KILLED})
+    text = text_of(capsys, tmp_path)
+    assert text.startswith("Rank 2 was killed by the kernel: its host was out of memory (python)")
+
+
 def test_a_kill_on_another_host_explains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, {"n1/dmesg.txt": KILLED, "n2/launcher.log": box(2, "n2", -9, 4000), "n2/rank2.log": STEPS})
     status, document = answer(capsys, tmp_path)

@@ -48,7 +48,7 @@ def find_first(roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]
     cause = find_cause(roster.evidence)
     if cause is None:
         return _accused_alone(roster, faults)
-    cause = _without_stuck(cause, roster)
+    cause = _of_silent_rank(_without_stuck(cause, roster), roster)
     fault = _fault_before(cause.first, roster, faults)
     if cause.first.weight in WAITING:
         return _of_waiting(cause, fault, roster, faults, files)
@@ -63,6 +63,16 @@ def _without_stuck(cause: Cause, roster: Roster) -> Cause:
         return cause
     others = tuple(event for event in roster.evidence.events if event.writer.rank not in roster.stuck)
     return find_cause(roster.evidence._replace(events=others)) or cause
+
+
+def _of_silent_rank(cause: Cause, roster: Roster) -> Cause:
+    """A death that a shell reports without a rank is that of the only rank that says nothing."""
+    first, silent = cause.first, _silent(roster)
+    if first.weight is not Weight.DIED or first.writer.rank is not None or len(silent) != 1:
+        return cause
+    rank = next(iter(silent))
+    writer = first.writer._replace(rank=rank, host=roster.hosts.get(rank, first.writer.host))
+    return cause._replace(first=first._replace(writer=writer))
 
 
 def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Fault | None:
@@ -156,7 +166,7 @@ def _launchers_word(cause: Cause, files: Sequence[JobFile]) -> tuple[Clue, ...]:
 
 def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
     event = cause.first
-    rank = event.writer.rank if event.weight not in WAITING else None
+    rank = event.writer.rank if event.weight not in WAITING else _killed_rank(fault, roster)
     on = f" on {fault.host}" if fault.host and fault.host not in fault.device else ""
     ranks = () if rank is None else (rank,)
     if fault.code in MEMORY and rank is not None:
@@ -174,11 +184,19 @@ def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFil
         says,
         fault.fix,
         fault.commands,
-        (Clue.of_fault(Role.FIRST, fault), *_then((event, *victims), files)),
+        (Clue.of_fault(Role.FIRST, fault), *_silent_clues(ranks, roster, Role.SHOWS), *_then((event, *victims), files)),
         fault.host or event.writer.host,
         ranks,
         by_cause,
     )
+
+
+def _killed_rank(fault: Fault, roster: Roster) -> int | None:
+    """The rank that the kernel killed, where one alone says nothing and is not known to be on another host."""
+    silent = [
+        rank for rank in _silent(roster) if fault.host is None or roster.hosts.get(rank, fault.host) == fault.host
+    ]
+    return silent[0] if fault.code in MEMORY and len(silent) == 1 else None
 
 
 def _consequence(event: Event, rank: int | None, roster: Roster, fault: Fault) -> str:

@@ -11,14 +11,14 @@ _LOCAL = re.compile(r"(?<![a-z])local[-_ ]?rank[-_=. ]{0,2}(\d{1,5})(?!\d)", re.
 _TORCHRUN = re.compile(r"attempt_(\d{1,4})/(\d{1,5})/(?:stdout|stderr)\.log$")
 _COUNTED = re.compile(r"^(.*?)(\d{1,7})((?:\.(?:log|txt|out|err|stdout|stderr))*)$")
 _HOST = re.compile(
-    r"(?<![a-z0-9])((?:host|node|nid|worker|server|machine|gpu|dgx|hgx|cn|ip)[-_]?[a-z0-9]+(?:-\d+){0,4}|n\d{1,6})"
-    r"(?![a-z0-9])",
+    r"(?<![a-z0-9])((?:host|node|nid|worker|server|machine|dgx|hgx|cn|ip)"
+    r"(?:[-_]?\d+[a-z0-9]*(?:-\d+){0,4}|[-_]?[a-z](?![a-z0-9]))|gpu[-_]?\d{2,6}|n\d{1,6})(?![a-z0-9])",
     re.IGNORECASE,
 )
-_NO_HOST: Final = frozenset(("hostname", "hostnames", "hosts", "nodes", "workers", "servers", "nodelist", "iperf"))
 _GENERIC = re.compile(
-    r"(?:attempt|rank|local|run|job|step|task|slurm|try|restart|version|part|epoch|log|out|err|tmp|ckpt|checkpoint)"
-    r"[-_]?s?[-_]?\d*|\d+|(?:std)?(?:logs?|out|err)(?:puts?)?",
+    r"(?:attempt|rank|local|run|job|step|task|slurm|try|restart|version|part|epoch|log|out|err|tmp|ckpt|checkpoint|kernel"
+    r"|dmesg|launcher|torchrun|console|tool|net|network|sys|system|syslog|recording|dump|ras|trace)[-_]?s?[-_]?\d*|\d+"
+    r"|(?:std)?(?:logs?|out|err)(?:puts?)?",
     re.IGNORECASE,
 )
 _MIN_COUNTED: Final = 2
@@ -43,7 +43,7 @@ def origins(files: Sequence[Sequence[str]]) -> list[Origin]:
 
 def _origin(words: Sequence[str], is_counted: bool, hosts: frozenset[str]) -> Origin:
     path = "/".join(words)
-    host = next((word for word in words[:-1] if word in hosts), None) or _named_host(words)
+    host = _named_host(words) or next((word for word in words[:-1] if word in hosts), None)
     if found := _TORCHRUN.search(path):
         return Origin(None, int(found[2]), host, int(found[1]))
     if found := _LOCAL.search(path):
@@ -62,9 +62,8 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 def _named_host(words: Sequence[str]) -> str | None:
     """A host that a folder or the file is named after: `host-a/dmesg.txt`, `dmesg-n2.log`."""
     for word in (*words[:-1], words[-1].partition(".")[0], words[-1]):
-        for found in _HOST.finditer(word):
-            if found[1].lower() not in _NO_HOST:
-                return found[1]
+        if found := _HOST.search(word):
+            return found[1]
     return None
 
 
