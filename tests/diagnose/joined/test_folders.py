@@ -116,6 +116,15 @@ def test_the_kernels_kill_explains_the_death_of_a_rank(tmp_path: Path, capsys: p
     assert "n2/dmesg.txt:2" in text and text.index("n2/dmesg.txt:2") < text.index("n1/rank0.log")
 
 
+def test_the_kill_that_a_shell_reports_is_that_of_the_rank_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path, {f"rank{rank}.log": STEPS + (TRACEBACK + CLOSED if rank != 2 else "") for rank in range(4)})
+    put(tmp_path, {"out.txt": "run.sh: line 7: 15518 Killed                  RANK=$r python train.py > rank$r.log\n"})
+    text = text_of(capsys, tmp_path)
+    assert text.startswith("Rank 2 failed first: a process was killed (SIGKILL)") and "out.txt:1" in text
+
+
 def test_the_kernels_kill_is_that_of_the_rank_without_a_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
