@@ -25,6 +25,7 @@ RUN = {
     "docs/start/slurm.md": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "docs/kubernetes.md": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "docs/start/kubernetes.md": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
+    "docs/tasks/died.md": "tests/end_to_end/test_tasks.py::test_a_dead_job_is_diagnosed",
     "docs/tasks/deepspeed.md": "tests/end_to_end/test_tasks.py::test_a_deepspeed_job_is_watched",
     "docs/tasks/profiler.md": "tests/end_to_end/test_tasks.py::test_profiler_traces_name_the_slow_rank",
     "docs/tasks/hang.md": "tests/end_to_end/test_tasks.py::test_a_hang_is_read",

@@ -165,13 +165,12 @@ def test_one_corrected_error_is_no_fault_and_many_are() -> None:
     assert (found.code, found.severity.value, found.evidence["count"]) == ("PCIE_AER_ERRORS", "warning", 200)
 
 
-@pytest.mark.parametrize("name", ["missing", "."])
-def test_a_missing_file_or_a_directory_is_wrong_usage(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_missing_file_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["diagnose", name]) == 64
-    assert name in capsys.readouterr().err
+    assert main(["diagnose", "missing"]) == 64
+    assert "missing" in capsys.readouterr().err
 
 
 def test_the_text_begins_with_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

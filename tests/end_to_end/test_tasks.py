@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.launchers import launchers
-from support.paths import REPOSITORY, TRAINING
+from support.paths import DATA, REPOSITORY, TRAINING
 from support.transcript import commands_of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.longest(100)]
@@ -67,6 +67,15 @@ def test_a_hang_is_read(folder: Path, launch_in: Callable[..., Any]) -> None:
         flag.unlink()
     for command in commands_of(PAGES / "hang.md"):
         run(command, os.environ, folder, by_form=True)
+
+
+def test_a_dead_job_is_diagnosed(folder: Path) -> None:
+    shutil.copytree(DATA / "pasted", folder, dirs_exist_ok=True)
+    shutil.copytree(DATA / "job_folders" / "deadlocked" / "files", folder / "job-4711")
+    commands = commands_of(PAGES / "died.md")
+    assert len(commands) == 11
+    for command in commands:
+        run(command, {**os.environ, "COLUMNS": "100"}, folder)
 
 
 def test_a_training_is_tuned(folder: Path) -> None:

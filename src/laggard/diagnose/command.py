@@ -8,14 +8,20 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from laggard import wire
 from laggard.diagnose.describe import diagnosis_lines, render_diagnosis, terminal_columns
 from laggard.diagnose.document import Diagnosis, FileResult
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.folder import Given, GivenFile, given_files
 from laggard.diagnose.input_file import InputFile
+from laggard.diagnose.join import JobRead, JudgedFile, join, supersede
+from laggard.diagnose.joined.origin import Origin, origins
 from laggard.diagnose.origin import named, without_repeats
-from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, merge_hardware, recognise
+from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, Siblings, merge_hardware
+from laggard.diagnose.recordings import Recording, judge_recordings, split_recordings
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
 from laggard.terminal.output import show_or_write
 from laggard.terminal.progress import Progress, size_text
@@ -25,16 +31,18 @@ from laggard.text.words import counted
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         f"Files are recognised by their content, plain, gzip or zstd: {FORMAT_NAMES}. Give all files of one machine "
-        "or one job in one call: they explain each other. Of a large log the beginning and the end are read. Exit "
-        "status: 0 nothing wrong, 1 something wrong was found, 2 could not tell, 64 wrong usage."
+        "or one job in one call, or the folder that they are in: they explain each other, and where a job failed the "
+        "answer is one, with the lines that say so in the order of what came first. Of a large log the beginning and "
+        "the end are read; links are not followed. Exit status: 0 nothing wrong, 1 something wrong was found, 2 could "
+        "not tell, 64 wrong usage."
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a file; - is standard input")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a file, or a folder; - is standard input")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.diagnosis/1")
 
 
 def main(arguments: argparse.Namespace) -> int:
     with Progress() as progress:
-        diagnosis = diagnose([InputFile(path) for path in arguments.files], progress)
+        diagnosis = diagnose_together(given_files(arguments.files), progress)
     if arguments.format == "json":
         sys.stdout.write(wire.encode(diagnosis).decode() + "\n")
         sys.stdout.flush()
@@ -46,23 +54,91 @@ def main(arguments: argparse.Namespace) -> int:
 def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Diagnosis:
     """Recognises each file, collects what all of them show of the machine, then judges each. A file's content is read
     for each of these, and never held beside another's. Raises UsageError for what is no file."""
-    progress = progress or Progress()
-    progress.begin(f"recognising {counted(len(files), 'file')}")
-    recognised = [part for file in files for part in recognise(file)]
+    recognised, judged, _ = _judge_all([GivenFile(file, (file.path,)) for file in files], progress or Progress())
+    return _diagnosis(recognised, judged)
+
+
+def diagnose_together(given: Given, progress: Progress | None = None) -> Diagnosis:
+    """The same, and where there are several files and a job failed: what they say together."""
+    files, by_kind = split_recordings(given.files)
+    judgements, judged, job = _judge_all(files, progress or Progress())
+    for each in judge_recordings(by_kind):
+        judged += _as_judged(each)
+        judgements += (FileJudgement() for _ in each.files)
+    alone = _diagnosis(judgements, judged)
+    if given.of_folder:
+        alone = msgspec.structs.replace(alone, notes=given.notes, verdict=_verdict_of_folder(alone))
+    together = join(judged, job) if given.of_folder or len(judged) > 1 else None
+    if together is None:
+        return alone
+    answer, found = together
+    findings = tuple(supersede(alone.findings, job, found))
+    return msgspec.structs.replace(alone, verdict=Verdict.FAIL, findings=findings, joined=answer)
+
+
+def _as_judged(recording: Recording) -> Iterator[JudgedFile]:
+    """The files of a recording: what they say together stands with the first."""
+    for place, each in enumerate(recording.files):
+        first = place == 0
+        result = FileResult(each.file.path, recording.kind, recording.unknown if first else "")
+        yield JudgedFile(each.file, result, recording.findings if first else (), Origin())
+
+
+def _judge_all(
+    given: Sequence[GivenFile], progress: Progress
+) -> tuple[list[FileJudgement], list[JudgedFile], JobRead | None]:
+    """Returns for each file, or part of one, its judgement; the same with its place, for the joiner; and what was read
+    of the job."""
+    progress.begin(f"recognising {counted(len(given), 'file')}", len(given))
+    siblings = Siblings()
+    recognised: list[RecognisedFile] = []
+    words: list[tuple[str, ...]] = []
+    for each in given:
+        parts = siblings.recognise(each.file)
+        recognised += parts
+        words += ((*each.words, *_words_below(each.file.path, part.file.path)) for part in parts)
+        progress.add(1)
+    twins = {each.file.path: each.same for each in given if each.same}
+    places = iter(origins([*words, *(same for each in twins.values() for same in each)]))
+    own = [next(places) for _ in recognised]
+    others = {path: tuple(next(places) for _ in same) for path, same in twins.items()}
     hardware = merge_hardware(file.hardware for file in recognised)
     _begin_judging([part.file for part in recognised], progress)
-    results: list[FileResult] = []
-    findings: list[Finding] = []
-    facts: dict[str, Any] = {}
-    for file, judgement in zip(recognised, _judgements(recognised, hardware), strict=True):
+    judgements: list[FileJudgement] = []
+    judged: list[JudgedFile] = []
+    for file, judgement, origin in zip(recognised, _judgements(recognised, hardware), own, strict=True):
+        judgements.append(judgement)
         unknown = "; ".join(filter(None, (judgement.unknown, file.problem)))
         kind = ", ".join(file_format.name for file_format in file.formats) or None
-        results.append(FileResult(file.file.path, kind, unknown))
-        findings += judgement.findings
-        if judgement.facts:
-            facts[file.file.path] = judgement.facts
-    findings = without_repeats(findings)
-    return Diagnosis(_verdict(results, findings), tuple(results), tuple(findings), facts)
+        result = FileResult(file.file.path, kind, unknown)
+        judged.append(JudgedFile(file.file, result, judgement.findings, origin, others.get(file.file.path, ())))
+    return judgements, judged, _job_read(recognised, judgements)
+
+
+def _words_below(path: str, part: str) -> list[str]:
+    """The words of a part's own name, as of a member of an archive."""
+    return [word for word in part[len(path) :].strip(": ").split("/") if word]
+
+
+def _job_read(files: Sequence[RecognisedFile], judgements: Sequence[FileJudgement]) -> JobRead | None:
+    read = next((it for it in judgements if it.job is not None), None)
+    if read is None or read.job is None:
+        return None
+    paths = tuple(file.file.path for file in files if any(each.whole == "job" for each in file.formats))
+    return JobRead(read.job, paths, tuple(found for found in read.findings if found.code.startswith("JOB_")))
+
+
+def _diagnosis(judgements: Sequence[FileJudgement], judged: Sequence[JudgedFile]) -> Diagnosis:
+    facts = {it.file.path: each.facts for it, each in zip(judged, judgements, strict=True) if each.facts}
+    findings = without_repeats(found for it in judged for found in it.findings)
+    results = tuple(it.result for it in judged)
+    return Diagnosis(_verdict(results, findings), results, tuple(findings), facts)
+
+
+def _verdict_of_folder(diagnosis: Diagnosis) -> Verdict:
+    """Of a folder's files some are of no known format: those alone make nothing unknown, unless all are."""
+    known = [file for file in diagnosis.files if file.kind]
+    return _verdict(known, diagnosis.findings) if known else Verdict.UNKNOWN
 
 
 def _begin_judging(files: Sequence[InputFile], progress: Progress) -> None:
@@ -90,9 +166,10 @@ def _judgement(
     if file_format.judge_together is None:
         content = file.file.read()
         return named(file_format.judge(content, hardware), content)
-    if file_format.name in judged:
+    whole = file_format.whole or file_format.name
+    if whole in judged:
         return FileJudgement()
-    judged.add(file_format.name)
+    judged.add(whole)
     return file_format.judge_together(_contents(files, file_format), hardware)
 
 
@@ -100,15 +177,22 @@ def _merged(judgements: Iterable[FileJudgement]) -> FileJudgement:
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
     unknown: list[str] = []
+    job = None
     for judgement in judgements:
         findings += (found for found in judgement.findings if found not in findings)
         facts |= judgement.facts
         unknown.append(judgement.unknown)
-    return FileJudgement(tuple(findings), facts, "; ".join(filter(None, unknown)))
+        job = judgement.job or job
+    return FileJudgement(tuple(findings), facts, "; ".join(filter(None, unknown)), job)
 
 
 def _contents(files: Iterable[RecognisedFile], file_format: FileFormat) -> Iterator[FileContent]:
-    return (other.file.read() for other in files if file_format in other.formats)
+    """Yields the content of each file of this format, and of those that are judged together with it."""
+
+    def belongs(other: FileFormat) -> bool:
+        return other is file_format or bool(file_format.whole and other.whole == file_format.whole)
+
+    return (file.file.read() for file in files if any(map(belongs, file.formats)))
 
 
 def _verdict(files: Sequence[FileResult], findings: Sequence[Finding]) -> Verdict:

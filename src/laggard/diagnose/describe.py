@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from laggard.diagnose.describe_joined import joined_lines
 from laggard.diagnose.document import Diagnosis, FileResult
 from laggard.model import Finding, Severity, Verdict
 from laggard.terminal.parts import Line
@@ -32,11 +33,16 @@ def render_diagnosis(diagnosis: Diagnosis, columns: int = MAX_COLUMNS) -> str:
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[Line]:
     findings = by_severity(diagnosis.findings)
+    lines = list(joined_lines(diagnosis)) if diagnosis.joined else _lines_of_each(diagnosis, findings)
+    lines += (Line(note, "aside") for note in diagnosis.notes)
+    return [line._replace(text=ascii_line(line.text)) for line in lines]
+
+
+def _lines_of_each(diagnosis: Diagnosis, findings: Sequence[Finding]) -> list[Line]:
     lines = [Line(headline(diagnosis, findings), diagnosis.verdict.value, indent=0)]
     for found in findings:
         lines += [Line(""), *_finding_lines(found)]
-    lines += [Line(""), *(Line(_file_text(file, diagnosis), "aside") for file in diagnosis.files)]
-    return [line._replace(text=ascii_line(line.text)) for line in lines]
+    return [*lines, Line(""), *(Line(_file_text(file, diagnosis), "aside") for file in diagnosis.files)]
 
 
 def headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
@@ -46,6 +52,8 @@ def headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     if diagnosis.verdict is Verdict.FAIL:
         more = f", and {counted(len(serious) - 1, 'more finding')}" if len(serious) > 1 else ""
         return f"{capital(serious[0].device)} {serious[0].summary} ({serious[0].code}{more})."
+    if not diagnosis.files:
+        return "Cannot tell: the folder holds no file that can be read."
     if unjudged:
         more = f" ({len(unjudged) - 1} more)" if len(unjudged) > 1 else ""
         name = os.path.basename(_path(unjudged[0])) or unjudged[0].path

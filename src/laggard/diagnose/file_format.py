@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.job.reader import JobEvidence
 from laggard.model import Finding
+
+ACCUSED: Final = "accused_ranks"
+"""The evidence of findings whose source names ranks of the job: a recording, RAS' report."""
 
 
 class KnownHardware(NamedTuple):
@@ -21,6 +25,8 @@ class FileJudgement(NamedTuple):
     facts: dict[str, Any] = {}
     unknown: str = ""
     """The parts that could not be judged, and why; empty: everything was judged."""
+    job: JobEvidence | None = None
+    """What the output of a job shows, for those who join it with other files."""
 
 
 class FileFormat(NamedTuple):
@@ -31,6 +37,8 @@ class FileFormat(NamedTuple):
     read_hardware: Callable[[FileContent], KnownHardware] = lambda content: KnownHardware()
     judge_together: Callable[[Iterable[FileContent], KnownHardware], FileJudgement] | None = None
     """Judges all files of this format at once, where they are parts of one whole."""
+    whole: str = ""
+    """Files of formats with the same word are judged together; empty: those of this format alone."""
     end_matters: bool = False
     """True: a file is judged by its end too, as logs are; False: by its beginning alone."""
     holds_others: bool = False

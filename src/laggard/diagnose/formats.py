@@ -16,6 +16,7 @@ from laggard.diagnose.gpu_tools.rocm_smi import ROCM_SMI
 from laggard.diagnose.gpu_tools.service_status import SERVICE_STATUS
 from laggard.diagnose.gpu_tools.smi import NVIDIA_SMI_TABLE
 from laggard.diagnose.gpu_tools.topology import TOPOLOGY
+from laggard.diagnose.health_services import GPUD, NVSENTINEL
 from laggard.diagnose.inspector import INSPECTOR_LOG, INSPECTOR_METRICS
 from laggard.diagnose.job_log import JOB_LOG, TRAINING_OUTPUT
 from laggard.diagnose.kernel_log import FILE_SYSTEM_LOG, KERNEL_LOG
@@ -24,6 +25,7 @@ from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nccl_tests import NCCL_TESTS
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI, NVIDIA_SMI_TEXT
 from laggard.diagnose.pastes.tools import TOOL_OUTPUTS
+from laggard.diagnose.ras_report import RAS_REPORT, RAS_REPORT_JSON
 from laggard.diagnose.tuner_table import TUNER_TABLE
 
 FORMATS: Final[tuple[FileFormat, ...]] = (
@@ -39,6 +41,10 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     DCGM_DIAG,
     DCGM_DIAG_JSON,
     DCGM_HEALTH,
+    RAS_REPORT,
+    RAS_REPORT_JSON,
+    GPUD,
+    NVSENTINEL,
     DEEPSPEED_CONFIG,
     INSPECTOR_LOG,
     INSPECTOR_METRICS,

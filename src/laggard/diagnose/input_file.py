@@ -46,8 +46,10 @@ class InputFile:
     """One file of the command line. Its content is read when it is asked for: hundreds of files, one a rank, are not
     held at the same time."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, keeps: bool = True) -> None:
+        """`keeps`: whether a small content is held until all is judged, so that it is read once."""
         self.path = path
+        self._keeps = keeps
         self.held_bytes = 0
         """The number of bytes of it that were held when it was read last."""
         self.count: Callable[[int], None] | None = None
@@ -61,7 +63,7 @@ class InputFile:
             return self._kept
         content = _read_standard_input() if self.path == "-" else _read_path(self.path)
         content.count, self.held_bytes = self.count, content.held_bytes
-        if self.path == "-" or content.held_bytes <= _KEPT_BYTES:
+        if self.path == "-" or (self._keeps and content.held_bytes <= _KEPT_BYTES):
             self._kept = content
         return content
 
@@ -138,7 +140,7 @@ def _refuse_special(path: str, status: os.stat_result) -> None:
     """Raises UsageError for what is no regular file: to open a pipe waits for its writer, and a device may never end.
     It is asked before the file is opened, which may do something to a device, and after, for what was opened."""
     if stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"{path} is a directory: name the files in it")
+        raise UsageError(f"{path} is a folder")
     for is_such, name in _SPECIAL_FILES:
         if is_such(status.st_mode):
             raise UsageError(f"{path} is {name}")

@@ -62,7 +62,8 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
         "failures_left_out": evidence.dropped,
         "nccl": network.facts if network.facts["processes"] else None,
     }
-    return FileJudgement((*found, *network.findings), facts, "" if found else what_is_known(progress, whole))
+    unknown = "" if found else what_is_known(progress, whole)
+    return FileJudgement((*found, *network.findings), facts, unknown, evidence)
 
 
 def recognise_training(content: FileContent) -> bool:
@@ -76,7 +77,14 @@ def recognise_training(content: FileContent) -> bool:
 
 
 JOB_LOG = FileFormat(
-    "job log", recognise, judge, nccl_log.read_hardware, judge_together, end_matters=True, holds_others=True
+    "job log",
+    recognise,
+    judge,
+    nccl_log.read_hardware,
+    judge_together,
+    whole="job",
+    end_matters=True,
+    holds_others=True,
 )
 TRAINING_OUTPUT = FileFormat(
     "training output",
@@ -84,6 +92,7 @@ TRAINING_OUTPUT = FileFormat(
     judge,
     nccl_log.read_hardware,
     judge_together,
+    whole="job",
     end_matters=True,
     holds_others=True,
     fallback=True,

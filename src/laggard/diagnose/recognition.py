@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, KnownHardware
 from laggard.diagnose.formats import FORMATS
 from laggard.diagnose.input_file import InputFile
+from laggard.diagnose.job_log import JOB_LOG
 from laggard.diagnose.parts.expand import parts_of
-from laggard.diagnose.unknown_format import what_is_known
+from laggard.diagnose.unknown_format import is_text, what_is_known
 
+_NUMBER = re.compile(r"\d+")
 FORMAT_NAMES = ", ".join(file_format.name for file_format in FORMATS)
 
 
@@ -23,6 +26,30 @@ class RecognisedFile(NamedTuple):
     problem: str
     """The reason why the format judges only a part of the file; or, without a format, everything that is known of the
     file."""
+
+
+class Siblings:
+    """Remembers files whose paths differ in numbers alone, as the logs of a job's ranks do: after some of one kind the
+    next is of it too, and is not searched for any other."""
+
+    _ALIKE: Final = 4
+    _MIN_BYTES: Final = 32 << 10
+    """The size below which a file is recognised by itself: people paste less by hand."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def recognise(self, file: InputFile) -> tuple[RecognisedFile, ...]:
+        """As recognise() does, for what is given beside others."""
+        shape = _NUMBER.sub("0", file.path)
+        if self._seen.get(shape, 0) >= self._ALIKE:
+            content = file.read()
+            if content.held_bytes >= self._MIN_BYTES and is_text(content):
+                return (RecognisedFile(file, (JOB_LOG,), KnownHardware(), content.problem),)
+        found = recognise(file)
+        alike = len(found) == 1 and found[0].formats and all(each.whole == JOB_LOG.whole for each in found[0].formats)
+        self._seen[shape] = self._seen.get(shape, 0) + 1 if alike else 0
+        return found
 
 
 def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:

@@ -34,6 +34,13 @@ def what_is_known(content: FileContent) -> str:
     return "is of no known format (`laggard diagnose --help` lists those that are)"
 
 
+def is_text(content: FileContent) -> bool:
+    """Returns whether a content is a text, and is packed in no way that is known."""
+    first = content.first_bytes
+    packed = first.startswith((*_PACKED, *_BEGINNINGS)) or first[_TAR[0] :].startswith(_TAR[1])
+    return bool(first) and not packed and not _is_binary(first)
+
+
 def _is_binary(data: bytes) -> bool:
     strange = sum(byte < 32 and byte not in b"\t\n\r\x1b\x08\x0c" for byte in data)
     return strange > _BINARY_SHARE * len(data)

@@ -254,6 +254,9 @@ ADVICE: Final[dict[str, Advice]] = {
         "SIGTERM comes from outside: a scheduler that preempts or ends the job, or a person. Its log says which.",
         ("sacct -j JOBID --format=JobID,State,ExitCode,End", "kubectl get events --sort-by=.lastTimestamp"),
     ),
+    "stuck_process": Advice(
+        "Look at what the process waits for: /proc/PID/status (T: stopped, D: in the kernel), `py-spy dump --pid PID`."
+    ),
     "killed": Advice(
         "Nothing in this log says who sent SIGKILL. The kernel does so when memory is used up, and schedulers do: "
         "look at "

@@ -26,6 +26,7 @@ _MARKS: Final = ("xit", "ignal", "srun: error", "return code", "Process name", "
 _CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _BOX_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
 _BOX_HOST = re.compile(r"\s*host\s*: (\S+)")
+_BOX_ROW = re.compile(r"\s*\[\d+\]:\s*$")
 _BOX_TIME = re.compile(r"\s*time\s*: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 
@@ -83,8 +84,13 @@ def _from_status(status: int) -> tuple[int | None, int | None]:
 
 def _read_box(lines: Sequence[JobLine], writer: Writer, place: Place) -> tuple[Writer, Place, bool]:
     """Reads the lines above `exitcode` in torchrun's table of failures: the rank, and whether it is the first one."""
+    begun = False
     for line in lines:
-        if match := _BOX_RANK.match(line.text):
+        if begun:
+            return writer, place, line.text.startswith("Root Cause")
+        if _BOX_ROW.match(line.text):
+            begun = True
+        elif match := _BOX_RANK.match(line.text):
             writer = writer._replace(rank=int(match[1]), local_rank=int(match[2]))
         elif match := _BOX_HOST.match(line.text):
             writer = writer._replace(host=match[1])
@@ -94,8 +100,6 @@ def _read_box(lines: Sequence[JobLine], writer: Writer, place: Place) -> tuple[W
             except ValueError:
                 continue
             place = place._replace(seconds=(moment - datetime(1970, 1, 1)).total_seconds(), dated=True)
-        elif line.text.startswith("Root Cause"):
-            return writer, place, True
     return writer, place, False
 
 

@@ -6,7 +6,7 @@ Few lines do, so that a piece is searched for words first, and only the lines th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from laggard.diagnose.job.events import MAX_EVENTS, Event, Group, Place, Weight, WorkStatus, Writer
@@ -31,6 +31,9 @@ _MAX_STATUSES: Final = 1 << 15
 _LOOK_BACK: Final = 1 << 13
 _MAX_LOCATED_EVENTS: Final = 256
 _MAX_REPEATS: Final = 64
+_MIN_SHAPED: Final = 1 << 14
+_MAX_UNLIKE_SHARE: Final = 0.25
+"""The largest share of a piece that lines of different shapes make up, for shapes to be searched in place of lines."""
 _DULL_LINES: Final = 64
 """The number of lines of one shape that say nothing, after which further ones are not looked at."""
 
@@ -43,6 +46,7 @@ MIN_FINITE_LINES: Final = 3
 """The number of lines of progress without NaN after which a loss that was NaN is no failure."""
 
 _NUMBER = re.compile(r"[0-9]+")
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _DIGITS: Final = str.maketrans("123456789", "0" * 9)
 _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
@@ -90,6 +94,11 @@ class JobEvidence(NamedTuple):
     """The number of events that were left out, because a process repeated itself or there were more than are kept."""
 
 
+def no_evidence() -> JobEvidence:
+    """That of files that no job wrote."""
+    return JobEvidence((), (), frozenset(), None, (), None, 0)
+
+
 class JobLogReader:
     """Takes the files of one job, one after the other, each in pieces that end with a line."""
 
@@ -123,11 +132,12 @@ class JobLogReader:
         self._last_date = (None, False)
         self._tracebacks.clear()
         self._chained.clear()
+        self._repeated.clear()
 
     def feed(self, piece: str) -> None:
         self._note_ranks(piece)
         counted = candidates = 0
-        for start, end in self._interesting(piece) if self._dense else _candidates(piece):
+        for start, end in self._interesting(piece) if self._dense else _sparse(piece):
             candidates += 1
             shape = _shape(piece[start:end])
             if self._is_dull(shape):
@@ -184,7 +194,7 @@ class JobLogReader:
         return last is not None and self._progress[last.file] - last.progress > MIN_FINITE_LINES
 
     def _note_ranks(self, piece: str) -> None:
-        if "ank" in piece and len(self._ranks) < _MAX_RANKS:
+        if ("[rank" in piece or "[Rank " in piece) and len(self._ranks) < _MAX_RANKS:
             self._ranks.update(map(int, set(_RANK_SEEN.findall(piece))))
         if not self._one_node and "nodes" in piece:
             self._one_node = _ONE_NODE.search(piece) is not None
@@ -348,6 +358,30 @@ class JobLogReader:
         own = [each.text for each in after if each.stream == line.stream]
         at = next((place for place, text in enumerate(own[:4]) if text.startswith("Last error:")), None)
         return own[at + 1].strip()[:200] if at is not None and at + 1 < len(own) else ""
+
+
+def _sparse(piece: str) -> Iterable[tuple[int, int]]:
+    """The same places as those of _candidates(), found by the shapes of lines: of thousands of lines most differ in
+    numbers alone, and each shape is searched for words once."""
+    if "\r" in piece or len(piece) < _MIN_SHAPED or not piece.isascii():  # other text takes four times the memory
+        return _candidates(piece)
+    shapes = piece.translate(_NO_DIGITS).split("\n")
+    unlike = set(shapes)
+    if sum(map(len, unlike)) > len(piece) * _MAX_UNLIKE_SHARE:
+        return _candidates(piece)
+    wanted = {shape for shape in unlike if any(word in shape for word in _WORDS)}
+    return _places(piece, shapes, wanted) if wanted else ()
+
+
+def _places(piece: str, shapes: Iterable[str], wanted: Collection[str]) -> Iterator[tuple[int, int]]:
+    start = 0
+    for line, shape in zip(piece.split("\n"), shapes, strict=True):
+        if shape in wanted:
+            if len(line) > MAX_LINE_CHARACTERS:
+                yield from ((start + first, start + last) for first, last in _candidates(line))
+            else:
+                yield start, start + len(line)
+        start += len(line) + 1
 
 
 def _candidates(piece: str) -> list[tuple[int, int]]:

@@ -371,6 +371,21 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
+        "gloo",
+        WAITED,
+        rf"{RAISED}.*\bgloo/.*(Application timeout caused pair closure|No route to host|(?:Network|Host) is unreachable"
+        r"|Network is down|Connection timed out|[Cc]onnect timeout|connectFullMesh failed)",
+        "gloo lost its peer: {0}",
+    ),
+    rule_of(
+        "JOB_KILLED",
+        "stuck_process",
+        SUMMARY,
+        r".*Unable to shutdown process (\d+) via \S+, forcefully exit+ing via",
+        "process {0} did not end on SIGTERM, and its launcher killed it",
+    ),
+    rule_of(
+        "JOB_COLLECTIVE_TIMEOUT",
         "xla",
         WAITED,
         r".*rendezvous\.cc:\d+\] .*Termination timeout .*Expected (\d+) threads to join the rendezvous, but"

@@ -17,6 +17,8 @@ _RESEAT: Final = "Reseat the card or its riser; look at other cards in that slot
 _LSPCI: Final = ("lspci -vv -s {device}", "dmesg -T | grep {device}")
 _PLUGGED: Final = rf"mlx5_core {ADDRESS}: Port module event: module \d+, Cable plugged"
 _OTHER: Final = r"\b(?P<other>[0-9a-f]{4}:[0-9a-f:.]{7})"
+_NETDEV: Final = r"(?P<device>(?:eth|en|ib|bond|mlx|hsn|roce|rdma|gpu|p\d|v[a-z])[\w.-]{0,14})"
+_LINK_FIX: Final = "Check the cable, the transceiver and the switch's port, unless somebody set the port down."
 _RECOVERED: Final = rf"{ADDRESS}: AER: device recovery successful"
 
 NIC_RULES: Final[tuple[KernelRule, ...]] = (
@@ -43,6 +45,15 @@ NIC_RULES: Final[tuple[KernelRule, ...]] = (
     rule("NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?P<device>\S+) \((?P<driver>[^)]+)\): transmit queue \d+ timed out",
          "RDMA_DRIVER_ERROR", WARNING, "NIC {device} ({driver})", "does not send: a transmit queue timed out",
          _RESET_NIC),
+    rule("ink is", rf"^(?:.{{0,60}}?: )?{_NETDEV}:? (?:\w+: )?(?:NIC )?[Ll]ink is (?:[Dd]own|DOWN)",
+         "RDMA_NETDEV_DOWN", WARNING, "{device}", "lost its link, and did not get it back in this log", _LINK_FIX,
+         ("ip -br link", "ethtool {device}"),
+         rf"^(?:.{{0,60}}?: )?{_NETDEV}:? (?:\w+: )?(?:NIC )?[Ll]ink is (?:[Uu]p|UP)"),
+    rule("link status definitely down",
+         r"^(?P<bond>[\w.-]{1,20}): (?:\(slave (?P<device>[\w.-]{1,20})\): )?link status definitely down"
+         r"(?: for interface (?P<other>[\w.-]{1,20}))?", "RDMA_NETDEV_DOWN", WARNING, "{device}{other}",
+         "lost its link, says the bond {bond}", _LINK_FIX, ("cat /proc/net/bonding/{device}",),
+         r"\(slave (?P<device>[\w.-]{1,20})\): link status definitely up"),
     rule("irmware",
          rf"(?:bnxt_en|ice) {ADDRESS}(?: \S+)?: (?P<why>.{{0,160}}(?:[Ff]irmware (?:fatal|is not responding|not "
          rf"responsive)" r"|[Ff]W fatal|Fatal firmware).{0,60})", "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}",

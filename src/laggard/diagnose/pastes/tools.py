@@ -9,6 +9,7 @@ from laggard.diagnose.pastes.disks import DISKS
 from laggard.diagnose.pastes.ethtool import ETHTOOL, ETHTOOL_FEC
 from laggard.diagnose.pastes.ethtool_module import ETHTOOL_MODULE
 from laggard.diagnose.pastes.ibdiagnet import IBDIAGNET
+from laggard.diagnose.pastes.ip_link import IP_LINK
 from laggard.diagnose.pastes.limits import LIMITS
 from laggard.diagnose.pastes.memory import MEMORY
 from laggard.diagnose.pastes.mlxlink import MLXLINK
@@ -30,6 +31,7 @@ TOOL_OUTPUTS: Final[tuple[FileFormat, ...]] = (
     ETHTOOL,
     ETHTOOL_FEC,
     ETHTOOL_MODULE,
+    IP_LINK,
     NCCL_TOPOLOGY,
     SLURM_NODES,
     SLURM_JOBS,

@@ -1,0 +1,145 @@
+"""The formats of services that watch nodes' health: gpud's `/v1/states` and `/v1/events`, NVSentinel's health events.
+
+Sources: gpud, api/v1/types.go; NVSentinel, data-models/protobufs/health_event.proto.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.json_document import documents, list_of, text_of
+from laggard.model import Finding, Severity
+from laggard.probes.probe import finding
+
+_MAX_FINDINGS: Final = 64
+_CODES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
+    (re.compile(pattern, re.IGNORECASE), code)
+    for pattern, code in (
+        (r"fallen.?off|gpu.?lost|gpu.?counts?", "GPU_LOST"),
+        (r"sxid|nvswitch|fabric.?state", "FABRIC_NOT_READY"),
+        (r"fabric.?manager", "FABRIC_MANAGER_DOWN"),
+        (r"\bxid|xid", "GPU_XID"),
+        (r"remapp?ed.?rows", "GPU_ROW_REMAP_FAILED"),
+        (r"ecc|gpumem", "GPU_ECC_UNCORRECTED"),
+        (r"nvlink", "NVLINK_DOWN"),
+        (r"infiniband|\bib\b|nic|ethernet|rdma", "RDMA_PORT_DOWN"),
+        (r"pcie?\b|pciewatch", "PCIE_AER_ERRORS"),
+        (r"slowdown|thermal|temperature|power", "GPU_THROTTLED"),
+        (r"peermem", "PEERMEM_MISSING"),
+        (r"persistence", "GPU_PERSISTENCE_OFF"),
+        (r"disk|nfs|storage", "DISK_FAILED"),
+        (r"\boom|memory", "JOB_HOST_OUT_OF_MEMORY"),
+        (r"kernel|^os$|cpu", "KERNEL_FAULT"),
+        (r"nvidia|gpu|nvml|dcgm|amd", "GPU_DIAG_FAILED"),
+    )
+)
+"""What a component or a check is about, by its name; the first that matches counts."""
+_SEVERITIES: Final = {
+    "unhealthy": Severity.CRITICAL,
+    "fatal": Severity.CRITICAL,
+    "critical": Severity.CRITICAL,
+    "degraded": Severity.WARNING,
+    "warning": Severity.WARNING,
+}
+_GPUD: Final = '"component"'
+
+
+def recognise_gpud(content: FileContent) -> bool:
+    if _GPUD not in content.text[: 1 << 14]:
+        return False
+    return any(_is_gpud(tree) for tree in documents(content)[:64])
+
+
+def _is_gpud(tree: Any) -> bool:
+    inside = next((tree[name] for name in ("states", "events") if isinstance(tree.get(name), list)), None)
+    rows = inside or []
+    known = all(isinstance(row, dict) and {"health", "healthy", "time", "name"} & set(row) for row in rows)
+    return isinstance(tree.get("component"), str) and inside is not None and known
+
+
+def judge_gpud(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    trees = [tree for tree in documents(content) if _is_gpud(tree)]
+    facts = {"components": len(trees), "looked_for": "looked for components that gpud calls unhealthy"}
+    return _judgement((found for tree in trees for found in _of_component(tree)), facts)
+
+
+def _of_component(tree: dict[str, Any]) -> Iterator[Finding | str]:
+    component = text_of(tree, "component")[:120]
+    for row in (*list_of(tree, "states"), *list_of(tree, "events")):
+        level = text_of(row, "health", "type").lower() or ("unhealthy" if row.get("healthy") is False else "")
+        message = text_of(row, "message", "reason", "error", "name")
+        if level not in _SEVERITIES or not message:
+            continue
+        actions = ", ".join(map(str, list_of(row.get("suggested_actions"), "repair_actions")))[:200]
+        evidence = {"line": message[:300], "time": text_of(row, "time"), "suggested": actions}
+        yield _finding(f"{component} {text_of(row, 'name')}", component, _SEVERITIES[level], evidence)
+
+
+def recognise_nvsentinel(content: FileContent) -> bool:
+    head = content.text[: 1 << 14].lower()
+    return '"checkname"' in head and '"ishealthy"' in head and any(map(_event, documents(content)[:64]))
+
+
+def judge_nvsentinel(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    events = [event for tree in documents(content) if (event := _event(tree))]
+    wrong = [event for event in events if event["ishealthy"] is False]
+    facts = {"events": len(events), "looked_for": "looked for events that are not healthy"}
+    return _judgement((_of_event(event) for event in wrong), facts)
+
+
+def _of_event(event: dict[str, Any]) -> Finding | str:
+    message = text_of(event, "message") or text_of(event, "checkname")
+    evidence = {
+        "line": message[:300],
+        "time": text_of(event, "generatedtimestamp"),
+        "host": text_of(event, "nodename"),
+        "errors": ", ".join(map(str, list_of(event, "errorcode")))[:200],
+    }
+    severity = Severity.CRITICAL if event.get("isfatal") is True else Severity.WARNING
+    return _finding(text_of(event, "checkname"), _entity(event), severity, evidence)
+
+
+def _event(tree: Any) -> dict[str, Any]:
+    """The fields of a health event with names in lower case, as the database has them; empty: it is none."""
+    inner = next((tree[name] for name in ("healthevent", "healthEvent") if isinstance(tree.get(name), dict)), tree)
+    event = {name.lower(): value for name, value in inner.items()}
+    return event if "checkname" in event and "ishealthy" in event else {}
+
+
+def _entity(event: dict[str, Any]) -> str:
+    """`GPU 0`; of several the first."""
+    listed = [each for each in event.get("entitiesimpacted") or () if isinstance(each, dict)]
+    named = {name.lower(): value for name, value in listed[0].items()} if listed else {}
+    kind = text_of(named, "entitytype").upper() or text_of(event, "componentclass") or "the node"
+    return f"{kind} {text_of(named, 'entityvalue')}".strip()[:120]
+
+
+def _judgement(items: Iterable[Finding | str], facts: dict[str, Any]) -> FileJudgement:
+    """Texts among the items are what no code of the catalogue stands for."""
+    listed = list(itertools.islice(items, _MAX_FINDINGS))
+    unknown = "; ".join([item for item in listed if isinstance(item, str)][:4])
+    return FileJudgement(tuple(item for item in listed if isinstance(item, Finding)), facts, unknown)
+
+
+def _finding(name: str, device: str, severity: Severity, evidence: dict[str, str]) -> Finding | str:
+    code = next((code for pattern, code in _CODES if pattern.search(name)), None)
+    if code is None:
+        return f"{device} is not well, it says: {evidence['line']}"
+    return finding(
+        code,
+        device,
+        f"is not well: {evidence['line']}",
+        evidence={key: value for key, value in evidence.items() if value},
+        fix="Drain the node and check it; what the service suggests stands below.",
+        commands=("laggard healthcheck", "dmesg -T | tail -100"),
+        severity=severity,
+    )
+
+
+GPUD: Final = FileFormat("gpud states and events", recognise_gpud, judge_gpud)
+NVSENTINEL: Final = FileFormat("NVSentinel health events", recognise_nvsentinel, judge_nvsentinel)

@@ -1,0 +1,1 @@
+"""One answer from the files of a job: who was first, on which host, and why. Pure."""

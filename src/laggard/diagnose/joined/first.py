@@ -1,0 +1,398 @@
+"""Who was first: a fault of a host before what its ranks say, a failure before what follows from it, a rank that says
+nothing before those that waited for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from laggard.diagnose.job.advice import ADVICE
+from laggard.diagnose.job.cause import Cause, find_cause, find_waiting
+from laggard.diagnose.job.events import Event, Weight
+from laggard.diagnose.job.findings import MAX_ODD_SHARE, who
+from laggard.diagnose.joined.clock import is_near, minutes_agree
+from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
+from laggard.diagnose.joined.explains import HARDWARE, MEMORY, WAITING, faults_before
+from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Roster, reporters
+from laggard.text.words import joined as listed
+from laggard.text.words import printable_line, ranks_text
+
+MAX_SHOWN: Final = 8
+"""The most lines of consequences that are shown."""
+_KILL_SECONDS: Final = 120.0
+"""The longest time between the kernel's kill and what a launcher says of it."""
+_OF_ALL: Final = ("interrupted", "cancelled", "time_limit", "preempted")
+
+_SILENT_FIX: Final = (
+    "Look at that process: `py-spy dump --pid PID` and /proc/PID/status while it hangs; start the job under `laggard "
+    "run` and the next time the step and the line are told."
+)
+_LOST_FIX: Final = (
+    "Look at that host: its kernel's log (dmesg), the scheduler's account of the job, and whether it is up at all."
+)
+_NETWORK_FIX: Final = (
+    "No rank failed: look at the ports and links of both hosts (`ip -br link`, `ibstat`, `dmesg -T | grep -i link`) "
+    "and at the switch between them."
+)
+_NETWORK_COMMANDS: Final[tuple[str, ...]] = ("ip -br link", "dmesg -T | grep -i link")
+
+
+class _Victims(NamedTuple):
+    events: tuple[Event, ...]
+    ranks: tuple[int, ...]
+
+
+def find_first(roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]) -> First | None:
+    """Returns the first cause; None where nothing failed. `files`: as the events' places number them."""
+    cause = find_cause(roster.evidence)
+    if cause is None:
+        return _accused_alone(roster, faults)
+    cause = _of_silent_rank(_without_stuck(cause, roster), roster)
+    fault = _fault_before(cause.first, roster, faults)
+    if cause.first.weight in WAITING:
+        return _of_waiting(cause, fault, roster, faults, files)
+    if fault is not None:
+        return _of_fault(fault, cause, roster, files)
+    return _of_event(cause, files)
+
+
+def _without_stuck(cause: Cause, roster: Roster) -> Cause:
+    """The launcher's own SIGKILL, for a process that did not end when it was asked to, is no cause."""
+    if cause.first.writer.rank not in roster.stuck or cause.first.weight is not Weight.DIED:
+        return cause
+    others = tuple(event for event in roster.evidence.events if event.writer.rank not in roster.stuck)
+    return find_cause(roster.evidence._replace(events=others)) or cause
+
+
+def _of_silent_rank(cause: Cause, roster: Roster) -> Cause:
+    """A death that a shell reports without a rank is that of the only rank that says nothing."""
+    first, silent = cause.first, _silent(roster)
+    if first.weight is not Weight.DIED or first.writer.rank is not None or len(silent) != 1:
+        return cause
+    rank = next(iter(silent))
+    writer = first.writer._replace(rank=rank, host=roster.hosts.get(rank, first.writer.host))
+    return cause._replace(first=first._replace(writer=writer))
+
+
+def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Fault | None:
+    """The fault of the event's host that can be its cause. Where the host of either is not told: of the only host that
+    has one."""
+    codes = faults_before(event)
+    waits = event.weight in WAITING
+    able = [it for it in faults if it.code in codes and (it.critical or waits) and not it.ranks]
+    able = [it for it in able if is_near(it.seconds, event.place.seconds if event.place.dated else None)]
+    if event.code == "JOB_KILLED" and event.weight is Weight.DIED:
+        able = [it for it in able if it.code not in MEMORY or _same_kill(it, event)]
+    own = () if event.writer.rank is None else (event.writer.rank,)
+    suspects = _suspects(roster) if waits else frozenset(own)
+    hosts = {roster.hosts[rank] for rank in suspects if rank in roster.hosts}
+    if not waits and event.writer.host:
+        hosts.add(event.writer.host)
+    there = [it for it in able if it.host in hosts]
+    if not there and len({it.host for it in able}) == 1 and (waits or not hosts or able[0].host is None):
+        there = able
+    grave = [it for it in able if it.critical]
+    if not there and waits and len({it.host for it in grave}) == 1:
+        there = grave
+    if not there and waits and all(it.seconds is not None for it in able):
+        there = able
+    return min(there, key=lambda it: (it.seconds is None, it.seconds or 0.0, it.code not in HARDWARE), default=None)
+
+
+def _same_kill(fault: Fault, event: Event) -> bool:
+    if fault.seconds is None or event.place.seconds is None or not event.place.dated:
+        return True
+    return minutes_agree(fault.seconds, event.place.seconds, _KILL_SECONDS)
+
+
+def _suspects(roster: Roster) -> frozenset[int]:
+    """The ranks that others waited for, as far as the job's own output tells."""
+    behind = {rank for wait in find_waiting(roster.evidence) if not wait.within for rank in wait.behind}
+    return frozenset(behind or roster.stuck or _silent(roster))
+
+
+def _silent(roster: Roster) -> frozenset[int]:
+    told = reporters(roster)
+    return roster.ranks - told if told and len(told) < len(roster.ranks) else frozenset()
+
+
+def _victims(cause: Cause, of: Iterable[int] = ()) -> _Victims:
+    """The first event of each rank that complained, the culprits' own aside."""
+    culprits = set(of)
+    kept: dict[object, Event] = {}
+    for event in (cause.first, *cause.same, *cause.later):
+        if event.writer.rank not in culprits and event.kind not in OF_A_LAUNCHER:
+            kept.setdefault(event.writer.rank if event.writer.rank is not None else event.writer, event)
+    events = tuple(kept.values())
+    return _Victims(events, tuple(sorted(event.writer.rank for event in events if event.writer.rank is not None)))
+
+
+def _then(events: Iterable[Event], files: Sequence[JobFile]) -> tuple[Clue, ...]:
+    listed_events = list(events)[:MAX_SHOWN]
+    return tuple(Clue.of_event(Role.THEN, event, files[event.place.file].path) for event in listed_events)
+
+
+def _of_event(cause: Cause, files: Sequence[JobFile]) -> First:
+    first = cause.first
+    advice = ADVICE.get(first.kind) or ADVICE["killed"]
+    subject = "the job" if first.kind in _OF_ALL else who(first.writer)
+    verb = "failed" if subject == "the job" or first.weight is Weight.STOPPED else "failed first"
+    rank = first.writer.rank
+    victims = _victims(cause, () if rank is None else (rank,)).events
+    own = Clue.of_event(Role.FIRST, first, files[first.place.file].path)
+    shows = _launchers_word(cause, files)
+    return First(
+        first.code,
+        subject,
+        f"{verb}: {printable_line(first.summary)}" + (f" ({first.where})" if first.where else ""),
+        advice.text,
+        advice.commands,
+        (own, *shows, *_then((event for event in victims if event is not first), files)),
+        first.writer.host,
+        () if rank is None else (rank,),
+        first.place.seconds is None and bool(victims),
+    )
+
+
+def _launchers_word(cause: Cause, files: Sequence[JobFile]) -> tuple[Clue, ...]:
+    """The launcher's line about the same rank, where another file says what happened."""
+    rank, file = cause.first.writer.rank, cause.first.place.file
+    for event in (*cause.same, *cause.later):
+        if rank is not None and event.writer.rank == rank and event.place.file != file and event.kind == "status":
+            return (Clue.of_event(Role.SHOWS, event, files[event.place.file].path),)
+    return ()
+
+
+def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
+    event = cause.first
+    rank = event.writer.rank if event.weight not in WAITING else _killed_rank(fault, roster)
+    on = f" on {fault.host}" if fault.host and fault.host not in fault.device else ""
+    ranks = () if rank is None else (rank,)
+    if fault.code in MEMORY and rank is not None:
+        host = fault.host or event.writer.host
+        subject = f"rank {rank} on {host}" if host else f"rank {rank}"
+        says = f"was killed by the kernel: its host was out of memory ({fault.device})"
+    else:
+        subject, says = f"{fault.device}{on}", f"{fault.summary}{_consequence(event, rank, roster, fault)}"
+    victims = [it for it in _victims(cause).events if it is not event]
+    clock = event.place.seconds if event.place.dated else None
+    by_cause = fault.seconds is None or clock is None or fault.seconds > clock
+    return First(
+        fault.code if fault.code not in MEMORY else "JOB_HOST_OUT_OF_MEMORY",
+        subject,
+        says,
+        fault.fix,
+        fault.commands,
+        (Clue.of_fault(Role.FIRST, fault), *_silent_clues(ranks, roster, Role.SHOWS), *_then((event, *victims), files)),
+        fault.host or event.writer.host,
+        ranks,
+        by_cause,
+    )
+
+
+def _killed_rank(fault: Fault, roster: Roster) -> int | None:
+    """The rank that the kernel killed, where one alone says nothing and is not known to be on another host."""
+    silent = [
+        rank for rank in _silent(roster) if fault.host is None or roster.hosts.get(rank, fault.host) == fault.host
+    ]
+    return silent[0] if fault.code in MEMORY and len(silent) == 1 else None
+
+
+def _consequence(event: Event, rank: int | None, roster: Roster, fault: Fault) -> str:
+    if rank is not None:
+        return f"; then {who(event.writer)} failed"
+    waited = sorted(reporters(roster))
+    there = sorted(rank for rank, host in roster.hosts.items() if host == fault.host)
+    named = f" for {ranks_text(there)} on it" if there and len(there) < len(roster.ranks) else ""
+    return f"; {ranks_text(waited)} waited{named}" if waited else ""
+
+
+def _of_waiting(
+    cause: Cause, fault: Fault | None, roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]
+) -> First:
+    """Nobody says that he failed: all that is told are waits, and connections that closed."""
+    accusing = next((it for it in faults if it.ranks), None)
+    if fault is not None:
+        return _of_fault(fault, cause, roster, files)
+    waits = [wait for wait in find_waiting(roster.evidence) if not wait.within]
+    behind = next((wait.behind for wait in waits if wait.behind), ())
+    if behind:
+        return _of_silent(behind, "had not started the collective in which", cause, roster, files)
+    if roster.stuck:
+        return _of_silent(sorted(roster.stuck), "", cause, roster, files)
+    silent = sorted(_silent(roster))
+    if accusing is not None and not silent:
+        return _of_accused(accusing, cause, roster, files)
+    if silent:
+        agreed = sorted(set(silent) & set(accusing.ranks)) if accusing is not None else []
+        found = _of_silent(agreed or silent, "", cause, roster, files)
+        return _with_witness(found, accusing) if accusing is not None and agreed else found
+    several = (_quiet_end, _elsewhere, _late)
+    told = (tell(cause, roster, files) for tell in several)
+    return next(filter(None, told), None) or _of_network(cause, roster, files)
+
+
+def _with_witness(first: First, witness: Fault) -> First:
+    """The answer with what a recording or a report says of the same ranks; its name of the host, where the launcher has
+    none that others could use."""
+    shown = first._replace(clues=(*first.clues, Clue.of_fault(Role.SHOWS, witness)))
+    if witness.host is None or first.host not in (None, *LOOPBACK):
+        return shown
+    return shown._replace(subject=f"{ranks_text(first.ranks)} on {witness.host}", host=witness.host)
+
+
+def _of_accused(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
+    victims = _victims(cause, fault.ranks)
+    logs = _silent_clues(fault.ranks, roster, Role.SHOWS)
+    shown = (Clue.of_fault(Role.FIRST, fault), *logs, *_then(victims.events, files))
+    host = fault.host or next((roster.hosts[rank] for rank in fault.ranks if rank in roster.hosts), None)
+    return First(fault.code, fault.device, fault.summary, fault.fix, fault.commands, shown, host, fault.ranks, True)
+
+
+def _accused_alone(roster: Roster, faults: Sequence[Fault]) -> First | None:
+    """No log says that anything failed, and a recording or a report accuses ranks."""
+    accusing = next((it for it in faults if it.ranks and it.critical), None)
+    if accusing is None:
+        return None
+    shown = (Clue.of_fault(Role.FIRST, accusing), *_silent_clues(accusing.ranks, roster, Role.SHOWS))
+    host = accusing.host or next((roster.hosts[rank] for rank in accusing.ranks if rank in roster.hosts), None)
+    code, device, summary = accusing.code, accusing.device, accusing.summary
+    return First(code, device, summary, accusing.fix, accusing.commands, shown, host, accusing.ranks, True)
+
+
+def _of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
+    victims = _victims(cause, ranks)
+    waiters = ranks_text(victims.ranks) or "the others"
+    timed_out = any(event.weight is Weight.WAITED for event in victims.events)
+    lost = "hung or was lost" if timed_out else "was lost"
+    if len(ranks) > 1:
+        lost = "hung or were lost" if timed_out else "were lost"
+    if behind:
+        says = f"hung: {'it' if len(ranks) == 1 else 'they'} {behind} {waiters} waited"
+    elif roster.stuck & set(ranks):
+        it = "it" if len(ranks) == 1 else "they"
+        says = f"hung: {it} did not even end on SIGTERM (stopped, or stuck in the kernel), while {waiters} waited"
+    elif timed_out:
+        says = f"{lost}: {_own_log(ranks, roster)}, while {waiters} waited until they timed out"
+    else:
+        says = f"{lost}: {_own_log(ranks, roster)}, and the connections of {waiters} to it closed"
+    hosts = sorted({roster.hosts[rank] for rank in ranks if rank in roster.hosts})
+    subject = ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
+    clues = (*_silent_clues(ranks, roster), *_stuck_clues(roster, files), *_then(victims.events, files))
+    return First(
+        cause.first.code if timed_out else "JOB_KILLED",
+        subject,
+        says,
+        _SILENT_FIX if timed_out else _LOST_FIX,
+        ("laggard run --record DIR ...",) if timed_out else ("dmesg -T | tail -50",),
+        clues,
+        hosts[0] if len(hosts) == 1 else None,
+        tuple(ranks),
+        True,
+    )
+
+
+def _own_log(ranks: Sequence[int], roster: Roster) -> str:
+    there = [rank for rank in ranks if rank in roster.files]
+    whose = "its log ends" if len(ranks) == 1 else "their logs end"
+    return f"{whose} without an error" if there else "no line of any file is an error of it"
+
+
+def _silent_clues(ranks: Sequence[int], roster: Roster, role: Role = Role.FIRST) -> tuple[Clue, ...]:
+    return tuple(
+        Clue(role, path, host=roster.hosts.get(rank), ranks=(rank,), is_last_line=True)
+        for rank in ranks[:MAX_SHOWN]
+        for path in roster.files.get(rank, ())
+    )
+
+
+def _stuck_clues(roster: Roster, files: Sequence[JobFile]) -> tuple[Clue, ...]:
+    found = [event for event in roster.evidence.events if event.kind == "stuck_process"]
+    return tuple(Clue.of_event(Role.SHOWS, event, files[event.place.file].path) for event in found[:MAX_SHOWN])
+
+
+def _quiet_end(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
+    """A rank that ended with a status and says nothing, while the others complain of it."""
+    complained = set(_victims(cause).ranks)
+    ended = [
+        it for it in (cause.first, *cause.same, *cause.later) if it.kind == "status" and it.writer.rank is not None
+    ]
+    quiet = [it for it in ended if it.writer.rank not in complained]
+    ranks = sorted({it.writer.rank for it in quiet if it.writer.rank is not None})
+    if len(ranks) != 1 or len(complained) < len(ranks):
+        return None
+    advice = ADVICE["status"]
+    own = Clue.of_event(Role.FIRST, quiet[-1], files[quiet[-1].place.file].path)
+    return First(
+        quiet[0].code,
+        who(quiet[0].writer._replace(host=roster.hosts.get(ranks[0], quiet[0].writer.host))),
+        f"ended first: {quiet[0].summary}, and its log has no error; {ranks_text(complained)} complained afterwards",
+        advice.text,
+        advice.commands,
+        (own, *_silent_clues(ranks, roster), *_then(_victims(cause, ranks).events, files)),
+        roster.hosts.get(ranks[0]),
+        tuple(ranks),
+        True,
+    )
+
+
+def _elsewhere(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
+    """Ranks that waited at another line of the program than most: they did not call the same collective."""
+    waited = [event for event in _victims(cause).events if event.weight is Weight.WAITED and event.where]
+    places = Counter(event.where for event in waited)
+    if len(places) != 2 or len(waited) < 3:
+        return None
+    (usual, _), (odd, few) = places.most_common()
+    if few > MAX_ODD_SHARE * len(waited):
+        return None
+    ranks = sorted(event.writer.rank for event in waited if event.where == odd and event.writer.rank is not None)
+    others = [event.writer.rank for event in waited if event.where == usual and event.writer.rank is not None]
+    if not ranks:
+        return None
+    hosts = sorted({roster.hosts[rank] for rank in ranks if rank in roster.hosts})
+    odd_events = [event for event in waited if event.where == odd]
+    clues = tuple(Clue.of_event(Role.FIRST, event, files[event.place.file].path) for event in odd_events)
+    advice = ADVICE["mismatch"]
+    return First(
+        "JOB_COLLECTIVE_TIMEOUT",
+        ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else ""),
+        f"waited at another line than the others: {odd}, while {ranks_text(others)} waited at {usual}",
+        advice.text,
+        advice.commands,
+        (*clues, *_then((event for event in waited if event.where == usual), files)),
+        hosts[0] if len(hosts) == 1 else None,
+        tuple(ranks),
+        True,
+    )
+
+
+def _late(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
+    """A rank that finds its peers gone, which had timed out waiting: it came too late."""
+    events = _victims(cause).events
+    waited = {event.writer.rank for event in events if event.weight is Weight.WAITED}
+    late = [event.writer.rank for event in events if event.weight is Weight.SUMMARY and event.writer.rank is not None]
+    if not waited or len(late) != 1 or len(waited) < 2:
+        return None
+    return _of_silent(late, "came late: it", cause, roster, files)._replace(
+        says=f"came too late: it found its peers gone, and {ranks_text(r for r in waited if r is not None)} had timed "
+        "out before"
+    )
+
+
+def _of_network(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
+    victims = _victims(cause)
+    hosts = sorted({roster.hosts[rank] for rank in victims.ranks if rank in roster.hosts})
+    first = cause.first
+    every = len(victims.ranks) > 1 and set(victims.ranks) >= roster.ranks
+    if every and len(hosts) > 1:
+        subject = f"the network between {listed(hosts)}"
+        says = f"carried nothing any more: {ranks_text(victims.ranks)} all waited for one another, and none is silent"
+        fix, commands = _NETWORK_FIX, _NETWORK_COMMANDS
+    else:
+        advice = ADVICE.get(first.kind) or ADVICE["killed"]
+        subject, says = who(first.writer), f"reported first: {printable_line(first.summary)}"
+        fix, commands = advice.text, advice.commands
+    events = victims.events or (first,)
+    clues = tuple(Clue.of_event(Role.SHOWS, event, files[event.place.file].path) for event in events[:MAX_SHOWN])
+    return First(first.code, subject, says, fix, commands, clues, None, victims.ranks if every else (), True)
