@@ -69,6 +69,7 @@ def test_damage_is_unknown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     machine = copy_of("healthy")
+    (machine / "sys/module/nvidia_peermem").mkdir(parents=True, exist_ok=True)  # jobs use RDMA here
     damage(machine / path)
     result = check(machine, probe, capsys)
     if path == "proc/2212/comm" and damage in (empty, remove):  # it is not slurmd, or has ended: judged is this process
