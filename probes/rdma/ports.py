@@ -73,7 +73,9 @@ def _by_peers(port: Port, node: NodePorts, been_up: bool, unread: int) -> Severi
     active = sum(peer.active for peer in peers)
     if trained:
         return Severity.CRITICAL
-    if port.phys_state == DISABLED:  # a cable that is out does not do that: somebody switched it off
+    # On InfiniBand somebody switched it off: a cable that is out does not do that. For RoCE mlx5 says so of any port
+    # without a carrier (drivers/infiniband/hw/mlx5/main.c, mlx5_query_port_roce).
+    if port.phys_state == DISABLED and not port.ethernet:
         return Severity.WARNING
     if active == 0:
         many = node.gpus and len(peers) >= max(2, node.gpus // 2)
