@@ -29,6 +29,8 @@ _MIN_DOWNS = 1
 SPREAD_SECONDS: Final = 2 * HOUR
 """The time over which the losses of a link are spread before they are critical: an upgrade of a switch, with its
 restarts, is over by then."""
+_MANY: Final = 4.0
+"""How many times `flaps` a link is lost more often than an upgrade restarts a switch, however soon. Our own choice."""
 
 
 class RdmaErrorThresholds(RdmaThresholds, frozen=True):
@@ -177,7 +179,7 @@ def _judge_flaps(
     if downs < _MIN_DOWNS:
         return
     spread = max(_spread_seconds(counters, history, name, thresholds.flap_seconds) for name in _LINK_DOWNS)
-    goes_on = spread >= SPREAD_SECONDS and not together
+    goes_on = not together and (spread >= SPREAD_SECONDS or downs >= _MANY * thresholds.flaps)
     increase = max(increases, key=lambda increase: increase.count)
     yield finding(
         "RDMA_LINK_FLAPPING",
