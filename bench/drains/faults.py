@@ -319,11 +319,10 @@ def _mount(rng: random.Random, base: Base) -> Variant:
 
 
 def _disk_full(rng: random.Random, base: Base) -> Variant:
-    point, left = rng.choice(("/", "/scratch")), rng.choice((0.0, 0.002))
+    point, free = rng.choice(("/", "/scratch")), rng.choice((0, 4 << 30))  # no room for a checkpoint
 
     def apply(machine: Machine, age: float) -> None:
         size = machine.facts["file_systems"][point]
-        free = int(size["total_bytes"] * left)
         size.update(free_bytes=free, available_bytes=free)
         machine.facts.setdefault("usages", {})[point] = {
             "bytes_by_user": {"0": size["total_bytes"]},
@@ -331,7 +330,7 @@ def _disk_full(rng: random.Random, base: Base) -> Variant:
             "for_all": False,
         }
 
-    return Variant(f"{point} has {left:.1%} left", 5 * HOUR, apply, steady=True)
+    return Variant(f"{point} has {free >> 30} GiB left", 5 * HOUR, apply, steady=True)
 
 
 def _read_only(rng: random.Random, base: Base) -> Variant:

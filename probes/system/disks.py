@@ -71,7 +71,7 @@ class DiskThresholds(Thresholds, frozen=True):
     )
     """Mount points that are not judged: filled once and left alone, or the sized volume of one pod or login."""
 
-    critical_bytes: Count = 16 << 30
+    critical_bytes: Count = 32 << 30
     """The free space with which nothing is critical: on a large disk a small share is enough for logs, caches and the
     checkpoint that a job in its queue writes first."""
 

@@ -89,7 +89,7 @@ def test_each_real_fault_that_is_its_business_is_caught_by_laggard(judge: Judge)
         kind = (one.kinds or tuple(KINDS))[0]
         last = judge.spans_of(kind, NUMBERS[one.name], 0) - 1
         found = [judge.answers(state(kind, one.name, span=span))["laggard"] for span in range(last + 1)]
-        assert any(found), one.name
+        assert any(found), judge.says(state(kind, one.name))
 
 
 def test_counters_count_from_the_event_on(judge: Judge) -> None:

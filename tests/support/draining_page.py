@@ -29,7 +29,7 @@ _ARGUMENTS: Final = {
     "DISK_FULL": Argument(
         "auditd fills its disk by design, cachefilesd what there is; a stick, the recovery partition, a service's "
         "tmpfs, a disk of datasets that nobody writes to.",
-        "Places at which no job writes are warnings, file systems mounted read-only are not judged, and with 16 GiB "
+        "Places at which no job writes are warnings, file systems mounted read-only are not judged, and with 32 GiB "
         "left nothing is critical.",
     ),
     "FABRIC_MANAGER_DOWN": Argument(
