@@ -21,7 +21,7 @@ _WORDS: Final = {
     "Bus error": signal.SIGBUS,
 }
 _STARVED: Final = "Out Of Memory"
-_MARKS: Final = ("xit", "ignal", "srun: error", "return code", "Process name", "RUNNING AT")
+_MARKS: Final = ("xit", "ignal", "srun: error", "return code", "Process name", "RUNNING AT", "with code ")
 """The words of which each of the forms has one."""
 _CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _BOX_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: (\d+)\)")

@@ -180,14 +180,14 @@ KNOWN_REASONS: Final[tuple[Rule, ...]] = (
         "JOB_CUDA_ERROR",
         "cuda_hardware",
         FAILED,
-        rf"{RAISED}.*(?:CUDA|HIP) error: (.*(?:NVLink|nvlink|contained|hardware|device (?:is )?lost|uncorrectable).*)",
+        rf"{RAISED}.*(?:CUDA|HIP) error: (.*(?:NVLink|nvlink|contained|hardware|device (?:is )?lost).*)",
         "the GPU failed, not the program: {0}",
     ),
     rule_of(
         "JOB_CUDA_ERROR",
         "cuda_hardware",
         FAILED,
-        r"(?:.*UR_RESULT_ERROR_DEVICE_LOST|.*Unable to determine the device handle for GPU ?(\S+?):? .*lost)(.*)",
+        rf"(?:{RAISED}.*UR_RESULT_ERROR_DEVICE_LOST|.*Unable to determine the device handle for GPU ?(\S+?):? .*lost)(.*)",
         "the GPU {0} is lost",
     ),
     # Events of a port or of a queue pair; those of the subnet's manager, and of addresses, end nothing
@@ -211,14 +211,14 @@ KNOWN_REASONS: Final[tuple[Rule, ...]] = (
         "JOB_COLLECTIVE_TIMEOUT",
         "watchdog_stuck",
         WAITED,
-        r".*watchdog got stuck for (\d+) seconds",
+        r".*watchdog got stuck for (\d+) seconds without making progress",
         "torch's watchdog made no progress for {0} s: a call of CUDA or NCCL did not return",
     ),
     rule_of(
         "JOB_COLLECTIVE_TIMEOUT",
         "watchdog_stuck",
         WAITED,
-        r".*due to ProcessGroup\w+ watchdog hang",
+        r".*[Tt]erminat\w+ the process .*due to ProcessGroup\w+ watchdog hang",
         "torch's watchdog stood still, in a call of CUDA or NCCL that did not return",
     ),
     rule_of(
@@ -232,7 +232,7 @@ KNOWN_REASONS: Final[tuple[Rule, ...]] = (
         "JOB_COLLECTIVE_TIMEOUT",
         "stalled",
         WAITED,
-        r".*stall_inspector\.cc.*(?:submitted|waiting).*",
+        r".*stall_inspector\.cc.*One or more tensors were submitted to be",
         "Horovod: some ranks did not submit tensors that others wait for",
     ),
     # Ranks that do not meet
@@ -263,9 +263,8 @@ KNOWN_REASONS: Final[tuple[Rule, ...]] = (
         "JOB_KILLED",
         "node_failed",
         FAILED,
-        r"(?:srun|salloc|sbatch): (?:error: )?Prolog (?:failure|failed) on node (\S+)|.*Prolog (?:hung|running) on"
-        r" node (\S+)",
-        "Slurm's prolog failed on {0}{1}",
+        r"(?:srun|salloc|sbatch): error: .{0,80}?Prolog (?:failure|failed|hung) on node (\S+)",
+        "Slurm's prolog failed on {0}",
     ),
     rule_of(
         "JOB_KILLED",
@@ -293,23 +292,15 @@ KNOWN_REASONS: Final[tuple[Rule, ...]] = (
         "JOB_KILLED",
         "jax_task",
         SUMMARY,
-        r".*(?:coordination_service|coordination service).*(?:heartbeat timed? ?out|has been set to ERROR).*",
+        r".*(?:coordination_service|coordination service).*(?:heartbeat time(?:d out|out\.)|has been set to ERROR).*",
         "a task of JAX gave no sign of life",
     ),
     # Storage, by the words of what writes
     rule_of(
-        "JOB_DISK_FULL",
-        "disk",
-        FAILED,
-        rf"{EXCEPTION_NAME}: .*(?:\[Errno (?:28|122)\]|Disk quota exceeded|No space left on device)(.*)",
-        "no room on the file system, or the quota is used up{0}",
-    ),
-    rule_of(
         "JOB_STORAGE_ERROR",
         "object_storage",
         FAILED,
-        r"(?:[\w.]*(?:ReadTimeoutError|ConnectTimeoutError|EndpointConnectionError|IncompleteReadError"
-        r"|SlowDown))\b:? ?(.*)",
+        r"[\w.]*(?:ReadTimeoutError|ConnectTimeoutError|EndpointConnectionError|IncompleteReadError)(?:: (.*)|$)",
         "the object storage did not answer in time: {0}",
     ),
     rule_of(

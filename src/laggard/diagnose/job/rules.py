@@ -26,10 +26,18 @@ from laggard.diagnose.job.rule import (
     rule_of,
 )
 
+_REASON: Final = r"(?:[\s-]*|.*[{,]\s*\"?)[Rr]eason\"?: *\"?"
+_END_OF_REASON: Final = r"(?:[\",]|\s*$).*"
+"""A reason as Kubernetes writes it: a field of a description, of YAML or of JSON."""
+_OF_SHELL: Final = r"(?:(?:\S+: )?line \d+: +\d+ |\S+: \S+: task \d+: )?"
+_NAN: Final = r"\b(?:nan|NaN|NAN)\b"
+_OF_A_LOSS: Final = r"(?:loss|Loss|[Gg]rad\w*|logits|outputs?|activations?|weights|anomaly)\b"
+_NAN_OF_A_LOSS: Final = rf"(?:{_NAN}.*{_OF_A_LOSS}|{_OF_A_LOSS}.*{_NAN})"
+
 RULES: Final[tuple[Rule, ...]] = (
     *KNOWN_REASONS,
     # What says of itself that it is a consequence
-    rule_of("JOB_EXCEPTION", "summary", SUMMARY, r"(?:[\w.]*\.)?ChildFailedError\b", "a worker failed"),
+    rule_of("JOB_EXCEPTION", "summary", SUMMARY, r"(?:[\w.]*\.)?ChildFailedError(?::|$)", "a worker failed"),
     rule_of(
         "JOB_EXCEPTION",
         "summary",
@@ -41,14 +49,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_EXCEPTION",
         "summary",
         SUMMARY,
-        r"(?:[\w.]*\.)?Process(?:Raised|Exited)Exception\b|-- Process \d+ terminated with the following error",
+        r"(?:[\w.]*\.)?Process(?:Raised|Exited)Exception(?::|$)|-- Process \d+ terminated with the following error",
         "a spawned process failed",
     ),
     rule_of(
         "JOB_EXCEPTION",
         "summary",
         SUMMARY,
-        r"(?:[\w.]*\.)?(?:ActorDiedError|RayActorError|WorkerCrashedError|RayTaskError)\b",
+        r"(?:[\w.]*\.)?(?:ActorDiedError|RayActorError|WorkerCrashedError|RayTaskError)(?:\(\w+\))?(?::|$)",
         "a worker of Ray died",
     ),
     # Memory of GPUs
@@ -130,7 +138,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
         FAILED,
-        r"(?:slurmstepd: )?error: Detected (\d+) oom[-_ ]kill event\(?s?\)? in (?:StepId=|step )([\w.]*\w)",
+        r"(?:slurmstepd: )?error: Detected ([1-9]\d*) oom[-_ ]kill event\(?s?\)? in (?:StepId=|step )([\w.]*\w)",
         "the kernel killed processes for want of host memory (Slurm, step {1})",
     ),
     rule_of(
@@ -144,7 +152,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
         FAILED,
-        r".{0,80}(?:Reason|reason)\"?: *\"?(OOMKilled)\b",
+        _REASON + r"(OOMKilled)\b" + _END_OF_REASON,
         "the kernel killed the container for want of host memory ({0})",
     ),
     rule_of(
@@ -158,7 +166,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
         FAILED,
-        rf"(?:MemoryError\b(.*)|[\w.]*_ArrayMemoryError: (.*)|{RAISED}.*(?:DefaultCPUAllocator: can't allocate memory"
+        rf"(?:MemoryError(?:: (.*)|$)|[\w.]*_ArrayMemoryError: (.*)|{RAISED}.*(?:DefaultCPUAllocator: can't allocate memory"
         r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc)(.*))",
         "host memory is used up: {0}{1}{2}",
     ),
@@ -197,13 +205,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_DISK_FULL",
         "shared_memory",
         FAILED,
-        rf"{NCCL_WARN}.*(?:[Ff]ailed to extend|creating shared memory segment|posix_fallocate).{{0,40}}(/dev/shm/\S+)",
-        "NCCL found no room in /dev/shm",
-    ),
-    rule_of(
-        "JOB_DISK_FULL",
-        "shared_memory",
-        FAILED,
         rf"{EXCEPTION_NAME}: .*(?:No space left on device.*|unable to (?:write to|open|mmap|resize).*)/torch_\d+_\d+"
         r"(?:'|.*(?:No space left|Cannot allocate|Bus error))",
         "no room in /dev/shm, through which DataLoader workers hand over tensors",
@@ -234,8 +235,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_STORAGE_ERROR",
         "storage",
         FAILED,
-        rf"(?:{EXCEPTION_NAME}: .*|ls: .*|cp: .*|cat: .*|\S+: .*)((?:Stale (?:NFS )?file handle"
-        r"|Transport endpoint is not connected).*)",
+        r"\S+: (?:.*(?:: |\] ))?((?:Stale (?:NFS )?file handle|Transport endpoint is not connected).*)",
         "the file system failed: {0}",
     ),
     # The network and NCCL
@@ -264,7 +264,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_NCCL_ERROR",
         "nccl_retry",
         WAITED,
-        r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_\w+\()?(\d+)\b",
+        r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_\w+\()?([1-9]\d*)\b",
         "InfiniBand transfer with peer {0} failed (status {1})",
     ),
     rule_of(
@@ -292,7 +292,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_NCCL_ERROR",
         "nccl_usage",
         FAILED,
-        r"(?:ncclInvalid(?:Usage|Argument): .*|.*NCCL error in: .*invalid (?:usage|argument).*)",
+        r"(?:ncclInvalid(?:Usage|Argument): [A-Z].*|.*NCCL error in: .*invalid (?:usage|argument).*)",
         "NCCL was used wrongly",
     ),
     rule_of(
@@ -300,7 +300,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "nccl_peer",
         SUMMARY,
         rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*terminated with exception: )?"
-        rf"(?:.*NCCL (?:error|operation).*)(?:{PEER_GONE})",
+        rf".*NCCL (?:error(?: in)?: |operation.*(?:failed|aborted|timed out)).*(?:{PEER_GONE})",
         "NCCL lost a peer: a remote process ended, or the network failed",
     ),
     rule_of(
@@ -315,7 +315,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "nccl_system",
         WAITED,
         rf"(?:{RAISED}.*NCCL (?:error|operation).*(unhandled system error|internal error|unhandled cuda error).*"
-        r"|nccl(System|Internal|UnhandledCuda)Error: .*)",
+        r"|nccl(System|Internal|UnhandledCuda)Error: [A-Z].*)",
         "NCCL failed: {0}{1}",
     ),
     rule_of(
@@ -359,7 +359,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_COLLECTIVE_TIMEOUT",
         "monitored",
         WAITED,
-        r".*Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+) ms",
+        r".*\[Rank \d+\]: Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+) ms",
         "rank {0} did not come to a barrier within {1} ms",
     ),
     rule_of(
@@ -373,7 +373,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_COLLECTIVE_TIMEOUT",
         "xla",
         WAITED,
-        r".*rendezvous\.cc:\d+\] .*Termination timeout .*Expected (\d+) threads to join the rendezvous, but"
+        r".*Termination timeout for .*Expected (\d+) threads to join the rendezvous, but"
         r" (?:only (\d+) of them|(not all)(?: of them)?) arrived",
         "a rendezvous of XLA did not end in time: {1}{2} of {0} threads came to it",
     ),
@@ -413,7 +413,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_RENDEZVOUS_FAILED",
         "rendezvous",
         WAITED,
-        r"(?:[\w.]*\.)?(Rendezvous\w*(?:Error|Exception)|DistStoreError|DistNetworkError)\b:? ?"
+        r"(?:[\w.]*\.)?(Rendezvous\w*(?:Error|Exception)|DistStoreError|DistNetworkError)(?::|$) ?"
         rf"(?!.*(?:{PEER_GONE}))(.*)",
         "the rendezvous failed ({0}): {1}",
     ),
@@ -445,8 +445,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "preempted",
         FAILED,
         r"(?:Warning|Normal)\s+(Evicted|Preempted|Preempting|TaintManagerEviction|NodeShutdown)\s+.*"
-        r"|.{0,80}[Rr]eason\"?: *"
-        r"\"?(Evicted|Preempted|Terminated by NodeShutdown|NodeShutdown)\b.*|(The node was low on resource: \S+)\s.*",
+        rf"|{_REASON}(Evicted|Preempted|Terminated by NodeShutdown|NodeShutdown){_END_OF_REASON}|(The node was low on resource: \S+)\s.*",
         "Kubernetes ended the pod: {0}{1}{2}",
     ),
     rule_of(
@@ -475,7 +474,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_KILLED",
         "interrupted",
         STOPPED,
-        r"KeyboardInterrupt\b",
+        r"KeyboardInterrupt(?::|$)",
         "the job was interrupted (Ctrl-C, SIGINT)",
     ),
     rule_of(
@@ -497,7 +496,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_SEGFAULT",
         "bus_error",
         FAILED,
-        r"(?:Fatal Python error: |(?:\[[\w.-]+:\d+\] )?Signal: )Bus error",
+        r"(?:Fatal Python error: Bus error|(?:\[[\w.-]+:\d+\] )?Signal: Bus error \(\d+\))",
         "the process crashed: bus error",
     ),
     rule_of(
@@ -511,32 +510,32 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_SEGFAULT",
         "bus_error",
         DIED,
-        r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?Bus error(?: *\(core dumped\).*)?$",
+        _OF_SHELL + r"Bus error(?: *\(core dumped\).*)?$",
         "the process crashed: bus error",
     ),
     rule_of(
         "JOB_SEGFAULT",
         "segfault",
         DIED,
-        r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?(Segmentation fault|Illegal instruction)"
+        _OF_SHELL + r"(Segmentation fault|Illegal instruction)"
         r"(?: *\(core dumped\).*)?$",
         "the process crashed: {0}",
     ),
-    rule_of("JOB_KILLED", "killed", DIED, r"(?:\S+: line \d+: +\d+ )(Killed)\b", "a process was killed (SIGKILL)"),
+    rule_of("JOB_KILLED", "killed", DIED, r"(?:\S+: )?line \d+: +\d+ (Killed)\b", "a process was killed (SIGKILL)"),
     rule_of("JOB_KILLED", "killed", DIED, r"(Killed)$", "a process was killed (SIGKILL)"),
     # The numbers themselves
     rule_of(
         "JOB_NAN_LOSS",
         "nan",
         FAILED,
-        rf"{EXCEPTION_NAME}: .*(?:\b[Nn]a[Nn]\b|\bNAN\b|loss scale already at minimum).*",
+        rf"{EXCEPTION_NAME}: .*(?:{_NAN_OF_A_LOSS}|loss scale already at minimum).*",
         "the loss became NaN",
     ),
     rule_of(
         "JOB_NAN_LOSS",
         "nan",
         FAILED,
-        r".*(?:[Ll]oss is (?:nan|NaN|NAN|inf)\W.*(?:[Ss]topping|[Aa]bort|exit)|found NaN in .*(?:loss|grad))",
+        r".*(?:\b[Ll]oss is (?:nan|NaN|NAN|inf)[,;:.!]? ?(?:[Ss]topping|[Aa]bort|exit)|found NaN in local (?:\w+ )?(?:loss|grad))",
         "the loss became NaN",
     ),
 )
@@ -568,6 +567,7 @@ EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
     re.compile(
         r"(?:[Cc]ommand terminated|command terminated) (?:by signal (?P<signal>\d+)|with exit code (?P<status>\d+))"
     ),
-    re.compile(r".{0,60}[Ee]xit ?[Cc]ode\"?: *(?P<status>\d+),?$"),
+    re.compile(r"(?:\W*|.{0,60}(?:[Ff]ailed|[Ee]xited|[Tt]erminated|[Pp]rocess|[Ww]orker|[Cc]ontainer|[Jj]ob|[Tt]ask)\b.{0,40})"
+        r"\b[Ee]xit ?[Cc]ode\"?: *(?P<status>\d+),?$"),
 )
 """Forms in which launchers report how a process ended."""
