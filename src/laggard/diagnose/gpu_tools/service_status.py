@@ -35,7 +35,7 @@ class _Service(NamedTuple):
 
 _DEVICES: Final = re.compile(r"Failed to query NVIDIA devices|/dev/nvidia|couldn't communicate|NVML")
 _MISMATCH: Final = re.compile(r"version ([\d.]+\d).{0,20}(?:don't|does not|doesn't|do not) match.{0,40}?([\d.]+\d)")
-_SERVICES: Final = (
+SERVICES: Final = (
     _Service(
         r"fabric-?manager",
         "FABRIC_MANAGER_DOWN",
@@ -96,7 +96,7 @@ def _judge(name: str, state: str, body: str) -> Iterator[Finding]:
     said = [line["text"] for line in lines if line["unit"] != _BY_SYSTEMD and _TELLING.search(line["text"])]
     if _NOTHING_TO_DO.search(body):
         return
-    service = next(each for each in _SERVICES if re.search(each.pattern, name))
+    service = next(each for each in SERVICES if re.search(each.pattern, name))
     code, severity, device, fix = service.code, service.severity, service.name, service.fix
     if code == "GPU_PERSISTENCE_OFF" and _DEVICES.search(body):
         code, severity = "GPU_DRIVER_FAILED", Severity.CRITICAL

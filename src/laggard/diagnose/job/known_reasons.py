@@ -187,7 +187,8 @@ KNOWN_REASONS: Final[tuple[Rule, ...]] = (
         "JOB_CUDA_ERROR",
         "cuda_hardware",
         FAILED,
-        rf"(?:{RAISED}.*UR_RESULT_ERROR_DEVICE_LOST|.*Unable to determine the device handle for GPU ?(\S+?):? .*lost)(.*)",
+        rf"(?:{RAISED}.*UR_RESULT_ERROR_DEVICE_LOST"
+        r"|.*Unable to determine the device handle for GPU ?(\S+?):? .*lost)(.*)",
         "the GPU {0} is lost",
     ),
     # Events of a port or of a queue pair; those of the subnet's manager, and of addresses, end nothing

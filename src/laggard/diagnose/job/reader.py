@@ -20,8 +20,9 @@ from laggard.diagnose.job.rules import NAN_LOSS, RULES, WEAK_TEXT
 _WORDS: Final = (
     "rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog",
     "NCCL work", "ignal", "arrier", "egmentation", "egfault", "vict", "reempt", "low on resource", "what()",
-    "ailed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "RUNNING AT",
-    "Process name", "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate",
+    "ailed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "EXIT CODE", "SIGNAL: ",
+    "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan",
+    "NaN", "NAN", "Illegal", "Duplicate",
 )  # fmt: skip
 """The words of which each line that a rule matches has one."""
 _MAX_STREAMS: Final = 8192

@@ -166,7 +166,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
         FAILED,
-        rf"(?:MemoryError(?:: (.*)|$)|[\w.]*_ArrayMemoryError: (.*)|{RAISED}.*(?:DefaultCPUAllocator: can't allocate memory"
+        rf"(?:MemoryError(?:: (.*)|$)|[\w.]*_ArrayMemoryError: (.*)|{RAISED}.*"
+        r"(?:DefaultCPUAllocator: can't allocate memory"
         r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc)(.*))",
         "host memory is used up: {0}{1}{2}",
     ),
@@ -445,7 +446,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "preempted",
         FAILED,
         r"(?:Warning|Normal)\s+(Evicted|Preempted|Preempting|TaintManagerEviction|NodeShutdown)\s+.*"
-        rf"|{_REASON}(Evicted|Preempted|Terminated by NodeShutdown|NodeShutdown){_END_OF_REASON}|(The node was low on resource: \S+)\s.*",
+        rf"|{_REASON}(Evicted|Preempted|Terminated by NodeShutdown|NodeShutdown){_END_OF_REASON}"
+        r"|(The node was low on resource: \S+)\s.*",
         "Kubernetes ended the pod: {0}{1}{2}",
     ),
     rule_of(
@@ -535,7 +537,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_NAN_LOSS",
         "nan",
         FAILED,
-        r".*(?:\b[Ll]oss is (?:nan|NaN|NAN|inf)[,;:.!]? ?(?:[Ss]topping|[Aa]bort|exit)|found NaN in local (?:\w+ )?(?:loss|grad))",
+        r".*(?:\b[Ll]oss is (?:nan|NaN|NAN|inf)[,;:.!]? ?(?:[Ss]topping|[Aa]bort|exit)"
+        r"|found NaN in local (?:\w+ )?(?:loss|grad))",
         "the loss became NaN",
     ),
 )
@@ -560,14 +563,15 @@ EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
     re.compile(r".*?(?:--local_rank=(?P<local_rank>\d+)\b.*)? exits with return code = (?P<status>-?\d+)"),
     re.compile(r".*process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)"),
     re.compile(r"Child process with PID \d+ terminated with code (?P<status>-?\d+)"),
-    re.compile(r".*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
-    re.compile(r".*RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)"),
+    re.compile(r"=\s+(?:EXIT CODE: (?P<status>\d+)|KILLED BY SIGNAL: (?P<signal>\d+))"),
     re.compile(r".*died with <Signals\.SIG\w+: (?P<signal>\d+)>"),
     re.compile(r".*process \d+ terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<status>\d+))"),
     re.compile(
         r"(?:[Cc]ommand terminated|command terminated) (?:by signal (?P<signal>\d+)|with exit code (?P<status>\d+))"
     ),
-    re.compile(r"(?:\W*|.{0,60}(?:[Ff]ailed|[Ee]xited|[Tt]erminated|[Pp]rocess|[Ww]orker|[Cc]ontainer|[Jj]ob|[Tt]ask)\b.{0,40})"
-        r"\b[Ee]xit ?[Cc]ode\"?: *(?P<status>\d+),?$"),
+    re.compile(
+        r"(?:\W*|.{0,60}(?:[Ff]ailed|[Ee]xited|[Tt]erminated|[Pp]rocess|[Ww]orker|[Cc]ontainer|[Jj]ob|[Tt]ask)\b.{0,40})"
+        r"\b[Ee]xit ?[Cc]ode\"?: *(?P<status>\d+),?$"
+    ),
 )
 """Forms in which launchers report how a process ended."""

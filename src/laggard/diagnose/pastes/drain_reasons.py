@@ -93,10 +93,23 @@ REASONS: Final[tuple[DrainReason, ...]] = (
         _LOG,
     ),
 )
-"""The first that is found in a reason counts."""
+"""The first that is found in a reason counts; the last one is of what is planned."""
 OTHER: Final = DrainReason("", "NODE_DRAINED", Severity.WARNING, _LOG)
 _COMPILED: Final = tuple((re.compile(row.pattern, re.IGNORECASE), row) for row in REASONS)
 
 
+_BROKEN: Final = re.compile(
+    r"fail|error|fault|lost|missing|\bdown\b|\bno[t ]|\blow\b|xid|uncorrect|\becc\b|\bbad\b|dead|hung|hang|unkill|stuck"
+    r"|stale|fell|fallen|throttl|mismatch|reported|time(?:d )?out|invalid|unexpected|panic|broken|\bhot\b",
+    re.IGNORECASE,
+)
+_PLANNED: Final = re.compile(
+    r"maint|upgrad|updat|firmware|reserv|planned|burn.?in|patch|install|decom|reimag|scheduled|migrat", re.IGNORECASE
+)
+
+
 def drain_reason(text: str) -> DrainReason:
+    """The row of a reason. What somebody plans for GPUs, links or mounts is no fault of theirs."""
+    if _PLANNED.search(text[:400]) and not _BROKEN.search(text[:400]):
+        return REASONS[-1]
     return next((row for pattern, row in _COMPILED if pattern.search(text[:400])), OTHER)

@@ -20,7 +20,7 @@ _HEAD: Final = re.compile(
 _LINE: Final = re.compile(r"^-([EW])- (.{1,400})$", re.MULTILINE)
 _PORT: Final = re.compile(r"\b[HSR]/\"?[^\"\n]{1,120}?\"?/P\d+(?:/\d+)*|\b[\w.;:-]+(?:/[\w.-]+)?/P\d+\b")
 _CLOSING: Final = re.compile(r"finished with|Check finished|see file|can find", re.IGNORECASE)
-_RULES: Final[tuple[tuple[str, re.Pattern[str], Severity, str], ...]] = (
+RULES: Final[tuple[tuple[str, re.Pattern[str], Severity, str], ...]] = (
     (
         "RDMA_RATE_LOW",
         re.compile(r"[Uu]nexpected (?:actual )?(?:link )?(?:speed|width)|[Ll]ow (?:speed|width)|link (?:speed|width)"),
@@ -53,7 +53,7 @@ def read(section: Section) -> Iterator[Finding | Fact | Lack]:
     others: list[str] = []
     lines = [match for match in _LINE.finditer(section.text) if not _CLOSING.search(match[2])][:4096]
     for match in lines:
-        row = next((row for row in _RULES if row[1].search(match[2])), None)
+        row = next((row for row in RULES if row[1].search(match[2])), None)
         if row is None:
             others += [match[2]] if match[1] == "E" else []
             continue
@@ -66,7 +66,7 @@ def read(section: Section) -> Iterator[Finding | Fact | Lack]:
 
 
 def _finding(code: str, device: str, texts: list[str]) -> Finding:
-    _, _, severity, fix = next(row for row in _RULES if row[0] == code)
+    _, _, severity, fix = next(row for row in RULES if row[0] == code)
     said = texts[0].partition(" - ")[2] or texts[0]
     return finding(
         code,
