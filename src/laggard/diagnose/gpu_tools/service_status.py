@@ -36,36 +36,15 @@ class _Service(NamedTuple):
 _DEVICES: Final = re.compile(r"Failed to query NVIDIA devices|/dev/nvidia|couldn't communicate|NVML")
 _MISMATCH: Final = re.compile(r"version ([\d.]+\d).{0,20}(?:don't|does not|doesn't|do not) match.{0,40}?([\d.]+\d)")
 SERVICES: Final = (
-    _Service(
-        r"fabric-?manager",
-        "FABRIC_MANAGER_DOWN",
-        "the fabric manager",
-        Severity.CRITICAL,
+    _Service(r"fabric-?manager", "FABRIC_MANAGER_DOWN", "the fabric manager", Severity.CRITICAL,
         "Install the fabric manager of the driver's exact version, start it, and look at /var/log/fabricmanager.log. "
-        "Without it CUDA does not start on boards with NVSwitches (error 802).",
-    ),
-    _Service(
-        r"persistenced",
-        "GPU_PERSISTENCE_OFF",
-        "nvidia-persistenced",
-        Severity.WARNING,
-        "Start it, or set persistence mode by `nvidia-smi -pm 1`.",
-    ),
-    _Service(
-        r"imex",
-        "FABRIC_NOT_READY",
-        "nvidia-imex",
-        Severity.CRITICAL,
-        "See its log and /etc/nvidia-imex/nodes_config.cfg: NVLink memory among nodes needs it on all of them.",
-    ),
-    _Service(
-        r"",
-        "GPU_DIAG_FAILED",
-        "the service",
-        Severity.WARNING,
-        "Read its log: `journalctl -b -u` and its name.",
-    ),
-)
+        "Without it CUDA does not start on boards with NVSwitches (error 802)."),
+    _Service(r"persistenced", "GPU_PERSISTENCE_OFF", "nvidia-persistenced", Severity.WARNING,
+        "Start it, or set persistence mode by `nvidia-smi -pm 1`."),
+    _Service(r"imex", "FABRIC_NOT_READY", "nvidia-imex", Severity.CRITICAL,
+        "See its log and /etc/nvidia-imex/nodes_config.cfg: NVLink memory among nodes needs it on all of them."),
+    _Service(r"", "GPU_DIAG_FAILED", "the service", Severity.WARNING, "Read its log: `journalctl -b -u` and its name."),
+)  # fmt: skip
 
 
 def recognise(content: FileContent) -> bool:

@@ -30,7 +30,8 @@ _BENIGN: Final = re.compile(
     r"|nvidia-modeset: |Driver cannot use all the BARs|A GPU crash dump has been created"
     # AMD, Gaudi
     r"|\b(?:0 un|\d+ (?:new )?)correctable hardware errors"
-    r"|soft recovered|i2c timeout|\berrs: wr \d+|ucode is not available|[Ee]rror [Rr]ecovery|errors? collector|critical 0\b"
+    r"|soft recovered|i2c timeout|\berrs: wr \d+|ucode is not available|[Ee]rror [Rr]ecovery|errors? collector"
+    r"|critical 0\b"
     r"|Failed to (?:get|load) (?:firmware|ASPM)|No more image in the PCI ROM|Could not find (?:any )?valid"
     # Memory and PCIe
     r"|EDAC \S+: (?:Giving out|\d+ CE|Removed)|Ver: |ECC is (?:disabled|enabled)|[Cc]orrected error"

@@ -21,31 +21,19 @@ _LINE: Final = re.compile(r"^-([EW])- (.{1,400})$", re.MULTILINE)
 _PORT: Final = re.compile(r"\b[HSR]/\"?[^\"\n]{1,120}?\"?/P\d+(?:/\d+)*|\b[\w.;:-]+(?:/[\w.-]+)?/P\d+\b")
 _CLOSING: Final = re.compile(r"finished with|Check finished|see file|can find", re.IGNORECASE)
 RULES: Final[tuple[tuple[str, re.Pattern[str], Severity, str], ...]] = (
-    (
-        "RDMA_RATE_LOW",
+    ("RDMA_RATE_LOW",
         re.compile(r"[Uu]nexpected (?:actual )?(?:link )?(?:speed|width)|[Ll]ow (?:speed|width)|link (?:speed|width)"),
-        Severity.CRITICAL,
-        "Reseat or swap the cable of this link, then its transceivers, then the switch's port.",
-    ),
-    (
-        "RDMA_LINK_FLAPPING",
-        re.compile(r"link_downed|link_error_recovery|LinkDowned|LinkErrorRecovery"),
-        Severity.WARNING,
-        "Clean or replace the cable and its transceivers; look at the switch's port.",
-    ),
-    (
-        "RDMA_ERRORS_RISING",
+        Severity.CRITICAL, "Reseat or swap the cable of this link, then its transceivers, then the switch's port."),
+    ("RDMA_LINK_FLAPPING", re.compile(r"link_downed|link_error_recovery|LinkDowned|LinkErrorRecovery"),
+        Severity.WARNING, "Clean or replace the cable and its transceivers; look at the switch's port."),
+    ("RDMA_ERRORS_RISING",
         re.compile(r"symbol_err|BER\b|_error|_errors|discard|integrity|overrun|SymbolErr|PortRcv", re.IGNORECASE),
         Severity.WARNING,
-        "Clean or replace the cable and its transceivers; then reset the counters and look again: ibdiagnet -pc.",
-    ),
-    (
-        "RDMA_PORT_DOWN",
+        "Clean or replace the cable and its transceivers; then reset the counters and look again: ibdiagnet -pc."),
+    ("RDMA_PORT_DOWN",
         re.compile(r"\bINIT\b|not ACTIVE|[Mm]aster [Ss]ubnet [Mm]anager|[Nn]ot found master|link.{0,40}\bdown\b"),
-        Severity.CRITICAL,
-        "See that one subnet manager runs (sminfo), and that it reaches this port.",
-    ),
-)
+        Severity.CRITICAL, "See that one subnet manager runs (sminfo), and that it reaches this port."),
+)  # fmt: skip
 
 
 def read(section: Section) -> Iterator[Finding | Fact | Lack]:
