@@ -58,7 +58,7 @@ class Failure(NamedTuple):
     """What one test says of one GPU. `failed`: of the test; False: a warning, or that it was not whole."""
 
     gpu: str
-    """Its number; empty where the text names none."""
+    """Its number; `Switch 3` of what is no GPU; empty where the text names none."""
     test: str
     text: str
     failed: bool
@@ -75,9 +75,12 @@ def failure_finding(failure: Failure, commands: tuple[str, ...]) -> Finding:
     summary = f"{verb} DCGM's test {failure.test}" + (f": {failure.text}" if failure.text else "")
     return finding(
         code,
-        f"GPU {failure.gpu}" if failure.gpu else "the GPUs",
+        f"GPU {failure.gpu}" if failure.gpu.isdigit() else failure.gpu or "the GPUs",
         summary[:1000],
-        evidence={"test": failure.test, "entity": f"GPU{failure.gpu}" if failure.gpu else None},
+        evidence={
+            "test": failure.test,
+            "entity": f"GPU{failure.gpu}" if failure.gpu.isdigit() else failure.gpu or None,
+        },
         fix=fix,
         commands=commands,
         severity=Severity.CRITICAL if failure.failed and not harmless else Severity.WARNING,

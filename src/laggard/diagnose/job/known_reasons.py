@@ -117,7 +117,7 @@ KNOWN_REASONS: Final[tuple[Rule, ...]] = (
     rule_of("JOB_COLLECTIVE_TIMEOUT", "watchdog_stuck", WAITED,
         r".*[Tt]erminat\w+ the process .*due to ProcessGroup\w+ watchdog hang",
         "torch's watchdog stood still, in a call of CUDA or NCCL that did not return"),
-    rule_of("JOB_COLLECTIVE_TIMEOUT", "engine_stuck", WAITED, r"Watchdog timeout \(self\.watchdog_timeout=(\d+)\)",
+    rule_of("JOB_COLLECTIVE_TIMEOUT", "engine_stuck", FAILED, r"Watchdog timeout \(self\.watchdog_timeout=(\d+)\)",
         "SGLang's scheduler made no progress for {0} s"),
     rule_of("JOB_COLLECTIVE_TIMEOUT", "stalled", WAITED,
         r".*stall_inspector\.cc.*One or more tensors were submitted to be",

@@ -22,7 +22,7 @@ _WORDS: Final = (
     "NCCL work", "ignal", "arrier", "egmentation", "egfault", "vict", "reempt", "low on resource", "what()",
     "ailed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "EXIT CODE", "SIGNAL: ",
     "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan",
-    "NaN", "NAN", "Illegal", "Duplicate",
+    "NaN", "NAN", "Illegal", "Duplicate", "Memory access fault", "marked dead", "has died", "HSA_STATUS",
 )  # fmt: skip
 """The words of which each line that a rule matches has one."""
 _MAX_STREAMS: Final = 8192
@@ -50,7 +50,12 @@ _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that de
 _SETTING = re.compile(r"#|(?:export |\+ )?[A-Z]\w{2,}=")  # of a variable, or a comment
 _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
 _NOT_RAISED = re.compile(r"Exception ignored in|Exception in thread|Traceback of|\S+Warning: ")
-_WARNED = re.compile(r"(?:^| - |\| ?|\[)(?:WARN(?:ING)?|INFO|DEBUG|warn(?:ing)?|info)(?: - | *\||:|\]|\s{2})")
+_WARNED = re.compile(
+    r"(?:^| - |\| ?|\[)(?:(?:WARN(?:ING)?|warn(?:ing)?)(?: - | *\||:|\]|\s{2})"
+    r"|(?:INFO|DEBUG|info)(?: - | *\||:|\]|\s{2}).*"
+    r"(?:xception|rror|ailed|ailure|etry|gnor|kipp|annot|ould not|nable to))"
+)
+"""A line below an error's level that announces a traceback. What is only told at INFO before it does not."""
 _CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 _RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
@@ -315,7 +320,7 @@ class JobLogReader:
     def _open_traceback(self, piece: str, start: int, line: JobLine, place: Place) -> None:
         before = next(iter(self._lines_before(piece, start, 1)), None)
         text = before.text if before is not None and before.stream == line.stream else ""
-        ends_nothing = bool(_NOT_RAISED.match(text) or _WARNED.search(text[:160]))
+        ends_nothing = bool(_NOT_RAISED.match(text) or _WARNED.search(text[:240]))
         if len(self._tracebacks) >= _MAX_STREAMS:
             self._tracebacks.clear()
         self._tracebacks[line.stream] = place._replace(offset=-1) if ends_nothing else place

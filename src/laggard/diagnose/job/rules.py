@@ -52,6 +52,9 @@ RULES: Final[tuple[Rule, ...]] = (
     rule_of("JOB_GPU_OUT_OF_MEMORY", "gpu_memory", FAILED,
         RAISED + r"(?:CUDA error: out of memory|.*CUBLAS_STATUS_ALLOC_FAILED|.*cudaErrorMemoryAllocation)",
         "CUDA out of memory"),
+    rule_of("JOB_GPU_OUT_OF_MEMORY", "gpu_memory", FAILED,
+        r"(?:Error executing|Failed to) .{1,400}: (?:CUDA|HIP) out of memory\. (Tried to allocate .*)",
+        "CUDA out of memory. {0}"),
     rule_of("JOB_GPU_OUT_OF_MEMORY", "gpu_memory", FAILED, rf"{NCCL_WARN}.*Cuda failure (?:\d+ )?'out of memory'",
         "CUDA out of memory within NCCL"),
     rule_of("JOB_GPU_OUT_OF_MEMORY", "gpu_memory", FAILED,
@@ -74,6 +77,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "CUDA error: {0}"),
     rule_of("JOB_CUDA_ERROR", "cuda", FAILED, rf"{NCCL_WARN}.*Cuda failure (?:\d+ )?'(?!out of memory)([^']+)'",
         "CUDA error: {0} (in NCCL)"),
+    rule_of("JOB_CUDA_ERROR", "cuda", FAILED,
+        r"(Memory access fault by GPU node-\d+) .*on address \S+ ?(?:Reason: )?(.*)",
+        "a kernel used memory that is not mapped: {0} {1}"),
+    rule_of("JOB_CUDA_ERROR", "cuda", FAILED, r".*aborting with error ?: (HSA_STATUS_ERROR_\w+)(.*)",
+        "a kernel of a GPU failed: {0}{1}"),
     # The host's memory
     rule_of("JOB_HOST_OUT_OF_MEMORY", "host_memory", FAILED,
         r"(?:slurmstepd: )?error: Detected ([1-9]\d*) oom[-_ ]kill event\(?s?\)? in (?:StepId=|step )([\w.]*\w)",
@@ -126,6 +134,9 @@ RULES: Final[tuple[Rule, ...]] = (
     rule_of("JOB_NCCL_ERROR", "nccl_retry", WAITED,
         r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_RETRY_EXC_ERR\()?12\b",
         "InfiniBand transfer with peer {0} got no answer (status 12, retries exceeded)"),
+    rule_of("JOB_COLLECTIVE_TIMEOUT", "mismatch", FAILED,
+        r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_LOC_LEN_ERR\()?1\b",
+        "ranks called a collective with different sizes: a message of {0} did not fit (status 1, local length error)"),
     rule_of("JOB_NCCL_ERROR", "nccl_protection", FAILED,
         r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_\w+\()?(4|10)\b",
         "the NIC was refused access to memory (status {1}, peer {0})"),
@@ -206,6 +217,13 @@ RULES: Final[tuple[Rule, ...]] = (
         r"(?:Warning|Normal)\s+(Evicted|Preempted|Preempting|TaintManagerEviction|NodeShutdown)\s+.*"
         rf"|{_REASON}(Evicted|Preempted|Terminated by NodeShutdown|NodeShutdown){_END_OF_REASON}"
         r"|(The node was low on resource: \S+)\s.*", "Kubernetes ended the pod: {0}{1}{2}"),
+    rule_of("JOB_PREEMPTED", "preempted", FAILED, r".*Spot ITN received\. (Instance will be interrupted at \S+)",
+        "the cloud takes its spot instance back: {0}"),
+    rule_of("JOB_KILLED", "node_failed", FAILED,
+        r"(?:\(raylet\S*.*?\) |\[.*?\] )*The node with node id: \w+ and address: (\S+) .*has been marked dead",
+        "Ray lost the node {0}, which gave no sign of life"),
+    rule_of("JOB_KILLED", "node_failed", FAILED, r"The actor died because its node has died\. Node Id: (\w+)",
+        "Ray lost a node, and the actors on it ({0})"),
     rule_of("JOB_KILLED", "node_failed", FAILED,
         r"(?:slurmstepd: error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ DUE TO NODE FAILURE"
         r"|srun: error: Node failure on (\S+))", "Slurm lost the node {0}{1}"),
@@ -234,7 +252,7 @@ RULES: Final[tuple[Rule, ...]] = (
     rule_of("JOB_SEGFAULT", "segfault", DIED, _OF_SHELL + r"(Segmentation fault|Illegal instruction)"
         r"(?: *\(core dumped\).*)?$", "the process crashed: {0}"),
     rule_of("JOB_KILLED", "killed", DIED, r"(?:\S+: )?line \d+: +\d+ (Killed)\b", "a process was killed (SIGKILL)"),
-    rule_of("JOB_KILLED", "killed", DIED, r"(Killed)$", "a process was killed (SIGKILL)"),
+    rule_of("JOB_KILLED", "killed", DIED, r"(?:.*(?:it/s|s/it)\])?(Killed)$", "a process was killed (SIGKILL)"),
     # The numbers themselves
     rule_of("JOB_NAN_LOSS", "nan", FAILED, rf"{EXCEPTION_NAME}: .*(?:{_NAN_OF_A_LOSS}|loss scale already at minimum).*",
         "the loss became NaN"),
@@ -262,6 +280,10 @@ EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
     re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<words>.+)"),
     re.compile(r".*?(?:--local_rank=(?P<local_rank>\d+)\b.*)? exits with return code = (?P<status>-?\d+)"),
     re.compile(r".*process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)"),
+    re.compile(
+        r"(?:[Gg]lobal )?[Rr]ank (?P<rank>\d+)(?: \(PID \d+\))? (?:crashed|exited) with (?:exit )?"
+        r"code (?P<status>-?\d+)"
+    ),
     re.compile(r"Child process with PID \d+ terminated with code (?P<status>-?\d+)"),
     re.compile(r"=\s+(?:EXIT CODE: (?P<status>\d+)|KILLED BY SIGNAL: (?P<signal>\d+))"),
     re.compile(r".*died with <Signals\.SIG\w+: (?P<signal>\d+)>"),
