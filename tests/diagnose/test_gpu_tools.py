@@ -114,12 +114,23 @@ HEALTH = (
 )
 
 
+SWITCH_HEALTH = (
+    ("Overall Health", " Failure"),
+    ("Switch", ""),
+    ("-> 2", " Failure"),
+    ("   -> Errors", ""),
+    ("      -> NvSwitch F system", " Failure"),
+    ("", " Detected a fatal error of this switch"),
+)
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
         ((("Overall Health", " Healthy"),), []),
         (HEALTH, [("GPU_ECC_UNCORRECTED", "GPU 5", "critical"), ("PCIE_LINK_DEGRADED", "GPU 5", "warning")]),
         (HEALTH[:1], [("GPU_DIAG_FAILED", "the GPUs", "critical")]),
+        (SWITCH_HEALTH, [("GPU_DIAG_FAILED", "Switch 2", "critical")]),
     ],
 )
 def test_dcgmi_health(rows: tuple[tuple[str, str], ...], expected: Expected) -> None:
@@ -329,3 +340,38 @@ def test_what_stands_in_a_jobs_log_is_left_to_the_job(text: str) -> None:
 def test_a_text_that_is_cut_or_strange_is_read(text: str, end: int, rest: str) -> None:
     result = diagnose_text(text[:end] + rest)
     assert all(each.severity in Severity for each in result.findings)
+
+
+XGMI_METRICS = """LINK METRIC TABLE:
+       bdf          bit_rate max_bandwidth link_type GPU0         GPU1
+GPU0   0000:0c:00.0 32 Gb/s  512 Gb/s      XGMI
+ Read                                                N/A          2 KB
+ Write                                               N/A          1 KB
+GPU1   0000:22:00.0 32 Gb/s  512 Gb/s      XGMI
+ Read                                                1 KB         N/A
+ Write                                               1 KB         N/A
+"""
+
+
+def xgmi(*statuses: str) -> str:
+    rows = "".join(f"GPU{number}   0000:0{number}:00.0  {status}\n" for number, status in enumerate(statuses))
+    legend = "Legend:\n  SELF = Current GPU\n  N/A = Not supported\n  U / D / X = Link is Up / Down / Disabled\n"
+    return f"{XGMI_METRICS}\nXGMI LINK STATUS:\n       bdf           GPU0          GPU1\n{rows}\n\n{legend}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (XGMI_METRICS, []),
+        (xgmi("SELF          U/U           ", "U/U           SELF"), []),
+        (xgmi("SELF          U/X           ", "N/A           SELF"), []),
+        (
+            xgmi("SELF          U/D           ", "D/U           SELF")[:-40],
+            ["GPU 0 (0000:0c:00.0)", "GPU 1 (0000:22:00.0)"],
+        ),
+        ("LINK METRIC TABLE:\n" + "GPU0 " * 4000, []),
+    ],
+)
+def test_amd_smi_xgmi(text: str, expected: list[str]) -> None:
+    kind, found_here = found(text)
+    assert (kind, [each[:2] for each in found_here]) == ("amd-smi", [("NVLINK_DOWN", device) for device in expected])

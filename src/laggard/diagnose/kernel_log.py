@@ -13,6 +13,7 @@ from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.kernel.accelerator_rules import GSP_XIDS, SOME_GSP
 from laggard.diagnose.kernel.corrected_storm import CorrectedStorms
+from laggard.diagnose.kernel.driver_assertions import DriverAssertions
 from laggard.diagnose.kernel.judge import RuleJudge
 from laggard.diagnose.kernel.lines import KERNEL, LogLine, is_bare, read_line
 from laggard.diagnose.kernel.not_understood import NotUnderstood, is_suspicious
@@ -66,11 +67,13 @@ class _Host:
         self.storms = CorrectedStorms()
         self.messages: list[KernelMessage] = []
         self.not_understood = NotUnderstood()
+        self.assertions = DriverAssertions()
         self.records = 0
 
     def feed(self, record: LogLine) -> None:
         self.records += 1
         known = self.storms.feed(record) | self.rules.feed(record)
+        self.assertions.feed(record)
         relevant = any(word in record.text for word in _RELEVANT)
         if relevant and len(self.messages) < _MAX_MESSAGES:
             self.messages.append(KernelMessage(record.seconds, record.text))
@@ -93,6 +96,8 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
         findings += (_of_host(each, name, len(hosts) > 1) for each in found)
         if not any(each.severity is Severity.CRITICAL for each in found):
             unknown += filter(None, [str(host.not_understood)])
+    if assertions := sum(host.assertions.count for host in hosts.values()):
+        facts["driver_assertions"] = assertions
     facts |= {"records": sum(host.records for host in hosts.values()), "looked_for": LOOKED_FOR}
     if named := [name for name in hosts if name]:
         facts["hosts"] = named
@@ -109,6 +114,7 @@ def _judge_host(host: _Host) -> tuple[list[Finding], dict[str, object], int]:
     )
     of_host = kernel_findings.judge_messages(message.text for message in host.messages)
     found = _without_repeats((*of_gpus, *host.rules.findings(), *of_devices, *of_host))
+    found = host.assertions.beside(found, [*(line.seconds for line in lines), *host.rules.seconds_of("GPU", "FABRIC")])
     return found, dict(counted), len(lines)
 
 

@@ -58,9 +58,9 @@ def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:
     content = file.read()
     parts = parts_of(file, content)
     whole = None if parts.is_archive else _recognise(file, content)
-    if whole and whole.formats and all(file_format.shares for file_format in whole.formats):
-        return (whole,)  # its readers know prompts, and the commands behind them, themselves
     known = tuple(found for part in parts.files if (found := _recognise(part, part.read())).formats)
+    if whole and whole.formats and all(file_format.shares for file_format in whole.formats):
+        return (whole, *filter(_is_of_a_tool, known))  # its readers know prompts, and the commands behind them
     if parts.is_archive:
         told = parts.problem or ("" if known else f"none of its {len(parts.files)} files is of a known format")
         rest = RecognisedFile(file, (), KnownHardware(), f"is a tar archive: {told}") if told else None
@@ -68,6 +68,11 @@ def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:
     if any(not file_format.holds_others for part in known for file_format in part.formats):
         return known
     return (whole or _recognise(file, content),)
+
+
+def _is_of_a_tool(part: RecognisedFile) -> bool:
+    """Whether a part is the output of a tool whose reader takes one output alone."""
+    return not any(file_format.shares or file_format.holds_others for file_format in part.formats)
 
 
 def _recognise(file: InputFile, content: FileContent) -> RecognisedFile:

@@ -1,4 +1,5 @@
-"""What amd-smi prints, as values by GPU: its nested text, its JSON, and the table of version 26 (ROCm 7).
+"""What amd-smi prints, as values by GPU: its nested text, its JSON, the table of version 26 (ROCm 7), and the tables of
+`amd-smi xgmi`. Source: amdsmi, amdsmi_cli (subcommands/xgmi.py, amdsmi_logger.py).
 
 The text is a tree by indentation with `NAME: value` at its leaves, below `GPU: N`; the JSON has the same names in lower
 case, in a list of objects with `gpu` or below `gpu_data`.
@@ -16,6 +17,9 @@ _MAX_DEPTH: Final = 12
 _GPU = re.compile(r"GPU: (\d{1,4})\s*$")
 _LEAF = re.compile(r"( +)([A-Z][A-Z0-9_ ]{1,60}):(?: (.*))?$")
 _TABLE_BDF = re.compile(r"\| ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d) +(\S.*?) +\|[^|]*?°?C +(\d+|N/A) ")
+_XGMI_METRICS: Final = "LINK METRIC TABLE"
+_XGMI_STATES: Final = ("XGMI LINK STATUS", "GPU LINK PORT STATUS")
+_XGMI_ROW = re.compile(r"GPU(\d{1,4}) +([0-9a-fA-F:.]{7,12}) +(\S.*)$")
 _TABLE_GPU = re.compile(r"\| +(\d{1,4}) +\S+ +\S+ +\S+ +\|")
 
 
@@ -55,6 +59,19 @@ def read_table(text: str) -> Iterator[Reading]:
             yield Reading(gpu, "ASIC/MARKET_NAME", first[2])
             yield Reading(gpu, "ECC/TOTAL_UNCORRECTABLE_COUNT", first[3])
             first = None
+
+
+def read_xgmi(text: str) -> Iterator[Reading]:
+    """Yields what `amd-smi xgmi` prints of each link, as `XGMI/LINK_STATUS`: U, D or X (up, down, disabled), by place
+    or by the peer's number; several links to one peer are joined by slashes."""
+    title = ""
+    for line in text.splitlines():
+        if line.rstrip().endswith(":"):
+            title = line.strip(": ")
+        elif title in (_XGMI_METRICS, *_XGMI_STATES) and len(line) < 4000 and (row := _XGMI_ROW.match(line.strip())):
+            yield Reading(int(row[1]), "BDF", row[2])
+            for status in re.split(r"[ /]+", row[3].strip()) if title in _XGMI_STATES else ():
+                yield Reading(int(row[1]), "XGMI/LINK_STATUS", status)
 
 
 def read_json(text: str) -> Iterator[Reading]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.gpu_tools.amd_readings import Reading, read_json, read_table, read_text
+from laggard.diagnose.gpu_tools.amd_readings import Reading, read_json, read_table, read_text, read_xgmi
 from laggard.diagnose.parts.terminal import without_colours
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
@@ -17,6 +17,7 @@ from laggard.probes.probe import finding
 _MAX_CHARACTERS: Final = 8 << 20
 _TABLE_HEAD = re.compile(r"^\| AMD-SMI +\S+", re.MULTILINE)
 _TEXT_HEAD = re.compile(r"\AGPU: \d+\s*\n {4}[A-Z]|^GPU: \d+\s*\n {4}[A-Z][A-Z_]+:", re.MULTILINE)
+_XGMI_HEAD = re.compile(r"^(?:LINK METRIC TABLE|XGMI LINK STATUS|GPU LINK PORT STATUS): *$", re.MULTILINE)
 _JSON_HEAD = re.compile(r'\A\s*(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"\s*:\s*\d')
 _NO_DRIVER = re.compile(r"AMDSMI_STATUS_(?:DRIVER_NOT_LOADED|NO_DRV|NOT_INIT)")
 _RESET: Final = "Drain the node and reset the GPU (`amd-smi reset -G -g N`); if errors come back, return the board."
@@ -29,7 +30,7 @@ _Values = Mapping[str, list[str]]
 def recognise(content: FileContent) -> bool:
     text = without_colours(content.text[: 1 << 16])
     is_short = len(text) < 4096 and bool(_NO_DRIVER.search(text))
-    return is_short or any(pattern.search(text) for pattern in (_TABLE_HEAD, _TEXT_HEAD, _JSON_HEAD))
+    return is_short or any(pattern.search(text) for pattern in (_TABLE_HEAD, _TEXT_HEAD, _JSON_HEAD, _XGMI_HEAD))
 
 
 def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
@@ -47,7 +48,7 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
 
 
 def _read(text: str) -> Iterator[Reading]:
-    yield from read_json(text) if _JSON_HEAD.search(text) else (*read_text(text), *read_table(text))
+    yield from read_json(text) if _JSON_HEAD.search(text) else (*read_text(text), *read_table(text), *read_xgmi(text))
 
 
 def _judge(number: int, values: _Values) -> Iterator[Finding]:
@@ -79,9 +80,9 @@ def _link(number: int, device: str, values: _Values) -> Iterator[Finding]:
         evidence = {"width_lanes": width, "most_width_lanes": most}
         summary = f"runs on {width} PCIe lanes of {most} (width x{width}, not x{most})"
         yield _finding("PCIE_LINK_DEGRADED", number, device, summary, evidence, _LINK)
-    down = [value for value in _ending(values, "LINK_STATUS") if value.upper() in ("D", "DOWN", "DISABLED")]
+    down = [value for value in _ending(values, "LINK_STATUS") if value.upper() in ("D", "DOWN")]
     if down:
-        summary = f"has {len(down)} XGMI links down"
+        summary = f"has {len(down)} XGMI link{'s' if len(down) > 1 else ''} down"
         yield _finding("NVLINK_DOWN", number, device, summary, {"xgmi_links_down": len(down)}, _LINK)
 
 

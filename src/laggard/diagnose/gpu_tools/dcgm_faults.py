@@ -19,7 +19,7 @@ _PCIE: Final = "Reseat the card, riser or cable and check the slot's settings; t
 _ANY: Final = (
     "Take the node out of service and run `dcgmi diag -r 3` while nothing else runs; then follow DCGM's advice."
 )
-_RULES: Final = tuple(
+RULES: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), code, fix)
     for pattern, code, fix in (
         (r"row.remap\w* (?:has )?fail|remapping fail", "GPU_ROW_REMAP_FAILED", _BOARD),
@@ -58,7 +58,7 @@ class Failure(NamedTuple):
     """What one test says of one GPU. `failed`: of the test; False: a warning, or that it was not whole."""
 
     gpu: str
-    """Its number; empty where the text names none."""
+    """Its number; `Switch 3` of what is no GPU; empty where the text names none."""
     test: str
     text: str
     failed: bool
@@ -66,18 +66,21 @@ class Failure(NamedTuple):
 
 def failure_finding(failure: Failure, commands: tuple[str, ...]) -> Finding:
     code, fix = next(
-        ((code, fix) for pattern, code, fix in _RULES if pattern.search(failure.text)), ("GPU_DIAG_FAILED", _ANY)
+        ((code, fix) for pattern, code, fix in RULES if pattern.search(failure.text)), ("GPU_DIAG_FAILED", _ANY)
     )
     if code == "GPU_DIAG_FAILED" and not failure.text:
-        code, fix = next(((c, f) for p, c, f in _RULES if p.search(failure.test)), (code, fix))
+        code, fix = next(((c, f) for p, c, f in RULES if p.search(failure.test)), (code, fix))
     harmless = bool(_NOT_THE_GPU.search(failure.text)) or code == "GPU_PERSISTENCE_OFF"
     verb = "failed" if failure.failed else "has a warning of"
     summary = f"{verb} DCGM's test {failure.test}" + (f": {failure.text}" if failure.text else "")
     return finding(
         code,
-        f"GPU {failure.gpu}" if failure.gpu else "the GPUs",
+        f"GPU {failure.gpu}" if failure.gpu.isdigit() else failure.gpu or "the GPUs",
         summary[:1000],
-        evidence={"test": failure.test, "entity": f"GPU{failure.gpu}" if failure.gpu else None},
+        evidence={
+            "test": failure.test,
+            "entity": f"GPU{failure.gpu}" if failure.gpu.isdigit() else failure.gpu or None,
+        },
         fix=fix,
         commands=commands,
         severity=Severity.CRITICAL if failure.failed and not harmless else Severity.WARNING,

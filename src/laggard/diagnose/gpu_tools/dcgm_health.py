@@ -1,6 +1,7 @@
 """The format `dcgmi health -c`: a tree of GPUs and their systems, each with its state and, below, the words for it.
 
-DCGM 2 to 4 write `-> 5` and `-> Memory system`; older releases write `GPU ID: 5` and `Memory`.
+DCGM 2 to 4 write a group (`GPU`, `Switch`, `CPU`, `ConnectX`), below it `-> 5`, `-> Errors` and `-> Memory system`;
+older releases write `GPU ID: 5` and `Memory`. Source: DCGM, dcgmi/Health.cpp and dcgmlib's names of entity groups.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _MAX_FAILURES: Final = 256
 _HEAD: Final = re.compile(r"^\| Health Monitor Report", re.MULTILINE)
 _ROW = re.compile(r"\|(.*?)\| ?(.*?)\|\s*$")
 _OVERALL = re.compile(r"\| Overall Health:? *(?:\||:)? *(\w+)")
-_GPU = re.compile(r"(?:-> *|GPU(?: ID)?:? *)(\d{1,3})$")
+_ENTITY = re.compile(r"(?:-> *|(GPU)(?: ID)?:? *)(\d{1,3})$")
+_GROUP = re.compile(r"(GPU|vGPU|Switch|NvSwitch|CPU|CPU_CORE|ConnectX|GPU_I|GPU_CI|LINK)s?$", re.IGNORECASE)
 _SYSTEM = re.compile(r"(?:-> *)?([A-Z][\w /-]*?(?: system)?)$")
 _STATE = re.compile(r"(Healthy|Warning|Failure|Error)\w*\s*$")
 _COMMANDS: Final = ("dcgmi health -c -j", "dcgmi diag -r 2")
@@ -44,7 +46,8 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
 
 def read_report(text: str) -> Iterator[Failure]:
     """Yields what is not healthy, by GPU and system."""
-    gpu = system = state = words = ""
+    group, entity = "GPU", ""
+    system = state = words = ""
     for line in (*text.splitlines(), "| -> 0 | Healthy |"):
         row = _ROW.match(line) if len(line) < 1000 else None
         if row is None:
@@ -54,18 +57,20 @@ def read_report(text: str) -> Iterator[Failure]:
             words = joined(words, value)
             continue
         if system and state != "Healthy":
-            yield _failure(gpu, system, state, words)
+            yield _failure(entity, system, state, words)
         system = words = ""
-        found, gpu_row = _STATE.match(value.strip()), _GPU.match(name)
-        if gpu_row:
-            gpu = gpu_row[1]
+        found, numbered = _STATE.match(value.strip()), _ENTITY.match(name)
+        if numbered:
+            entity = numbered[2] if (numbered[1] or group) == "GPU" else f"{group} {numbered[2]}"
+        elif (grouped := _GROUP.match(name)) and not value.strip():
+            group, entity = grouped[1], ""
         elif found and (named := _SYSTEM.match(name)) and named[1] not in ("Overall Health", "GPU", "Errors"):
             system, state = named[1], found[1]
 
 
-def _failure(gpu: str, system: str, state: str, words: str) -> Failure:
+def _failure(entity: str, system: str, state: str, words: str) -> Failure:
     text = re.sub(r"\s+", " ", words).strip()
-    return Failure(gpu, system, text or state, state in ("Failure", "Error"))
+    return Failure(entity, system, text or state, state in ("Failure", "Error"))
 
 
 DCGM_HEALTH = FileFormat("dcgmi health", recognise, judge)

@@ -23,7 +23,7 @@ _MAX_LINKS: Final = 256
 _GPU = re.compile(r"GPU (\d{1,3}): (.{1,120}?) ?\(UUID: ")
 _LINK = re.compile(r"\s+Link (\d{1,3}): (?:<?(inactive)>?|([\d.]+) GB/s)\s*$", re.IGNORECASE)
 _COUNTER = re.compile(r"\s+Link (\d{1,3}): ([A-Z][\w /-]{2,40}?)(?: (?:Errors?|events))?: +(\d{1,19})(?: |$)")
-_LIMITS: Final = (
+LIMITS: Final = (
     (re.compile(r"recovery successful", re.I), 10),
     (re.compile(r"recovery|failed|malformed|buffer|integrity|rx", re.I), 1),
     (re.compile(r"replay", re.I), 10),
@@ -123,7 +123,7 @@ def _errors(gpu: GpuLinks) -> Iterator[Finding]:
 
 def _too_many(errors: Mapping[str, int]) -> dict[str, int]:
     def limit(name: str) -> int | None:
-        return next((least for pattern, least in _LIMITS if pattern.search(name)), None)
+        return next((least for pattern, least in LIMITS if pattern.search(name)), None)
 
     return {name: count for name, count in errors.items() if (least := limit(name)) and count >= least}
 

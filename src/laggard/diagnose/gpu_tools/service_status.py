@@ -35,37 +35,16 @@ class _Service(NamedTuple):
 
 _DEVICES: Final = re.compile(r"Failed to query NVIDIA devices|/dev/nvidia|couldn't communicate|NVML")
 _MISMATCH: Final = re.compile(r"version ([\d.]+\d).{0,20}(?:don't|does not|doesn't|do not) match.{0,40}?([\d.]+\d)")
-_SERVICES: Final = (
-    _Service(
-        r"fabric-?manager",
-        "FABRIC_MANAGER_DOWN",
-        "the fabric manager",
-        Severity.CRITICAL,
+SERVICES: Final = (
+    _Service(r"fabric-?manager", "FABRIC_MANAGER_DOWN", "the fabric manager", Severity.CRITICAL,
         "Install the fabric manager of the driver's exact version, start it, and look at /var/log/fabricmanager.log. "
-        "Without it CUDA does not start on boards with NVSwitches (error 802).",
-    ),
-    _Service(
-        r"persistenced",
-        "GPU_PERSISTENCE_OFF",
-        "nvidia-persistenced",
-        Severity.WARNING,
-        "Start it, or set persistence mode by `nvidia-smi -pm 1`.",
-    ),
-    _Service(
-        r"imex",
-        "FABRIC_NOT_READY",
-        "nvidia-imex",
-        Severity.CRITICAL,
-        "See its log and /etc/nvidia-imex/nodes_config.cfg: NVLink memory among nodes needs it on all of them.",
-    ),
-    _Service(
-        r"",
-        "GPU_DIAG_FAILED",
-        "the service",
-        Severity.WARNING,
-        "Read its log: `journalctl -b -u` and its name.",
-    ),
-)
+        "Without it CUDA does not start on boards with NVSwitches (error 802)."),
+    _Service(r"persistenced", "GPU_PERSISTENCE_OFF", "nvidia-persistenced", Severity.WARNING,
+        "Start it, or set persistence mode by `nvidia-smi -pm 1`."),
+    _Service(r"imex", "FABRIC_NOT_READY", "nvidia-imex", Severity.CRITICAL,
+        "See its log and /etc/nvidia-imex/nodes_config.cfg: NVLink memory among nodes needs it on all of them."),
+    _Service(r"", "GPU_DIAG_FAILED", "the service", Severity.WARNING, "Read its log: `journalctl -b -u` and its name."),
+)  # fmt: skip
 
 
 def recognise(content: FileContent) -> bool:
@@ -96,7 +75,7 @@ def _judge(name: str, state: str, body: str) -> Iterator[Finding]:
     said = [line["text"] for line in lines if line["unit"] != _BY_SYSTEMD and _TELLING.search(line["text"])]
     if _NOTHING_TO_DO.search(body):
         return
-    service = next(each for each in _SERVICES if re.search(each.pattern, name))
+    service = next(each for each in SERVICES if re.search(each.pattern, name))
     code, severity, device, fix = service.code, service.severity, service.name, service.fix
     if code == "GPU_PERSISTENCE_OFF" and _DEVICES.search(body):
         code, severity = "GPU_DRIVER_FAILED", Severity.CRITICAL

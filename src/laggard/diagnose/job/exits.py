@@ -21,13 +21,20 @@ _WORDS: Final = {
     "Bus error": signal.SIGBUS,
 }
 _STARVED: Final = "Out Of Memory"
-_MARKS: Final = ("xit", "ignal", "srun: error", "return code", "Process name", "RUNNING AT")
+_MARKS: Final = ("xit", "ignal", "srun: error", "return code", "with code ", "EXIT CODE", "SIGNAL: ")
 """The words of which each of the forms has one."""
 _CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+_BELOW_NAMES: Final = ("exit code:", "killed by signal:")
+_MAX_LINES_ABOVE: Final = 3
 _BOX_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
 _BOX_HOST = re.compile(r"\s*host\s*: (\S+)")
 _BOX_ROW = re.compile(r"\s*\[\d+\]:\s*$")
 _BOX_TIME = re.compile(r"\s*time\s*: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)")
+_NAMED_ABOVE: Final = (
+    re.compile(r".*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),(?P<rank>\d+)\]"),
+    re.compile(r".*RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)"),
+)
+"""Lines of mpirun that name the process whose exit code the next lines tell."""
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 
 
@@ -45,6 +52,8 @@ def read_exit(line: JobLine, place: Place, lines_before: Callable[[], Sequence[J
     starved = fields.get("words", "").startswith(_STARVED)
     if number is None and status in (None, 0) and not starved:
         return None
+    if text.lstrip("= ").lower().startswith(_BELOW_NAMES):
+        fields |= _named_above(lines_before())
     tasks = fields.get("tasks", "")
     writer = Writer(
         rank=int(fields["rank"]) if "rank" in fields else line.rank,
@@ -60,6 +69,12 @@ def read_exit(line: JobLine, place: Place, lines_before: Callable[[], Sequence[J
         return Event("JOB_HOST_OUT_OF_MEMORY", "host_memory", Weight.FAILED, summary, text, place, writer)
     code, kind, weight, summary = _meaning(number, status)
     return Event(code, kind, weight if first else Weight.SUMMARY, summary, text, place, writer)
+
+
+def _named_above(lines: Sequence[JobLine]) -> dict[str, str]:
+    """The rank and the host that mpirun names above an exit code; empty: it names none."""
+    found = (pattern.match(line.text) for line in lines[:_MAX_LINES_ABOVE] for pattern in _NAMED_ABOVE)
+    return next((match.groupdict() for match in found if match), {})
 
 
 def _signal_and_status(fields: dict[str, str]) -> tuple[int | None, int | None]:

@@ -23,7 +23,7 @@ _DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _OTHER_DATES = re.compile(
-    rf"(?:\[?\d\d?/\d\d?/(?:\d\d){{1,2}},? {_TIME}\]?|\[{_TIME}\]|{_TIME})(?:Z|[+-]\d\d:?\d\d)?:?\s+"
+    rf"(?:\[?\d\d?/\d\d?/(?:\d\d){{1,2}}(?:,? |-){_TIME}\]?|\[{_TIME}\]|{_TIME})(?:Z|[+-]\d\d:?\d\d)?:?\s+"
     rf"|\[\d{{4}}-\d\d-\d\d[T ]{_TIME}(?: [A-Z]{{2,3}}\d{{1,5}}){{1,4}}\] "  # SGLang's ranks are those of its groups
     r"|\[\d{1,9}\] (?=\S)"  # the number of a line, or of a process
     r"|[0-9a-f]{6,64} \|\|? "  # a container
@@ -40,12 +40,15 @@ _LOGGERS = re.compile(
 )
 _RANK_WITHIN = re.compile(r"\[Rank (\d{1,7})\]")
 _COMPOSE = re.compile(r"([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}) {1,20}\| ")
-_PLAIN_DATE = re.compile(rf"\[?{_DATE}\]?:?(?:\s+|$)(?:(?:stderr|stdout) [FP] )?")
+_PLAIN_DATE = re.compile(
+    rf"\[?{_DATE}\]?:?(?! (?:[A-Z]{{2,3}}\d{{1,5}} ?){{1,4}}\])(?:\s+|$)(?:(?:stderr|stdout) [FP] )?"
+)
 _SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([\w.-]+) ([\w./-]+)(?:\[\d+\])?: ")
 _JOURNAL = re.compile(r"([\w.-]+) [\w./-]+\[\d+\]: ")
 _GLOG = re.compile(r"\[?[EWIFC](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9})\s+(?:\d+ )?[\w./-]+:\d+\] ?")
 _RANK = re.compile(r"\[[Rr]ank ?(\d{1,7})\]: ?|\[rank(?:=|: ?| )(\d{1,7})\]:? ?")
 _RANK_INSIDE = re.compile(r".{1,160}?\[rank(\d{1,7})\]: ?")
+_TENSORRT = re.compile(r"\[TRT-LLM\] (?:\[RANK (\d{1,7})\] )?\[E\] ")
 _LOCAL = re.compile(r"\[(?:default|trainer|worker)_?(\d{1,5})\]: ?")
 _MPI = re.compile(
     r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(?:mpirank:)?(\d{1,7})(?:,[\w.-]+)?\]<(?:stderr|stdout|stddiag)>: ?"
@@ -143,6 +146,9 @@ def _strip_one(text: str, found: dict[str, object]) -> str | None:
             if match := pattern.match(text):
                 found[name] = int(next(filter(None, match.groups())))
                 return text[match.end() :]
+        if match := _TENSORRT.match(text):
+            found |= {"rank": int(match[1])} if match[1] else {}
+            return text[match.end() :]
         if match := _POD.match(text):
             found["host"] = match[1]
             return text[match.end() :]

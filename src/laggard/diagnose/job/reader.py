@@ -20,8 +20,9 @@ from laggard.diagnose.job.rules import NAN_LOSS, RULES, WEAK_TEXT
 _WORDS: Final = (
     "rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog",
     "NCCL work", "ignal", "arrier", "egmentation", "egfault", "vict", "reempt", "low on resource", "what()",
-    "failed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "RUNNING AT",
-    "Process name", "ode failure", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate",
+    "ailed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "EXIT CODE", "SIGNAL: ",
+    "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan",
+    "NaN", "NAN", "Illegal", "Duplicate", "Memory access fault", "marked dead", "has died", "HSA_STATUS",
 )  # fmt: skip
 """The words of which each line that a rule matches has one."""
 _MAX_STREAMS: Final = 8192
@@ -50,9 +51,15 @@ _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _DIGITS: Final = str.maketrans("123456789", "0" * 9)
 _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
+_SETTING = re.compile(r"#|(?:export |\+ )?[A-Z]\w{2,}=")  # of a variable, or a comment
 _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
 _NOT_RAISED = re.compile(r"Exception ignored in|Exception in thread|Traceback of|\S+Warning: ")
-_WARNED = re.compile(r"(?:^| - |\| ?|\[)(?:WARN(?:ING)?|INFO|DEBUG|warn(?:ing)?|info)(?: - | *\||:|\]|\s{2})")
+_WARNED = re.compile(
+    r"(?:^| - |\| ?|\[)(?:(?:WARN(?:ING)?|warn(?:ing)?)(?: - | *\||:|\]|\s{2})"
+    r"|(?:INFO|DEBUG|info)(?: - | *\||:|\]|\s{2}).*"
+    r"(?:xception|rror|ailed|ailure|etry|gnor|kipp|annot|ould not|nable to))"
+)
+"""A line below an error's level that announces a traceback. What is only told at INFO before it does not."""
 _CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 _RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
@@ -287,7 +294,7 @@ class JobLogReader:
         if shape not in self._shapes:
             if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()
-            self._shapes[shape] = next((rule for rule in RULES if rule.pattern.match(text)), None)
+            self._shapes[shape] = rule_for(text)
         return self._shapes[shape]
 
     def _note_status(self, line: JobLine) -> None:
@@ -323,7 +330,7 @@ class JobLogReader:
     def _open_traceback(self, piece: str, start: int, line: JobLine, place: Place) -> None:
         before = next(iter(self._lines_before(piece, start, 1)), None)
         text = before.text if before is not None and before.stream == line.stream else ""
-        ends_nothing = bool(_NOT_RAISED.match(text) or _WARNED.search(text[:160]))
+        ends_nothing = bool(_NOT_RAISED.match(text) or _WARNED.search(text[:240]))
         if len(self._tracebacks) >= _MAX_STREAMS:
             self._tracebacks.clear()
         self._tracebacks[line.stream] = place._replace(offset=-1) if ends_nothing else place
@@ -358,6 +365,11 @@ class JobLogReader:
         own = [each.text for each in after if each.stream == line.stream]
         at = next((place for place, text in enumerate(own[:4]) if text.startswith("Last error:")), None)
         return own[at + 1].strip()[:200] if at is not None and at + 1 < len(own) else ""
+
+
+def rule_for(text: str) -> Rule | None:
+    """The first rule that takes a line's text; None for other lines, comments and settings."""
+    return None if _SETTING.match(text) else next((rule for rule in RULES if rule.pattern.match(text)), None)
 
 
 def _sparse(piece: str) -> Iterable[tuple[int, int]]:

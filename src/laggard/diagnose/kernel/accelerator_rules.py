@@ -40,7 +40,7 @@ NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
          _VERSIONS, _NVIDIA, _LOADED),
     rule("API mismatch", r"NVRM: API mismatch", "GPU_DRIVER_FAILED", CRITICAL, "NVIDIA's driver",
          "has two versions on this node: API mismatch of programs and kernel module", _VERSIONS, _NVIDIA, _LOADED),
-    rule("nouveau", rf"NVRM: GPU {ADDRESS} is already bound to (?P<driver>nouveau|vfio-pci|\w[\w-]*)",
+    rule("already bound", rf"NVRM: GPU {ADDRESS} is already bound to (?P<driver>nouveau|vfio-pci|\w[\w-]*)",
          "GPU_DRIVER_FAILED", CRITICAL, "GPU {device}", "belongs to the driver {driver}, so NVIDIA's cannot use it",
          "Keep nouveau from loading (`blacklist nouveau` in /etc/modprobe.d, a new initramfs) and reboot.",
          ("lspci -k -d 10de:", "lsmod | grep nouveau"), _LOADED, settle_seconds=_START_SECONDS),
@@ -118,8 +118,8 @@ AMD_RULES: Final[tuple[KernelRule, ...]] = (
     rule("oison", _AMDGPU + r".{0,160}?(?:[Pp]oison is consumed|RAS poison consumption)", "GPU_ECC_UNCORRECTED",
          CRITICAL, "GPU {device}", "read memory that an uncorrectable error had damaged (RAS poison)", _REPLACE,
          _AMD),
-    rule("exceed", _AMDGPU +
-         r".{0,160}?(?:RAS records.{0,160}exceed|[Bb]ad page.{0,160}threshold|exceeds? .{0,160}bad page threshold)",
+    rule("threshold", _AMDGPU + r".{0,160}?(?:RAS records: ?\d+ exceed|[Ss]aved bad pages \d+ reach"
+         r"|(?<!not )exceeds? .{0,60}bad page threshold)",
          "GPU_ROW_REMAP_FAILED", CRITICAL, "GPU {device}", "has too many retired pages of memory",
          "Have the GPU replaced.", _AMD),
     rule("eset", _AMDGPU + r"(?P<why>.{0,160}?(?:GPU [Rr]eset\(?\d*\)? ?failed|ASIC reset failed|GPU Recovery Failed"
@@ -130,10 +130,11 @@ AMD_RULES: Final[tuple[KernelRule, ...]] = (
          "is lost from the PCIe bus", _REBOOT, _AMD),
     rule("GPU init", _AMDGPU + r".{0,160}?[Ff]atal error during GPU init", "GPU_LOST", CRITICAL, "GPU {device}",
          "cannot be started by its driver", _REBOOT, _AMD),
-    rule("ring", _AMDGPU + r".{0,160}?ring (?P<ring>[\w.]+) timeout", "GPU_LOST", WARNING, "GPU {device}",
+    rule("ring", _AMDGPU + r".{0,160}?ring (?P<ring>[\w.]+) timeout(?!, but soft)(?:[,!]|$)", "GPU_LOST", WARNING,
+         "GPU {device}",
          "did not end its work: ring {ring} timeout. A program's endless kernel does the same",
          "Look at the program that ran; if it happens with several, update driver and firmware.", _AMD),
-    rule("ring", r"amdgpu\]\] \*ERROR\* ring (?P<ring>[\w.]+) timeout", "GPU_LOST", WARNING, "an AMD GPU",
+    rule("ring", r"amdgpu\]\] \*ERROR\* ring (?P<ring>[\w.]+) timeout(?!, but soft)", "GPU_LOST", WARNING, "an AMD GPU",
          "did not end its work: ring {ring} timeout. A program's endless kernel does the same",
          "Look at the program that ran; if it happens with several, update driver and firmware.", _AMD),
     rule("unrecoverable state",

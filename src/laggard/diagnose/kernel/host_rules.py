@@ -24,9 +24,9 @@ HOST_RULES: Final[tuple[KernelRule, ...]] = (
          "KERNEL_FAULT", CRITICAL, "CPU {device}", "is stuck in the kernel for {time}: soft lockup of {task}",
          _LOCKED, ("dmesg -T | grep -A30 'soft lockup'",)),
     rule("BUG: ",
-         r"BUG: (?P<why>unable to handle .{1,60}?|kernel NULL pointer dereference.{0,20})(?: at |, address|$|:)",
+         r"(?<!\w)BUG: (?P<why>unable to handle .{1,60}?|kernel NULL pointer dereference.{0,20})(?: at |, address|$|:)",
          "KERNEL_FAULT", CRITICAL, "the kernel", "crashed (oops): {why}", _RESTART, ("dmesg -T | grep -A40 BUG:",)),
-    rule("kernel BUG at", r"kernel BUG at (?P<where>\S+?)!?$", "KERNEL_FAULT", CRITICAL, "the kernel",
+    rule("kernel BUG at", r"kernel BUG at (?P<where>\S+\.[chS]:\d+)!?$", "KERNEL_FAULT", CRITICAL, "the kernel",
          "crashed at {where}", _RESTART, ("dmesg -T | grep -A40 'kernel BUG'",)),
     rule("[#", r"^(?:(?:Internal error: )?Oops(?: - \w+)?|general protection fault|invalid opcode|divide error|stack "
          r"segment)\b.{0,160}\[#\d+\]", "KERNEL_FAULT", CRITICAL, "the kernel", "crashed (oops)", _RESTART,

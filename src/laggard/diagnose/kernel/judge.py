@@ -109,6 +109,10 @@ class RuleJudge:
         if RULES[number].code == "KERNEL_FAULT" and (self._traced is None or key[1]):
             self._traced = key, self._records
 
+    def seconds_of(self, *subjects: str) -> list[float | None]:
+        """Returns when rules were met last whose codes begin with one of these words."""
+        return [hit.seconds for (number, _), hit in self._hits.items() if RULES[number].code.startswith(subjects)]
+
     def findings(self) -> tuple[Finding, ...]:
         """Returns what was found and is not closed, in the order of the log; of one device and code the gravest."""
         best: dict[tuple[str, str], tuple[Severity, int, Finding]] = {}

@@ -37,7 +37,8 @@ NIC_RULES: Final[tuple[KernelRule, ...]] = (
          r"|init_one:.{0,60}failed|Failed " r"initializing"
          r"|enable_hca failed|mlx5_function_(?:setup|enable).{0,60}failed).{0,60})", "RDMA_DRIVER_ERROR", CRITICAL,
          "NIC {device}", "cannot be started by its driver: {why}", _RESET_NIC, _LSPCI,
-         rf"mlx5_core {ADDRESS}: .{{0,160}}[Hh]ealth recovery succeeded"),
+         rf"mlx5_core {ADDRESS}: .{{0,160}}(?:[Hh]ealth recovery succeeded|E-Switch: Total vports"
+         r"|Port module event: )"),
     rule("failed with error", rf"{_NICS}(?: {ADDRESS})?: probe (?:of (?P<at>\S+)|with driver \w+) failed with error",
          "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}{at}", "cannot be started by its driver", _RESET_NIC),
     rule("D3cold", rf"{_NICS} {ADDRESS}: .{{0,160}}D3cold to D0", "RDMA_DRIVER_ERROR", CRITICAL, "NIC {device}",

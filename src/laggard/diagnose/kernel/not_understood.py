@@ -29,7 +29,9 @@ _BENIGN: Final = re.compile(
     r"|Failed to allocate NvKmsKapiDevice|Failed to register device|Failed to grab modeset ownership"
     r"|nvidia-modeset: |Driver cannot use all the BARs|A GPU crash dump has been created"
     # AMD, Gaudi
-    r"|\b0 (?:un)?correctable hardware errors|ucode is not available|[Ee]rror [Rr]ecovery|errors? collector"
+    r"|\b(?:0 un|\d+ (?:new )?)correctable hardware errors"
+    r"|soft recovered|i2c timeout|\berrs: wr \d+|ucode is not available|[Ee]rror [Rr]ecovery|errors? collector"
+    r"|critical 0\b"
     r"|Failed to (?:get|load) (?:firmware|ASPM)|No more image in the PCI ROM|Could not find (?:any )?valid"
     # Memory and PCIe
     r"|EDAC \S+: (?:Giving out|\d+ CE|Removed)|Ver: |ECC is (?:disabled|enabled)|[Cc]orrected error"

@@ -17,6 +17,8 @@ _CHECK: Final = "Look at the disk below it first; then unmount the file system a
 _SERVER: Final = "Check the file server and the network to it; processes on its mounts hang or fail until it answers."
 _LUSTRE: Final = ("lfs check servers", "lctl get_param *.*.import | grep -E 'target|state'")
 _TARGET: Final = r"(?P<device>[\w-]+?-(?:MDT|OST)[0-9a-f]{4}|MGS)"
+_NO_DISCARD: Final = r"(?!.{0,60}\bop 0x[39]:)"
+"""What discards and writes of zeroes ask for, a sound disk may refuse."""
 _RESTORED: Final = rf"Lustre: (?:{_TARGET}|MGC\S*)[\w.@-]*: Connection restored"
 
 DISK_RULES: Final[tuple[KernelRule, ...]] = (
@@ -26,9 +28,11 @@ DISK_RULES: Final[tuple[KernelRule, ...]] = (
          "is dead: its controller does not come back after a reset", _DISK, _NVME),
     rule("nvme", r"nvme (?P<device>nvme\d+): (?:controller is down|I/O (?:tag )?\d+ .{0,160}timeout)", "DISK_FAILED",
          WARNING, "{device}", "does not answer in time", _DISK, _NVME),
-    rule("I/O error", r"(?<!Buffer )\bI/O error,? (?:on )?dev(?:ice)? (?P<device>(?!fd\d|sr\d|loop|zram|nbd)[\w-]+),",
+    rule("I/O error", r"(?<!Buffer )\bI/O error,? (?:on )?dev(?:ice)? (?P<device>(?!fd\d|sr\d|loop|zram|nbd)[\w-]+),"
+         + _NO_DISCARD,
          "DISK_FAILED", WARNING, "{device}", "has I/O errors", _DISK, _SMART),
-    rule("critical", r"critical (?P<kind>medium|target|nexus) error,? dev (?P<device>(?!fd\d|sr\d|loop)[\w-]+)",
+    rule("critical", r"critical (?P<kind>medium|target|nexus) error,? dev (?P<device>(?!fd\d|sr\d|loop)[\w-]+)"
+         + _NO_DISCARD,
          "DISK_FAILED", CRITICAL, "{device}", "has errors of its medium ({kind} error)", _DISK, _SMART),
     rule("Sense Key", r"sd \S+ \[(?P<device>\w+)\].{0,160}Sense Key ?: ?(?P<kind>Medium Error|Hardware Error)",
          "DISK_FAILED", CRITICAL, "{device}", "reports a {kind}", _DISK, _SMART),
@@ -63,7 +67,7 @@ DISK_RULES: Final[tuple[KernelRule, ...]] = (
          "the XFS on {device}", "has failed: {why}", _CHECK, ("dmesg -T | grep -i xfs",)),
     rule("BTRFS",
          r"BTRFS(?: error| critical|:? .{0,160})? \(device (?P<device>[\w!-]+?)(?: state \w+)?\)(?P<why>.{0,160}"
-         r"(?:forced " r"readonly" r"|corrupt|errno=-5|unable to fixup|parent transid).{0,60})", "DISK_FAILED",
+         r"(?:forced " r"readonly" r"|corrupt(?! \d)|errno=-5|unable to fixup|parent transid).{0,60})", "DISK_FAILED",
          CRITICAL, "the btrfs on {device}", "has failed{why}", _CHECK),
     rule("rror 28", r"EXT4-fs \((?P<device>[\w!-]+)\): .{0,160}with error 28", "DISK_FULL", CRITICAL,
          "the ext4 on {device}", "is full", "Make room on it.", ("df -h", "df -i")),
@@ -116,10 +120,12 @@ NETWORK_FILE_SYSTEM_RULES: Final[tuple[KernelRule, ...]] = (
          CRITICAL, "GPFS {device}{other}", "was unmounted by force",
          "Look above it in the log for the reason, then `mmmount`.", ("mmgetstate -a", "mmlsmount all -L"),
          r"(?:Mounted|mounted) file system (?P<device>\S+)"),
-    rule("Connect failed", r"Connect failed: beegfs-(?P<kind>\w+) (?P<device>\S+) \[ID: \d+\]@(?P<at>[\d.]+)",
-         "MOUNT_HUNG", CRITICAL, "BeeGFS {kind} server {device}", "cannot be reached at {at}", _SERVER,
+    rule("onnect", r"(?:Connect failed(?: on all available routes)?|Unable to connect to(?: server)?): "
+         r"beegfs-(?P<kind>\w+) (?P<device>\S+) \[ID: \d+\](?:@(?P<at>[\d.]+))?", "MOUNT_HUNG", CRITICAL,
+         "BeeGFS {kind} server {device}", "cannot be reached {at}", _SERVER,
          ("beegfs-ctl --listnodes --nodetype=storage --reachable",), r"Connected: beegfs-\w+ (?P<device>\S+) \[ID"),
-    rule("Communication error", r"(?:Receive timed out from|[Nn]ode): beegfs-(?P<kind>\w+) (?P<device>\S+) \[ID",
+    rule("beegfs-", r"(?:Receive timed out from:?|Communication error.{0,160}?[Nn]ode:) "
+         r"beegfs-(?P<kind>\w+) (?P<device>\S+) \[ID",
          "MOUNT_HUNG", WARNING, "BeeGFS {kind} server {device}", "did not answer in time", _SERVER,
          ("beegfs-check-servers",), r"Connected: beegfs-\w+ (?P<device>\S+) \[ID"),
 )  # fmt: skip

@@ -18,10 +18,11 @@ _ANSIBLE = re.compile(r"^([A-Za-z][\w.-]{0,62}) \| (?:CHANGED|SUCCESS|FAILED!?)(
 
 def split_machines(text: str) -> tuple[Part, ...]:
     """Returns a part for each machine; none where the text names no machines this way."""
-    return _by_lines(text) or _by_banners(text, _BANNER) or _by_banners(text, _ANSIBLE)
+    return split_lines(text) or _by_banners(text, _BANNER) or _by_banners(text, _ANSIBLE)
 
 
-def _by_lines(text: str) -> tuple[Part, ...]:
+def split_lines(text: str) -> tuple[Part, ...]:
+    """Returns a part for each machine whose name stands before each of its lines; none where they do not."""
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines or not _HEAD.match(lines[0]):
         return ()
@@ -33,7 +34,7 @@ def _by_lines(text: str) -> tuple[Part, ...]:
             by_host.setdefault(head[1], []).append(line[head.end() :] + "\n")
         else:
             strange += 1
-    several = len(by_host) <= max(len(lines) // 2, 1) or all(map(_NUMBERED.search, by_host))
+    several = len(by_host) <= len(lines) // 2 or all(map(_NUMBERED.search, by_host))
     if not several or strange > (1 - _MIN_SHARE) * len(lines):
         return ()
     return tuple(Part(host, host, "".join(rest)) for host, rest in by_host.items())

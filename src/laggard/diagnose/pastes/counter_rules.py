@@ -36,9 +36,8 @@ RULES: Final[tuple[CounterRule, ...]] = (
     CounterRule("ExcessiveBufferOverrunErrors(?:Extended)?", "RDMA_ERRORS_RISING", "flow control failed", 10),
     CounterRule("PortRcvRemotePhysicalErrors(?:Extended)?", "RDMA_ERRORS_RISING", "another link damages bits", 100),
     CounterRule("PortXmitDiscards(?:Extended)?", "RDMA_ERRORS_RISING", _FULL, 100),
-    CounterRule(
-        r"(?:port[._])?rx_(?:crc|fcs)_err\w*(?:\.nic)?|rx_crc_errors_phy", "RDMA_ERRORS_RISING", _DAMAGED, 100, 1e-7
-    ),
+    CounterRule(r"(?:port[._])?rx_(?:crc|fcs)_err\w*(?:\.nic)?|rx_crc_errors_phy", "RDMA_ERRORS_RISING", _DAMAGED, 100,
+        1e-7),
     CounterRule(r"rx_(?:pcs_)?symbol_err_phy", "RDMA_ERRORS_RISING", _DAMAGED, 1000, 1e-7),
     CounterRule(r"[rt]x_discards_phy", "RDMA_ERRORS_RISING", _FULL, 1000, 1e-5),
     CounterRule(r"rx_out_of_buffer|rx_missed_errors|rx_no_dma_resources", "RDMA_ERRORS_RISING", _FULL, 1000, 1e-4),
@@ -47,11 +46,10 @@ RULES: Final[tuple[CounterRule, ...]] = (
     CounterRule(r"link_down_events_phy", "RDMA_LINK_FLAPPING", "the link went down", 3),
     CounterRule(r"module_(?:bad_shorted|bus_stuck|high_temp)", "RDMA_ERRORS_RISING", "the transceiver is faulty", 1),
     CounterRule(r"[rt]x_pci_signal_integrity", "PCIE_AER_ERRORS", "bits are damaged in the PCIe slot", 100),
-    CounterRule(
-        r"outbound_pci_stalled_(?:rd|wr)", "PCIE_LINK_DEGRADED", "percent of its time the NIC waits for PCIe", 10
-    ),
+    CounterRule(r"outbound_pci_stalled_(?:rd|wr)", "PCIE_LINK_DEGRADED", "percent of its time the NIC waits for PCIe",
+        10),
     CounterRule(r"outbound_pci_buffer_overflow", "PCIE_LINK_DEGRADED", "packets were lost, PCIe was too slow", 1000),
-)
+)  # fmt: skip
 _COMPILED: Final = tuple((re.compile(rule.name), rule) for rule in RULES)
 _MAX_TOLD: Final = 4
 _LANE: Final = re.compile(r"rx_err_lane_(\d+)_phy")

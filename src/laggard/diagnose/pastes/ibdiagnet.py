@@ -20,32 +20,20 @@ _HEAD: Final = re.compile(
 _LINE: Final = re.compile(r"^-([EW])- (.{1,400})$", re.MULTILINE)
 _PORT: Final = re.compile(r"\b[HSR]/\"?[^\"\n]{1,120}?\"?/P\d+(?:/\d+)*|\b[\w.;:-]+(?:/[\w.-]+)?/P\d+\b")
 _CLOSING: Final = re.compile(r"finished with|Check finished|see file|can find", re.IGNORECASE)
-_RULES: Final[tuple[tuple[str, re.Pattern[str], Severity, str], ...]] = (
-    (
-        "RDMA_RATE_LOW",
+RULES: Final[tuple[tuple[str, re.Pattern[str], Severity, str], ...]] = (
+    ("RDMA_RATE_LOW",
         re.compile(r"[Uu]nexpected (?:actual )?(?:link )?(?:speed|width)|[Ll]ow (?:speed|width)|link (?:speed|width)"),
-        Severity.CRITICAL,
-        "Reseat or swap the cable of this link, then its transceivers, then the switch's port.",
-    ),
-    (
-        "RDMA_LINK_FLAPPING",
-        re.compile(r"link_downed|link_error_recovery|LinkDowned|LinkErrorRecovery"),
-        Severity.WARNING,
-        "Clean or replace the cable and its transceivers; look at the switch's port.",
-    ),
-    (
-        "RDMA_ERRORS_RISING",
+        Severity.CRITICAL, "Reseat or swap the cable of this link, then its transceivers, then the switch's port."),
+    ("RDMA_LINK_FLAPPING", re.compile(r"link_downed|link_error_recovery|LinkDowned|LinkErrorRecovery"),
+        Severity.WARNING, "Clean or replace the cable and its transceivers; look at the switch's port."),
+    ("RDMA_ERRORS_RISING",
         re.compile(r"symbol_err|BER\b|_error|_errors|discard|integrity|overrun|SymbolErr|PortRcv", re.IGNORECASE),
         Severity.WARNING,
-        "Clean or replace the cable and its transceivers; then reset the counters and look again: ibdiagnet -pc.",
-    ),
-    (
-        "RDMA_PORT_DOWN",
+        "Clean or replace the cable and its transceivers; then reset the counters and look again: ibdiagnet -pc."),
+    ("RDMA_PORT_DOWN",
         re.compile(r"\bINIT\b|not ACTIVE|[Mm]aster [Ss]ubnet [Mm]anager|[Nn]ot found master|link.{0,40}\bdown\b"),
-        Severity.CRITICAL,
-        "See that one subnet manager runs (sminfo), and that it reaches this port.",
-    ),
-)
+        Severity.CRITICAL, "See that one subnet manager runs (sminfo), and that it reaches this port."),
+)  # fmt: skip
 
 
 def read(section: Section) -> Iterator[Finding | Fact | Lack]:
@@ -53,7 +41,7 @@ def read(section: Section) -> Iterator[Finding | Fact | Lack]:
     others: list[str] = []
     lines = [match for match in _LINE.finditer(section.text) if not _CLOSING.search(match[2])][:4096]
     for match in lines:
-        row = next((row for row in _RULES if row[1].search(match[2])), None)
+        row = next((row for row in RULES if row[1].search(match[2])), None)
         if row is None:
             others += [match[2]] if match[1] == "E" else []
             continue
@@ -66,7 +54,7 @@ def read(section: Section) -> Iterator[Finding | Fact | Lack]:
 
 
 def _finding(code: str, device: str, texts: list[str]) -> Finding:
-    _, _, severity, fix = next(row for row in _RULES if row[0] == code)
+    _, _, severity, fix = next(row for row in RULES if row[0] == code)
     said = texts[0].partition(" - ")[2] or texts[0]
     return finding(
         code,

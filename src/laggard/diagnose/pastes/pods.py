@@ -89,13 +89,13 @@ def read(section: Section) -> Iterator[Finding | Fact]:
 
 def _worst_first(events: list[PodEvent]) -> list[tuple[PodEvent, _Row]]:
     """Returns the faults by the order of the table; a pod that ends again and again has its reason named elsewhere."""
-    found = [(event, row) for event in events if (row := _row_of(event)) and not (event.again and row.overcome)]
+    found = [(event, row) for event in events if (row := row_of(event)) and not (event.again and row.overcome)]
     named = {event.subject for event, row in found if row.code not in _WARNINGS}
     kept = [pair for pair in found if pair[1].code not in _WARNINGS or pair[0].subject not in named]
     return sorted(kept, key=lambda pair: (not pair[0].message, ROWS.index(pair[1])))
 
 
-def _row_of(event: PodEvent) -> _Row | None:
+def row_of(event: PodEvent) -> _Row | None:
     return next(
         (
             row for row in ROWS

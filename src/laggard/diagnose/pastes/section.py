@@ -1,37 +1,27 @@
 """A paste cut into sections: what one command printed on one host. Pure; a text without prompts is one section.
 
-Hosts are named by prompts (`ada@n1:~$ `, `[root@n1 ~]# `), by commands (`ssh n1`, `srun -w n1`, `kubectl exec n1`), by
-headings (`# n1`, `=== n1 ===`, the three lines of `clush -b`) and by what pdsh and `srun -l` put before each line.
+Prompts and what pdsh and `srun -l` put before each line are those of parts/; hosts are also named by commands (`ssh
+n1`, `srun -w n1`, `kubectl exec n1`) and by headings (`# n1`, `=== n1 ===`, the three lines of `clush -b`).
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from functools import lru_cache
 from typing import Final, NamedTuple
+
+from laggard.diagnose.parts.machines import split_lines
+from laggard.diagnose.parts.session import prompt_of
+from laggard.diagnose.parts.terminal import without_colours
 
 MAX_PASTE_CHARACTERS: Final = 4 << 20
 """The most characters of a paste that are read. Tools print thousands of lines, never millions."""
 _MAX_SECTIONS: Final = 4096
-_MIN_LINES_EACH: Final = 3
-"""The least lines that follow a name at the start of lines, for the name to be a host's: keys of a table come once."""
-
-_PROMPT: Final = re.compile(
-    r"(?:\([\w.-]{1,40}\) ?)?(?:\[?(?:[\w.-]{1,64})@([\w.-]{1,80})(?:[: ][^$#%>\n]{0,200})?\]?[$#%>] ?|[$%] )"
-    r"(\S.{0,2000})"
-)
 _HEADING: Final = re.compile(r"(?:#|=+|-{2,}|\*+)[ >]*([A-Za-z][\w.-]{1,79})[ :<]*(?:=+|-{2,}|\*+)?:?")
-_TOOLS: Final = frozenset(
-    ("df", "free", "env", "ibstat", "ibstatus", "ibv_devinfo", "lscpu", "lspci", "perfquery", "sinfo", "dmesg", "mount")
-)
-"""Commands that people write without an option, and so as `# ibstat` after root's prompt."""
-_COLOUR: Final = re.compile(r"\x1b\[[\d;]{0,16}[mK]")
 _FOLDED: Final = re.compile(r"-{8,}")
 _COMMAND_HOST: Final = re.compile(
     r"\bssh (?:-\S+ )*(?:[\w.-]+@)?([\w.-]+) |\b(?:srun|pdsh|clush)\b.*? (?:-w|--nodelist=?) ?([\w.-]+)(?= )"
 )
-_LINE_HOST: Final = re.compile(r"([A-Za-z][\w.-]{1,79}): ?(.*)")
 
 
 class Section(NamedTuple):
@@ -44,10 +34,9 @@ class Section(NamedTuple):
 
 @lru_cache(maxsize=2)
 def sections_of(text: str) -> tuple[Section, ...]:
-    plain = _COLOUR.sub("", text[:MAX_PASTE_CHARACTERS])
-    lines = [line.rstrip("\r") for line in plain.split("\n")]
-    by_host = _by_host(lines)
-    return tuple(Section(host, "", "\n".join(rest)) for host, rest in by_host) if by_host else _by_prompt(lines)
+    plain = without_colours(text[:MAX_PASTE_CHARACTERS])
+    by_host = split_lines(plain)
+    return tuple(Section(part.host, "", part.text) for part in by_host) if by_host else _by_prompt(plain.split("\n"))
 
 
 def only_host(text: str) -> str:
@@ -63,32 +52,23 @@ def parts_of(head: re.Pattern[str], text: str, most: int = 256) -> list[tuple[re
     return [(match, text[match.start() : end]) for match, end in zip(heads, ends, strict=False)]
 
 
-def _by_host(lines: list[str]) -> list[tuple[str, list[str]]]:
-    """Returns the lines of each host where each line begins with its host; nothing where they do not."""
-    matches = [_LINE_HOST.fullmatch(line) for line in lines if line.strip()]
-    counts = Counter(match[1] for match in matches if match)
-    if not matches or None in matches or min(counts.values()) < _MIN_LINES_EACH:
-        return []
-    return [(host, [match[2] for match in matches if match and match[1] == host]) for host in list(counts)[:256]]
-
-
 def _by_prompt(lines: list[str]) -> tuple[Section, ...]:
     sections: list[Section] = []
     host = command = ""
     rest: list[str] = []
     for number, line in enumerate(lines):
-        prompt = _PROMPT.fullmatch(line)
-        heading = None if prompt else _heading(lines, number)
+        prompt = prompt_of(line)
+        heading = "" if prompt else _heading(lines, number)
         if (not prompt and not heading) or len(sections) >= _MAX_SECTIONS:
             rest.append(line)
             continue
         sections.append(Section(host, command, "\n".join(rest)))
         rest = []
         if prompt:
-            command = prompt[2]
-            host = _host_of(command) or prompt[1] or ("" if _host_of(sections[-1].command) else host)
+            command = prompt.command
+            host = _host_of(command) or prompt.host or ("" if _host_of(sections[-1].command) else host)
         else:
-            host, command = heading or "", ""
+            host, command = heading, ""
     sections.append(Section(host, command, "\n".join(rest)))
     return tuple(section for section in sections if section.text.strip() or section.command)
 
@@ -100,7 +80,7 @@ def _heading(lines: list[str], number: int) -> str:
     if all(map(_FOLDED.fullmatch, around)) and re.fullmatch(r"[A-Za-z][\w.-]{1,79}", line):
         return line
     match = _HEADING.fullmatch(line)
-    return match[1] if match and match[1] not in _TOOLS else ""
+    return match[1] if match else ""
 
 
 def _host_of(command: str) -> str:

@@ -17,7 +17,7 @@ from laggard.probes.probe import Fact, finding
 _HEAD: Final = re.compile(r"^\s*JobID(?:Raw)?\b[^\n]*\bState\b[^\n]*(?:\n[ -]*--[ -]*)?$", re.MULTILINE)
 _MEMORY = "Ask for more memory, or use less: fewer DataLoader workers, no copy of the data set in each."
 _LOG = "The job's own output says why: give it to `laggard diagnose` with this table."
-_STATES: Final[tuple[tuple[str, str, str, Severity, str], ...]] = (
+STATES: Final[tuple[tuple[str, str, str, Severity, str], ...]] = (
     ("OUT_OF_ME", "JOB_HOST_OUT_OF_MEMORY", "was killed for its memory limit", Severity.CRITICAL, _MEMORY),
     ("NODE_FAIL", "JOB_KILLED", "ended because a node failed", Severity.CRITICAL, "Look at the node: sinfo -R."),
     ("BOOT_FAIL", "JOB_KILLED", "ended because a node did not boot", Severity.CRITICAL, "Look at the node: sinfo -R."),
@@ -60,7 +60,7 @@ def _judge(job: str, rows: list[dict[str, str]]) -> Finding | None:
     """Judges a job by its own row, and by its steps where its own row says only that it failed."""
     if rows[0].get("State", "").startswith(("COMPLETED", "RUNNING", "PENDING")):
         return None
-    for prefix, code, words, severity, fix in _STATES:
+    for prefix, code, words, severity, fix in STATES:
         for row in rows:
             if row.get("State", "").startswith(prefix):
                 return _finding(code, job, f"{words} ({_ending(row)})", severity, row, fix)

@@ -11,7 +11,7 @@ from laggard.diagnose.pastes.section import Section
 from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact, finding
 
-_WAITS: Final[tuple[tuple[str, str, str], ...]] = (
+WAITS: Final[tuple[tuple[str, str, str], ...]] = (
     (r"ldlm_\w+|cl_\w+|osc_\w+|ptlrpc_\w+|mdc_\w+|lov_\w+|ll_\w+", "Lustre", "MOUNT_HUNG"),
     (r"nfs\w*|rpc_wait\w*|rpc_\w+", "NFS", "MOUNT_HUNG"),
     (r"ceph_\w+", "CephFS", "MOUNT_HUNG"),
@@ -20,7 +20,7 @@ _WAITS: Final[tuple[tuple[str, str, str], ...]] = (
     (r"wekafs\w*|beegfs\w*|FhgfsOps\w*", "its file system", "MOUNT_HUNG"),
     (r"nvidia\w*|os_acquire_\w+|_?nv\d+rm|rm_\w+|uvm_\w+", "NVIDIA's driver", "GPU_DRIVER_HUNG"),
 )
-_NAMES: Final = "|".join(names for names, _, _ in _WAITS)
+_NAMES: Final = "|".join(names for names, _, _ in WAITS)
 _LINE: Final = re.compile(
     r"^[ \t]*(?:\S+[ \t]+)??(\d{1,10})[ \t]+(?:\S+[ \t]+){0,6}?D[a-zN<+]{0,4}[ \t]+"
     rf"(?:\S+[ \t]+){{0,4}}?({_NAMES})[ \t]+(.*)$",
@@ -37,7 +37,7 @@ def read(section: Section) -> Iterator[Finding | Fact]:
     yield Fact("processes_in_state_d", len(lines))
     for pid, wait, rest in lines:
         if _seconds(rest) >= MIN_SECONDS or not _ELAPSED.search(rest):
-            system, code = next((name, code) for names, name, code in _WAITS if re.fullmatch(names, wait))
+            system, code = next((name, code) for names, name, code in WAITS if re.fullmatch(names, wait))
             found.setdefault((code, system), []).append((pid, wait, rest))
     for (code, system), rows in found.items():
         yield _finding(code, system, rows)
