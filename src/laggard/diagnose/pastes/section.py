@@ -1,7 +1,7 @@
 """A paste cut into sections: what one command printed on one host. Pure; a text without prompts is one section.
 
-Prompts and what pdsh and `srun -l` put before each line are those of parts/; hosts are also named by commands (`ssh
-n1`, `srun -w n1`, `kubectl exec n1`) and by headings (`# n1`, `=== n1 ===`, the three lines of `clush -b`).
+Prompts and what pdsh and `srun -l` put before each line are those of parts/; hosts are also named by commands
+(`ssh n1`, `srun -w n1`) and by headings (`# n1`, `=== n1 ===`, the three lines of `clush -b`).
 """
 
 from __future__ import annotations
