@@ -104,7 +104,7 @@ class Node:
 
     def exchanges_data(self) -> bool:
         with contextlib.suppress(psutil.Error):
-            return any(len(worker.net_connections("tcp")) >= 3 for worker in self.ring())
+            return any(map(is_connected, self.ring()))
         return False
 
     def said(self, text: str) -> bool:
