@@ -31,6 +31,7 @@ from laggard.rings.messages import (
     Begin,
     Challenge,
     Command,
+    Connected,
     End,
     Failed,
     FromRank,
@@ -44,6 +45,7 @@ from laggard.rings.messages import (
     ToRank,
     Want,
 )
+from laggard.rings.strangers import Strangers
 from laggard.text.words import printable_line
 from laggard.wire.codec import WireError
 
@@ -118,6 +120,7 @@ class Coordinator:
         self._connections: set[asyncio.Task[Any]] = set()
         self._strangers: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
         self._addresses = Addresses()
+        self.strangers = Strangers()
 
     async def listen(self) -> int:
         """Returns the port. Raises UsageError where the address is taken, or not this machine's."""
@@ -369,6 +372,8 @@ class Coordinator:
             told = self._addresses.put(report)
             for rank in told[1] if told else ():
                 self.send(rank, told[0])  # type: ignore[index]
+        elif isinstance(report, Connected):
+            self.strangers.note(message.rank, report)
         elif isinstance(report, Want):
             value = self._addresses.want(message.rank, report)
             if value is not None:

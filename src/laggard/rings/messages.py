@@ -62,6 +62,14 @@ class Want(_Message, frozen=True, tag="want"):
     part: int
 
 
+class Connected(_Message, frozen=True, tag="connected"):
+    """The ends (`10.0.0.1:4711`) of the rank's TCP connections and listening sockets, its own, and the other ends of
+    those that it has `taken` from whoever connected."""
+
+    ends: tuple[str, ...]
+    taken: tuple[str, ...]
+
+
 class Learned(_Message, frozen=True, tag="learned"):
     """The coordinator's address, which torchrun's store holds."""
 
@@ -115,7 +123,7 @@ class Failed(_Message, frozen=True, tag="failed"):
     text: str
 
 
-Report: TypeAlias = Ready | Done | Put | Want | Learned | Measured | Computed | Paired | Observed | Failed
+Report: TypeAlias = Ready | Done | Put | Want | Connected | Learned | Measured | Computed | Paired | Observed | Failed
 
 
 # To a rank: from the coordinator, and two from its own supervisor.

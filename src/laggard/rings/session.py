@@ -16,6 +16,7 @@ from laggard.rings.options import RingOptions
 from laggard.rings.pairs.findings import judge_measured
 from laggard.rings.pairs.rounds import PairRounds
 from laggard.rings.results import ring_result
+from laggard.rings.strangers import strangers_text
 from laggard.rings.transport import judge_transport_used
 from laggard.terminal.progress import Bar
 
@@ -74,6 +75,10 @@ class Session:
                 self.left.append(failure.text)
                 continue
             name = self.coordinator.name(failure.node)
+            strangers = self.coordinator.strangers.found(range(self.coordinator.world), (failure.text,))
+            if strangers and not failure.certain:
+                self.unknown.append(strangers_text(strangers, name))
+                continue
             text = failure.text.removeprefix(name).lstrip(": ")
             evidence = {"said": failure.text, "ended": failure.certain}
             found = judge.ring_failed(name, f"ended the ring: {text}", evidence)

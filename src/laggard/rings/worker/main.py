@@ -93,7 +93,7 @@ def _obey(rank: Rank, command: Command) -> Iterator[Report]:
     elif isinstance(command, Compute):
         yield compute(rank, command.seconds)
     elif isinstance(command, Pair):
-        yield rank.pair(command)
+        yield from rank.pair(command)
     elif isinstance(command, Observe):
         yield observe(os.environ, rank.rank, rank.nccl_version)
 

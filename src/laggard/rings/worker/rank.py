@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from laggard.rings.messages import Join, Measured, Pair, Paired, Sweep
+from laggard.rings.messages import Connected, Join, Measured, Pair, Paired, Sweep
 from laggard.rings.results import measured
 from laggard.rings.worker.channel import Channel
 from laggard.rings.worker.collectives import Exchange, is_measurable
+from laggard.rings.worker.connections import connections
 from laggard.rings.worker.group import Group
 from laggard.rings.worker.store import make_store
 
@@ -30,11 +31,12 @@ class Rank:
     def join(self, command: Join) -> None:
         self._address, self.rank, self.world = command.address, command.rank, command.world
 
-    def sweep(self, command: Sweep) -> Iterator[Measured]:
+    def sweep(self, command: Sweep) -> Iterator[Measured | Connected]:
         """Measures each operation at each size for its share of the time. Every rank takes the same decisions, by the
         largest of all ranks' times. Sizes for which no time is left are not measured."""
         options = command.options
         group = self._group("sweep", self.rank, self.world, command.deadline_seconds)
+        yield connections()
         share = options.seconds / (len(options.ops) * len(options.sizes))
         until = 1.5 * options.seconds
         spent = 0.0
@@ -46,18 +48,23 @@ class Rank:
                     spent += group.largest(time.monotonic() - began)
         group.close()
 
-    def pair(self, command: Pair) -> Paired:
+    def pair(self, command: Pair) -> Iterator[Connected | Paired]:
         """Measures an all-reduce among the members, all of which get this command. An error is the pair's, and the rank
         stays in the ring."""
+        before = Connected((), ())
         try:
             place = command.members.index(self.rank)
             group = self._group(command.name, place, len(command.members), command.deadline_seconds)
+            yield (before := connections())
             report = self._measure(group, "all_reduce", command.size_bytes, command.seconds)
             group.close()
         except Exception as error:
-            return Paired(command.name, 0.0, 0, error=" ".join(str(error).split())[:300] or type(error).__name__)
+            now = connections()
+            yield Connected(now.ends, tuple(sorted({*before.taken, *now.taken})))
+            yield Paired(command.name, 0.0, 0, error=" ".join(str(error).split())[:300] or type(error).__name__)
+            return
         seconds = report.p50 if self.device != "cpu" else report.best  # CPUs are shared with other processes
-        return Paired(command.name, seconds, report.wrong, report.iterations)
+        yield Paired(command.name, seconds, report.wrong, report.iterations)
 
     def _group(self, name: str, place: int, size: int, seconds: float) -> Group:
         store = make_store(self.torch, self._channel, name, max(1.0, seconds))
