@@ -64,12 +64,17 @@ def workers_of(node: Node) -> list[psutil.Process]:
     return psutil.Process(node.pid).children(recursive=True)
 
 
+def is_connected(worker: psutil.Process) -> bool:
+    """A worker has no connections but those to other workers."""
+    return any(each.status == psutil.CONN_ESTABLISHED for each in worker.net_connections("tcp"))
+
+
 def wait_for_pairs(node: Node) -> None:
     """Waits until a worker of the node has a connection to another worker."""
     until = time.monotonic() + LONG
     while time.monotonic() < until:
         with contextlib.suppress(psutil.Error):
-            if any(len(worker.net_connections("tcp")) >= 3 for worker in workers_of(node)):
+            if any(map(is_connected, workers_of(node))):
                 return
         time.sleep(0.02)
     raise AssertionError("the gang did not begin")

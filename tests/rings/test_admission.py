@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from laggard.errors import UsageError
 from laggard.rings import link as link_module
 from laggard.rings import messages
-from laggard.rings.authentication import member_proof
+from laggard.rings.authentication import member_proof, session_key
 from laggard.rings.coordinator import Coordinator, Failure, NotAllCame
 from laggard.rings.link import Link
 from laggard.rings.membership import Membership
@@ -54,9 +55,10 @@ def hello(challenge: Challenge, index: int, token: str = "", **changes: Any) -> 
         "job": "",
         "options": RingOptions(),
         "nonce": "abc",
-        "proof": member_proof(token, index, challenge.nonce, "abc"),
+        "proof": "",
     }
-    return Hello(**{**values, **changes})
+    said = Hello(**{**values, **changes})
+    return said if said.proof else structs.replace(said, proof=member_proof(token, challenge.nonce, said))
 
 
 async def connect(port: int) -> Link:
@@ -70,8 +72,13 @@ async def enter(port: int, index: int, token: str = "", **changes: Any) -> tuple
     link = await connect(port)
     challenge = messages.read_from_coordinator(await link.read(LONG))
     assert isinstance(challenge, Challenge)
-    link.send(hello(challenge, index, token, **changes))
-    return link, messages.read_from_coordinator(await link.read(LONG))
+    said = hello(challenge, index, token, **changes)
+    link.send(said)
+    while isinstance(answer := messages.read_from_coordinator(await link.read(LONG)), Beat):
+        pass
+    if isinstance(answer, Accepted):
+        link.sign_as("member", session_key(token, challenge.nonce, said.nonce))
+    return link, answer
 
 
 def with_coordinator(
@@ -89,23 +96,15 @@ def with_coordinator(
     asyncio.run(run())
 
 
-@pytest.fixture(autouse=True)
-def nobody_waits_for_a_node_0_that_a_test_does_not_have(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if "first" not in request.node.name:
-        monkeypatch.setattr("laggard.rings.coordinator._OWN_SECONDS", 0.05)
-
-
 def soon() -> float:
     return time.monotonic() + LONG
 
 
 def test_all_nodes_come_and_get_their_ranks() -> None:
     async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0, ranks=2)
         second, answer = await enter(port, 1, ranks=3)
         assert isinstance(answer, Accepted)
-        first, _ = await enter(port, 0, ranks=2)
         await coordinator.gather(soon())
         assert coordinator.world == 5
         assert list(coordinator.ranks_of(1)) == [2, 3, 4]
@@ -167,6 +166,7 @@ def test_a_node_that_lies_about_its_rank_is_refused_and_the_right_one_is_not() -
 @pytest.mark.parametrize("token", ["", "wrong", "secret "])
 def test_without_the_token_nobody_gets_in(token: str) -> None:
     async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0, "secret")
         _, answer = await enter(port, 1, token)
         assert isinstance(answer, Refused) and "another token" in answer.text
         _, answer = await enter(port, 1, "secret")
@@ -175,15 +175,16 @@ def test_without_the_token_nobody_gets_in(token: str) -> None:
     with_coordinator(test, "secret")
 
 
-def test_a_proof_is_for_one_node_and_one_connection() -> None:
+def test_a_proof_is_for_one_node_and_one_connection_and_all_that_was_said() -> None:
     async def test(coordinator: Coordinator, port: int) -> None:
-        stale = member_proof("secret", 1, "another challenge", "abc")
+        stale = hello(Challenge("another challenge", True), 1, "secret").proof
         _, answer = await enter(port, 1, "secret", proof=stale)
         assert isinstance(answer, Refused)
         link = await connect(port)
         challenge = messages.read_from_coordinator(await link.read(LONG))
         assert isinstance(challenge, Challenge)
-        link.send(hello(challenge, 1, proof=member_proof("secret", 0, challenge.nonce, "abc")))
+        other = hello(challenge, 1, "secret", node="another name")
+        link.send(structs.replace(other, node="n1"))
         assert isinstance(messages.read_from_coordinator(await link.read(LONG)), Refused)
 
     with_coordinator(test, "secret")
@@ -289,14 +290,14 @@ def test_a_gang_begins_without_who_does_not_come_and_refuses_who_comes_late() ->
     place = PLACE._replace(nodes=4, names=("a", "b", "c", "d"))
 
     async def test(coordinator: Coordinator, port: int) -> None:
-        await enter(port, 0, nodes=4)
-        second, _ = await enter(port, 2, nodes=4, ranks=2)
-        await enter(port, 3, "wrong", nodes=4)
+        await enter(port, 0, nodes=4, node="a")
+        second, _ = await enter(port, 2, nodes=4, ranks=2, node="c")
+        await enter(port, 3, "wrong", nodes=4, node="d")
         await coordinator.gather(time.monotonic() + 0.05, fewest=2)
         assert (coordinator.world, list(coordinator.ranks_of(2)), coordinator.index_of(2)) == (3, [1, 2], 2)
         assert coordinator.absent[:2] == ("node 1 (b)", "node 3 (d)")
         assert "was refused: it has another token" in coordinator.absent[2]
-        _, answer = await enter(port, 1, nodes=4)
+        _, answer = await enter(port, 1, nodes=4, node="b")
         assert isinstance(answer, Refused) and "too late" in answer.text
         await coordinator.end(0, "", {2: NodeShare((), ("node 1 (b) did not come",), "", 2)})
         end = None
@@ -309,7 +310,7 @@ def test_a_gang_begins_without_who_does_not_come_and_refuses_who_comes_late() ->
 
 def test_a_gang_of_one_does_not_begin() -> None:
     async def test(coordinator: Coordinator, port: int) -> None:
-        await enter(port, 0)
+        await enter(port, 0, node="n1")
         with pytest.raises(NotAllCame, match=r"1 of 2 nodes came: node 1 \(n2\) did not"):
             await coordinator.gather(time.monotonic() + 0.05, fewest=2)
 

@@ -146,7 +146,7 @@ def name(node: int) -> str:
 
 
 def judged(found: Found, slow_compute: set[int], wrong: Mapping[Pair, int] | None = None) -> PairsJudged:
-    measured = PairsMeasured(found.times, wrong or {}, {}, found.rounds, (), True)
+    measured = PairsMeasured(found.times, wrong or {}, {}, found.rounds, (), {}, True)
     return judge_measured(measured, 8, 1 << 20, 2, slow_compute, True, name)
 
 

@@ -58,10 +58,15 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
+def is_connected(worker: psutil.Process) -> bool:
+    """A worker has no connections but those to other workers."""
+    return any(each.status == psutil.CONN_ESTABLISHED for each in worker.net_connections("tcp"))
+
+
 def exchanges_data(node: Node) -> bool:
     """Whether a worker of the node has connections to another worker: the ring has begun."""
     with contextlib.suppress(psutil.Error):
-        return any(len(worker.net_connections("tcp")) >= 3 for worker in workers_of(node))
+        return any(map(is_connected, workers_of(node)))
     return False
 
 

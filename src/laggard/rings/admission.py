@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from laggard.rings.authentication import is_proof, member_proof
@@ -13,17 +13,24 @@ from laggard.text.words import printable_line
 MAX_RANKS: Final = 1024
 """The most ranks of one node."""
 
+MAX_NAME: Final = 80
+"""The most characters of a node's name."""
 
-def refusal(hello: Hello, present: Mapping[int, Hello], nodes: int, token: str, challenge: str) -> str:
+
+def refusal(
+    hello: Hello, present: Mapping[int, Hello], nodes: int, token: str, challenge: str, names: Sequence[str] = ()
+) -> str:
     """Returns why the node that says `hello` is refused, in one line for it; empty: it may take part. `present`: the
-    nodes that have come, with which it must agree."""
-    proof = member_proof(token, hello.index, challenge, hello.nonce)
-    if not is_proof(hello.proof, proof):
+    nodes that have come, with which it must agree; `names`: those of the nodes, where a launcher tells them."""
+    if not is_proof(hello.proof, member_proof(token, challenge, hello)):
         return "it has another token than the ring's"
     if hello.nodes != nodes:
         return f"it was started for {hello.nodes} nodes, the ring has {nodes}: give all nodes the same --nodes"
     if not 0 <= hello.index < nodes:
         return f"node {hello.index} of {nodes}: --node-rank goes from 0 to {nodes - 1}"
+    if names and hello.node != names[hello.index][:MAX_NAME]:
+        own, right = printable_line(hello.node, MAX_NAME), printable_line(names[hello.index], MAX_NAME)
+        return f"it says that it is {own}, and node {hello.index} is {right}"
     if hello.index in present:
         other = printable_line(present[hello.index].node, 80)
         return f"{other} is node {hello.index} already: give each node a --node-rank of its own"

@@ -1,8 +1,9 @@
 """Proof that a node knows the ring's token, without sending it: HMAC-SHA256 over both sides' nonces, and over what an
 agent and its collector say to each other. Pure but for the nonces.
 
-It keeps strangers and other rings' nodes out of this one. It does not encrypt, and what ranks then exchange is not
-signed: a ring belongs on the network that the training itself trusts.
+It keeps strangers and other rings' nodes out of this one, and what nodes and coordinator say afterwards is signed, line
+by line, with a key that only these two know. Nothing is encrypted, and the data that ranks exchange by gloo or NCCL is
+not signed: a ring belongs on the network that the training itself trusts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
+from laggard.rings.messages import Hello
 from laggard.wire.codec import encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 
@@ -25,12 +27,24 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def member_proof(token: str, index: int, challenge: str, nonce: str) -> str:
-    return _proof(token, f"member {index}", challenge, nonce)
+def member_proof(token: str, challenge: str, hello: Hello) -> str:
+    """The proof is over all that the node says of itself."""
+    return _proof(token, "member", challenge, encode(structs.replace(hello, proof="")).decode())
 
 
 def coordinator_proof(token: str, challenge: str, nonce: str) -> str:
     return _proof(token, "coordinator", challenge, nonce)
+
+
+def session_key(token: str, challenge: str, nonce: str) -> bytes:
+    """Returns the key of what a node and the coordinator say to each other on this connection, and on no other."""
+    return bytes.fromhex(_proof(token, "session", challenge, nonce))
+
+
+def line_proof(key: bytes, side: str, number: int, line: bytes) -> bytes:
+    """Returns the proof of the line `number`, counted from 0, that `side` (`member`, `coordinator`) says. No line can
+    be altered, left out, said again, or turned back upon its sender."""
+    return hmac.new(key, f"{side} {number} ".encode() + line, hashlib.sha256).hexdigest().encode()
 
 
 def is_proof(proof: str, expected: str) -> bool:

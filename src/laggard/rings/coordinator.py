@@ -1,14 +1,14 @@
 """The coordinator of a ring, in the supervisor of the node that leads it, node 0: it lets nodes in, commands
 their ranks, and hears what happens to them.
 
-Whoever connects may send anything: lines are bounded, a stranger has seconds to prove that it knows the token, and a
-node that is refused learns why in one line, while the ring goes on waiting for the right one.
+Whoever connects may send anything: lines are bounded, a stranger has seconds to prove that it knows the token, and
+makes room for the next one where there are many; a node that is refused learns why in one line, while the ring goes on
+waiting for the right one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import ipaddress
 import time
@@ -20,9 +20,10 @@ import msgspec
 from laggard.errors import UsageError
 from laggard.http.listen import listen
 from laggard.rings import messages
+from laggard.rings.addresses import Addresses
 from laggard.rings.admission import refusal
-from laggard.rings.authentication import coordinator_proof, new_nonce
-from laggard.rings.link import Link, beat
+from laggard.rings.authentication import coordinator_proof, new_nonce, session_key
+from laggard.rings.link import LINE_BYTES, Forged, Link, beat
 from laggard.rings.membership import Membership
 from laggard.rings.messages import (
     Accepted,
@@ -30,26 +31,33 @@ from laggard.rings.messages import (
     Begin,
     Challenge,
     Command,
+    Connected,
     End,
     Failed,
     FromRank,
     Hello,
     Leave,
     NodeShare,
+    Put,
     RankDied,
     Refused,
     Report,
     ToRank,
+    Want,
 )
+from laggard.rings.strangers import Strangers
 from laggard.text.words import printable_line
 from laggard.wire.codec import WireError
 
 _HELLO_SECONDS: Final = 5.0
-_OWN_SECONDS: Final = 5.0
-"""The time for which the other nodes wait for the leading one, which starts its processes at the same time."""
 _MAX_CONNECTIONS: Final = 4096
+_MAX_STRANGERS: Final = 256
+"""The most connections of which nobody has proved yet that it knows the token: the oldest makes room."""
+_MAX_REPORTS: Final = 1 << 16
+"""The most reports that wait to be read: the ranks of a ring have a few under way each."""
 _BACKLOG: Final = 1024
 _MAX_REFUSALS: Final = 4
+_FOR_EVER: Final = 1e9
 _CAUSE_SECONDS: Final = 1.5
 """The time after the first failure within which others may come, of which one is the cause: a death is told by the
 kernel at once, but on two ways."""
@@ -61,7 +69,7 @@ class JoinedNode(NamedTuple):
 
 
 class NodeLost(NamedTuple):
-    """`left`: it said that it goes, and why."""
+    """`left`: it said that it goes, and why; or what came in its name is not its own."""
 
     node: int
     text: str
@@ -95,8 +103,10 @@ class Coordinator:
     """The first node to come must be like this one, the leading node itself: node 0, or a gang's node 1 where node 0
     does not come. Its first rank is rank 0."""
 
-    def __init__(self, place: Membership, token: str) -> None:
-        self._place, self._token = place, token
+    def __init__(self, place: Membership, token: str, own_secret: str = "") -> None:
+        """`own_secret`: what the leading node's own part knows in place of the token, so that no other process takes
+        its place; empty: it has none."""
+        self._place, self._token, self._own_secret = place, token, own_secret or token
         self.lead = place.number
         self.nodes: dict[int, JoinedNode] = {}
         self.first_ranks: dict[int, int] = {}
@@ -108,6 +118,9 @@ class Coordinator:
         self._own_came = asyncio.Event()
         self._server: asyncio.AbstractServer | None = None
         self._connections: set[asyncio.Task[Any]] = set()
+        self._strangers: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
+        self._addresses = Addresses()
+        self.strangers = Strangers()
 
     async def listen(self) -> int:
         """Returns the port. Raises UsageError where the address is taken, or not this machine's."""
@@ -123,9 +136,7 @@ class Coordinator:
                 f"node {self.lead} cannot listen on {host}:{port} ({error.strerror or error}): "
                 f"name an address of this machine, on which node {self.lead} runs"
             ) from None
-        self._server = await asyncio.start_server(
-            self._serve, sock=listener, limit=messages.MAX_BYTES, backlog=_BACKLOG
-        )
+        self._server = await asyncio.start_server(self._serve, sock=listener, limit=LINE_BYTES, backlog=_BACKLOG)
         return int(listener.getsockname()[1])
 
     async def gather(self, until: float, fewest: int | None = None) -> None:
@@ -134,14 +145,12 @@ class Coordinator:
         while len(self.nodes) < self._place.nodes:
             left = until - time.monotonic()
             try:
-                event = await asyncio.wait_for(self._events.get(), max(0.0, left))
+                await asyncio.wait_for(self._events.get(), max(0.0, left))
             except asyncio.TimeoutError:
                 if self.lead not in self.nodes or len(self.nodes) < (fewest or self._place.nodes):
                     raise NotAllCame(self._who_is_missing()) from None
                 self.absent = self._absent_nodes()
                 break
-            if isinstance(event, NodeLost):
-                self.nodes.pop(event.node, None)
         self._began = True
         first = 0
         for index in sorted(self.nodes):
@@ -198,7 +207,7 @@ class Coordinator:
         while len(answers) < len(commands):
             report = await self.report_or_fail(until, [rank for rank in commands if rank not in answers])
             if isinstance(report.report, kind):
-                answers[report.rank] = report.report
+                answers.setdefault(report.rank, report.report)
         return answers
 
     async def report_or_fail(self, until: float, awaited: list[int]) -> FromRank:
@@ -252,12 +261,15 @@ class Coordinator:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = Link(reader, writer)
         task = asyncio.current_task()
-        if task is None or len(self._connections) >= _MAX_CONNECTIONS:
+        assert task is not None
+        self._make_room()
+        if len(self._connections) >= _MAX_CONNECTIONS:
             writer.close()
             return
         self._connections.add(task)
+        self._strangers[task] = writer
         try:
-            index = await self._admit(link)
+            index = await self._admit(link, task)
             if index is None:
                 await link.close()
             else:
@@ -266,37 +278,64 @@ class Coordinator:
             writer.close()  # a port scanner, or somebody who left
         finally:
             self._connections.discard(task)
+            self._strangers.pop(task, None)
 
-    async def _admit(self, link: Link) -> int | None:
+    def _make_room(self) -> None:
+        """The oldest of too many strangers goes: whoever knows the token proves it within milliseconds."""
+        while len(self._strangers) >= _MAX_STRANGERS:
+            task = next(iter(self._strangers))
+            self._strangers.pop(task).transport.abort()
+            task.cancel()
+
+    async def _admit(self, link: Link, task: asyncio.Task[Any]) -> int | None:
         """Returns the index of the node that has connected; None: it was refused."""
         challenge = Challenge(new_nonce(), bool(self._token))
         link.send(challenge)
         hello = messages.read_from_member(await link.read(_HELLO_SECONDS))
         if not isinstance(hello, Hello):
             return None
-        text = refusal(hello, {}, self._place.nodes, self._token, challenge.nonce)
-        if not text:
-            if hello.index != self.lead:
-                await self._wait_for_own_node()
-            present = {index: node.hello for index, node in self.nodes.items()}
-            text = refusal(hello, present, self._place.nodes, self._token, challenge.nonce)
-        if not text and self._began:
-            text = "it comes too late: the others have begun without it"
-        if text:
-            self._refused.append(f"{link.peer_address} was refused: {text}")
-            link.send(Refused(text))
+        token = self._own_secret if hello.index == self.lead else self._token
+        if text := self._refusal(hello, {}, token, challenge.nonce):
+            self._refuse(link, text)
             return None
+        self._strangers.pop(task, None)
+        if hello.index != self.lead:
+            await self._wait_for_own_node(link)
+        present = {index: node.hello for index, node in self.nodes.items()}
+        text = self._refusal(hello, present, token, challenge.nonce)
+        if text or self._began:
+            self._refuse(link, text or "it comes too late: the others have begun without it")
+            return None
+        link.send(Accepted(coordinator_proof(token, challenge.nonce, hello.nonce)))
+        link.sign_as("coordinator", session_key(token, challenge.nonce, hello.nonce))
         self.nodes[hello.index] = JoinedNode(hello, link)
         if hello.index == self.lead:
             self._own_came.set()
-        link.send(Accepted(coordinator_proof(self._token, challenge.nonce, hello.nonce)))
         self._events.put_nowait(None)
         return hello.index
 
-    async def _wait_for_own_node(self) -> None:
-        """The leading node decides what the others must agree with, also where one connects a moment before it."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._own_came.wait(), _OWN_SECONDS)
+    def _refusal(self, hello: Hello, present: Mapping[int, Hello], token: str, challenge: str) -> str:
+        return refusal(hello, present, self._place.nodes, token, challenge, self._place.names)
+
+    def _refuse(self, link: Link, text: str) -> None:
+        self._refused.append(f"{link.peer_address} was refused: {text}")
+        del self._refused[:-_MAX_REFUSALS]
+        link.send(Refused(text))
+
+    async def _wait_for_own_node(self, link: Link) -> None:
+        """The leading node decides what the others must agree with, also where it takes minutes to load torch and they
+        come before it."""
+        came, says = asyncio.ensure_future(self._own_came.wait()), asyncio.ensure_future(link.read(_FOR_EVER))
+        beating = asyncio.ensure_future(beat(link))
+        try:
+            await asyncio.wait((came, says), return_when=asyncio.FIRST_COMPLETED)
+            if says.done():
+                says.result()
+                raise ConnectionError("says something before it was let in")
+        finally:
+            for task in (came, says, beating):
+                task.cancel()
+            await asyncio.gather(came, says, beating, return_exceptions=True)
 
     async def _listen_to(self, index: int, link: Link) -> None:
         beating = asyncio.ensure_future(beat(link))
@@ -304,17 +343,45 @@ class Coordinator:
             while True:
                 message = messages.read_from_member(await link.read())
                 if isinstance(message, (FromRank, RankDied)) and self._is_own(index, message.rank):
-                    self._events.put_nowait(message)
+                    self._take(message)
                 elif isinstance(message, Leave):
-                    self._events.put_nowait(NodeLost(index, f"left: {printable_line(message.text, 200)}", True))
+                    self._lose(index, link, f"left: {printable_line(message.text, 200)}", True)
                     return
                 elif not isinstance(message, Beat):
                     raise ConnectionError("sent what it may not")
+        except Forged as error:
+            self._lose(index, link, str(error), True)
         except (ConnectionError, WireError) as error:
             text = "sent what is no message" if isinstance(error, (WireError, msgspec.DecodeError)) else str(error)
-            self._events.put_nowait(NodeLost(index, text))
+            self._lose(index, link, text)
         finally:
             beating.cancel()
+
+    def _lose(self, index: int, link: Link, text: str, left: bool = False) -> None:
+        """Before the ring begins the node may come again."""
+        if self._began:
+            self._events.put_nowait(NodeLost(index, text, left))
+        elif self.nodes[index].link is link:
+            del self.nodes[index]
+            self._events.put_nowait(None)
+
+    def _take(self, message: FromRank | RankDied) -> None:
+        """Raises ConnectionError where the ranks report more than anybody asked for."""
+        report = message.report if isinstance(message, FromRank) else None
+        if isinstance(report, Put):
+            told = self._addresses.put(report)
+            for rank in told[1] if told else ():
+                self.send(rank, told[0])  # type: ignore[index]
+        elif isinstance(report, Connected):
+            self.strangers.note(message.rank, report)
+        elif isinstance(report, Want):
+            value = self._addresses.want(message.rank, report)
+            if value is not None:
+                self.send(message.rank, value)
+        elif self._events.qsize() < _MAX_REPORTS:
+            self._events.put_nowait(message)
+        else:
+            raise ConnectionError("sent more than it was asked for")
 
     def _is_own(self, index: int, rank: int) -> bool:
         """Whether the rank is of this node, which speaks for no other; before the ring begins it has none."""
@@ -323,13 +390,13 @@ class Coordinator:
     def _absent_nodes(self) -> tuple[str, ...]:
         """The names of who did not come, and who was refused, which tells whom it may have been."""
         missing = [self.name(index) for index in range(self._place.nodes) if index not in self.nodes]
-        return (*missing, *dict.fromkeys(self._refused[-_MAX_REFUSALS:]))
+        return (*missing, *dict.fromkeys(self._refused))
 
     def _who_is_missing(self) -> str:
         missing = [index for index in range(self._place.nodes) if index not in self.nodes]
         shown = [str(index) + (f" ({self.node_name(index)})" if self.node_name(index) else "") for index in missing]
         names = ", ".join(shown[:16]) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
-        refused = "; ".join(dict.fromkeys(self._refused[-_MAX_REFUSALS:]))
+        refused = "; ".join(dict.fromkeys(self._refused))
         return (
             f"{len(self.nodes)} of {self._place.nodes} nodes came: node{'s' * (len(missing) > 1)} {names} did not"
             + (f" ({refused})" if refused else "")

@@ -1,4 +1,5 @@
-"""One TCP connection between a supervisor and the coordinator: bounded lines of JSON."""
+"""One TCP connection between a supervisor and the coordinator: bounded lines of JSON, signed once both have proved that
+they know the ring's token."""
 
 from __future__ import annotations
 
@@ -11,15 +12,25 @@ from typing import Any, Final
 import msgspec
 
 from laggard.rings import messages
+from laggard.rings.authentication import is_proof, line_proof
 
+LINE_BYTES: Final = messages.MAX_BYTES + 128
+"""The most bytes that a line may have: a message, and its proof."""
 BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10.0
 """The silence after which a process is gone: ten beats, since a loaded machine may miss a few."""
 
 
+class Forged(ConnectionError):
+    """A line of the connection has no proof that the other side said it."""
+
+
 class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._key = b""
+        self._own_side = self._other_side = ""
+        self._sent = self._received = 0
         connection = writer.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -32,9 +43,14 @@ class Link:
     def peer_address(self) -> str:
         return _address(self._writer.get_extra_info("peername"))
 
+    def sign_as(self, side: str, key: bytes) -> None:
+        """From now on each line has a proof, in both directions. `side`: coordinator, or member."""
+        self._key, self._own_side = key, side
+        self._other_side = "member" if side == "coordinator" else "coordinator"
+
     async def read(self, seconds: float | None = None) -> bytes:
         """Returns the next line. Raises ConnectionError at the end, for a line that is too long, and after so many
-        seconds of silence (SILENT_SECONDS)."""
+        seconds of silence (SILENT_SECONDS); and Forged where lines are signed."""
         seconds = SILENT_SECONDS if seconds is None else seconds
         try:
             data = await asyncio.wait_for(self._reader.readline(), seconds)
@@ -46,12 +62,25 @@ class Link:
             raise ConnectionError(f"lost its connection ({error.strerror or error})") from None
         if not data.endswith(b"\n"):
             raise ConnectionError("closed its connection")
-        return data
+        return self._proved(data) if self._key else data
 
     def send(self, message: msgspec.Struct) -> None:
         """Sends without waiting: messages are few, and whoever does not read them is silent, too."""
-        if not self._writer.is_closing():
-            self._writer.write(messages.line(message))
+        if self._writer.is_closing():
+            return
+        line = messages.line(message)
+        if self._key:
+            line = line_proof(self._key, self._own_side, self._sent, line) + b" " + line
+            self._sent += 1
+        self._writer.write(line)
+
+    def _proved(self, data: bytes) -> bytes:
+        proof, _, line = data.partition(b" ")
+        expected = line_proof(self._key, self._other_side, self._received, line)
+        if not is_proof(proof.decode(errors="replace"), expected.decode()):
+            raise Forged("has a line in its connection that it did not say: somebody is between")
+        self._received += 1
+        return line
 
     async def close(self) -> None:
         """Closes once what was sent has left, or after a second."""

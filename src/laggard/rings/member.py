@@ -20,11 +20,13 @@ from laggard.environment import job_id, node_name
 from laggard.errors import EXIT_USAGE
 from laggard.model import EXIT_CODES, Verdict
 from laggard.rings import messages
-from laggard.rings.authentication import coordinator_proof, is_proof, member_proof, new_nonce
-from laggard.rings.link import Link, beat
+from laggard.rings.admission import MAX_NAME
+from laggard.rings.authentication import coordinator_proof, is_proof, member_proof, new_nonce, session_key
+from laggard.rings.link import LINE_BYTES, Link, beat
 from laggard.rings.membership import Membership
 from laggard.rings.messages import (
     Accepted,
+    Beat,
     Begin,
     Challenge,
     Done,
@@ -47,6 +49,7 @@ from laggard.rings.worker_process import WorkerEnded, WorkerProcess
 from laggard.wire.codec import WireError
 
 _RETRY_SECONDS: Final = 0.2
+_CONNECT_SECONDS: Final = 5.0
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -85,7 +88,6 @@ class Member:
         self.ready = Ready("", 0, "", "", "")
         self._workers: list[WorkerProcess] = []
         self._first_rank = 0
-        self._host = ""
 
     async def start_workers(self) -> None:
         """Starts the workers, where they do not run yet. Raises RingBroken where one cannot take part."""
@@ -105,14 +107,17 @@ class Member:
         store_host, store_port = self.settings.place.store
         await self._ask_first(Publish(store_host, store_port, f"{host} {port}"), Done)
 
-    async def take_part(self, host: str, port: int, connect_seconds: float = 10.0, lead: int = 0) -> End:
-        """Joins the ring at the address of the node that leads it, which must answer within `connect_seconds`, and
-        serves it to its end. Raises RingBroken; NotReached where nobody answers."""
-        self._host, self._lead = host, lead
-        link = self._link = await self._connect(host, port, connect_seconds)
+    async def take_part(
+        self, host: str, port: int, join_seconds: float, lead: int = 0, own_secret: str | None = None
+    ) -> End:
+        """Joins the ring at the address of the node that leads it, which must let this one in within `join_seconds`,
+        and serves it to its end. `own_secret`: the leading node's own part's, in place of the token. Raises RingBroken;
+        NotReached where nobody answers."""
+        self._lead = lead
+        token = self.settings.token if own_secret is None else own_secret
+        link = self._link = await self._join(host, port, time.monotonic() + join_seconds, token)
         tasks: list[asyncio.Task[None]] = []
         try:
-            await self._join(link)
             tasks = [asyncio.ensure_future(beat(link))]
             tasks += [asyncio.ensure_future(self._relay(link, number)) for number in range(len(self._workers))]
             return await self._obey(link)
@@ -173,47 +178,64 @@ class Member:
             raise RingBroken(f"torchrun's store did not tell where the ring meets: {text}")
         return report
 
-    async def _connect(self, host: str, port: int, seconds: float) -> Link:
-        """Tries until the coordinator listens: nodes start in any order."""
-        reason, until = "nobody answers", time.monotonic() + seconds
-        while time.monotonic() < until:
+    async def _join(self, host: str, port: int, until: float, token: str) -> Link:
+        """Tries until the coordinator lets this node in: nodes start in any order, and one that loads torch from a
+        slow file system comes minutes later."""
+        reason, began = "nobody answers", time.monotonic()
+        while True:
+            link: Link | None = None
             try:
-                opening = asyncio.open_connection(host, port, limit=messages.MAX_BYTES)
-                return Link(*await asyncio.wait_for(opening, min(5.0, seconds)))
+                opening = asyncio.open_connection(host, port, limit=LINE_BYTES)
+                link = Link(*await asyncio.wait_for(opening, max(0.1, min(_CONNECT_SECONDS, until - time.monotonic()))))
+                await self._introduce(link, until, token)
+                return link
             except asyncio.TimeoutError:
                 reason = "no answer"
+            except WireError:
+                reason = "what answers is no coordinator of a ring"
             except OSError as error:
                 reason = error.strerror or str(error)
+            except BaseException:
+                if link is not None:
+                    await link.close()
+                raise
+            if link is not None:
+                await link.close()
+            if time.monotonic() >= until:
+                break
             await asyncio.sleep(_RETRY_SECONDS)
         raise NotReached(
-            f"node {self._lead} was not reached at {host}:{port} within {seconds:g} s ({reason}): "
+            f"node {self._lead} was not reached at {host}:{port} within {time.monotonic() - began:.0f} s ({reason}): "
             "it did not start, gave up, or a firewall is between"
         )
 
-    async def _join(self, link: Link) -> None:
-        """Says who this node is, and waits until all have come."""
+    async def _introduce(self, link: Link, until: float, token: str) -> None:
+        """Says who this node is, and waits until it is let in. Raises RingBroken where it is refused; ConnectionError
+        and WireError."""
         challenge = messages.read_from_coordinator(await link.read())
         if not isinstance(challenge, Challenge):
-            raise ConnectionError("is no coordinator of a ring")
-        token = self.settings.token
+            raise ConnectionError("what answers is no coordinator of a ring")
         if challenge.token and not token:
             raise RingBroken("the ring needs a token: give --token-file", EXIT_USAGE)
-        hello = self._hello(challenge)
+        hello = self._hello(challenge, token)
         link.send(hello)
-        answer = messages.read_from_coordinator(await link.read())
+        while isinstance(answer := messages.read_from_coordinator(await link.read()), Beat):
+            if time.monotonic() > until:
+                raise ConnectionError(f"node {self._lead} is there, and its ranks are not ready")
         if isinstance(answer, Refused):
             raise RingBroken(answer.text, EXIT_USAGE)
         expected = coordinator_proof(token, challenge.nonce, hello.nonce)
         if not isinstance(answer, Accepted) or not is_proof(answer.proof, expected):
             raise RingBroken(f"node {self._lead} does not know this ring's token", EXIT_USAGE)
+        link.sign_as("member", session_key(token, challenge.nonce, hello.nonce))
 
-    def _hello(self, challenge: Challenge) -> Hello:
-        settings, nonce = self.settings, new_nonce()
-        return Hello(
+    def _hello(self, challenge: Challenge, token: str) -> Hello:
+        settings = self.settings
+        hello = Hello(
             index=settings.place.number,
             launched=not settings.place.chosen,
             nodes=settings.place.nodes,
-            node=(settings.place.own_name or node_name(settings.environ))[:80],
+            node=(settings.place.own_name or node_name(settings.environ))[:MAX_NAME],
             boot_id=_boot_id(),
             ranks=len(self._workers),
             device=self.ready.device,
@@ -223,9 +245,10 @@ class Member:
             nccl=self.ready.nccl,
             job=job_id(settings.environ)[:80] if not settings.place.chosen else "",
             options=settings.options,
-            nonce=nonce,
-            proof=member_proof(settings.token, settings.place.number, challenge.nonce, nonce),
+            nonce=new_nonce(),
+            proof="",
         )
+        return structs.replace(hello, proof=member_proof(token, challenge.nonce, hello))
 
     async def _obey(self, link: Link) -> End:
         while True:
@@ -243,7 +266,7 @@ class Member:
         command = message.command
         if isinstance(command, Join):
             address = "" if self.settings.environ.get("GLOO_SOCKET_IFNAME") else command.address or link.own_address
-            command = structs.replace(command, host=self._host, address=address)
+            command = structs.replace(command, address=address)
         local = message.rank - self._first_rank
         if 0 <= local < len(self._workers):
             self._workers[local].command(command)

@@ -16,7 +16,10 @@ from laggard.rings.options import RingOptions
 from laggard.wire.codec import decode, encode
 
 MAX_BYTES: Final = 1 << 16
-"""The most bytes that a line may have."""
+"""The most bytes that a message may have."""
+
+MAX_PART_BYTES: Final = 1 << 15
+"""The most bytes of a value that one message carries: in base64 they are a third more."""
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
@@ -39,9 +42,32 @@ class Ready(_Message, frozen=True, tag="ready"):
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """The rank has done a command that has no result of its own. `port`: that of the store that it hosts."""
+    """The rank has done a command that has no result of its own."""
 
-    port: int = 0
+
+class Put(_Message, frozen=True, tag="put"):
+    """A part of what the rank tells the others under `key`, by which they find one another: `part`, counted from 0, of
+    `parts`."""
+
+    key: str
+    part: int
+    parts: int
+    value: bytes
+
+
+class Want(_Message, frozen=True, tag="want"):
+    """The rank waits for a part of what another one tells under `key`."""
+
+    key: str
+    part: int
+
+
+class Connected(_Message, frozen=True, tag="connected"):
+    """The ends (`10.0.0.1:4711`) of the rank's TCP connections and listening sockets, its own, and the other ends of
+    those that it has `taken` from whoever connected."""
+
+    ends: tuple[str, ...]
+    taken: tuple[str, ...]
 
 
 class Learned(_Message, frozen=True, tag="learned"):
@@ -97,7 +123,7 @@ class Failed(_Message, frozen=True, tag="failed"):
     text: str
 
 
-Report: TypeAlias = Ready | Done | Learned | Measured | Computed | Paired | Observed | Failed
+Report: TypeAlias = Ready | Done | Put | Want | Connected | Learned | Measured | Computed | Paired | Observed | Failed
 
 
 # To a rank: from the coordinator, and two from its own supervisor.
@@ -119,23 +145,22 @@ class Learn(_Message, frozen=True, tag="learn"):
     seconds: float
 
 
-class HostStore(_Message, frozen=True, tag="host_store"):
-    """The rank is to host the store by which ranks exchange addresses."""
-
-    seconds: float
-
-
 class Join(_Message, frozen=True, tag="join"):
-    """The rank is to connect to the store. Its supervisor fills in `host`, and, unless the coordinator knows better,
-    `address`: that of this node on the way to the coordinator."""
+    """The rank learns its place. Its supervisor fills in `address`, unless the coordinator knows better: that of this
+    node on the way to the coordinator."""
 
-    port: int
-    run_id: str
     rank: int
     world: int
-    seconds: float
-    host: str = ""
     address: str = ""
+
+
+class Value(_Message, frozen=True, tag="value"):
+    """A part that the rank waits for (Want), as another rank told it (Put)."""
+
+    key: str
+    part: int
+    parts: int
+    value: bytes
 
 
 class Sweep(_Message, frozen=True, tag="sweep"):
@@ -161,7 +186,7 @@ class Observe(_Message, frozen=True, tag="observe"):
     """The rank is to report which transports its NCCL uses, after a collective."""
 
 
-Command: TypeAlias = Publish | Learn | HostStore | Join | Sweep | Compute | Pair | Observe
+Command: TypeAlias = Publish | Learn | Join | Value | Sweep | Compute | Pair | Observe
 
 
 # Between a supervisor and the coordinator.

@@ -4,6 +4,7 @@ running."""
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 import time
 from typing import Final, NamedTuple
@@ -116,14 +117,15 @@ async def _without_node_0(member: Member, place: Membership, join_seconds: float
 
 
 async def _lead_and_take_part(member: Member, place: Membership, join_seconds: float) -> Ended:
-    coordinator = Coordinator(place, member.settings.token)
+    own_secret = secrets.token_hex(32)
+    coordinator = Coordinator(place, member.settings.token, own_secret)
     port = await coordinator.listen()  # before the workers start: a busy port is told at once
     await _start_workers(member)
     host = place.store[0] if place.store is not None else place.host  # it is reached as the others reach it
     if place.store is not None:
         await member.publish_address(host, port)
     leading = asyncio.ensure_future(_lead(member, coordinator, join_seconds))
-    taking_part = asyncio.ensure_future(member.take_part(host, port, lead=place.number))
+    taking_part = asyncio.ensure_future(member.take_part(host, port, join_seconds, place.number, own_secret))
     try:
         await asyncio.wait((leading, taking_part), return_when=asyncio.FIRST_COMPLETED)
         if not leading.done():

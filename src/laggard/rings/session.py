@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -12,11 +11,12 @@ from laggard.rings import judge
 from laggard.rings.bandwidth import size_text
 from laggard.rings.coordinator import Coordinator, RingFailed
 from laggard.rings.document import Accused, Pairs, Ring, RingNode, RingResult
-from laggard.rings.messages import Compute, Computed, Done, HostStore, Join, Measured, Observe, Observed, Sweep
+from laggard.rings.messages import Compute, Computed, Done, Join, Measured, Observe, Observed, Sweep
 from laggard.rings.options import RingOptions
 from laggard.rings.pairs.findings import judge_measured
 from laggard.rings.pairs.rounds import PairRounds
 from laggard.rings.results import ring_result
+from laggard.rings.strangers import strangers_text
 from laggard.rings.transport import judge_transport_used
 from laggard.terminal.progress import Bar
 
@@ -75,6 +75,10 @@ class Session:
                 self.left.append(failure.text)
                 continue
             name = self.coordinator.name(failure.node)
+            strangers = self.coordinator.strangers.found(range(self.coordinator.world), (failure.text,))
+            if strangers and not failure.certain:
+                self.unknown.append(strangers_text(strangers, name))
+                continue
             text = failure.text.removeprefix(name).lstrip(": ")
             evidence = {"said": failure.text, "ended": failure.certain}
             found = judge.ring_failed(name, f"ended the ring: {text}", evidence)
@@ -106,18 +110,12 @@ class Session:
         )
 
     async def _connect(self) -> None:
-        """Has rank 0 host a store of addresses, and all ranks connect to it."""
+        """Tells all ranks their places, and the address by which the others reach them."""
         self.progress.show(0.0, "connecting")
-        ranks = range(self.coordinator.world)
-        seconds = min(_JOIN_SECONDS, self._seconds_left())
-        hosted = await self.coordinator.ask({0: HostStore(self._seconds_left())}, Done, seconds)
-        run_id, address = secrets.token_hex(16), self.coordinator.own_address()
+        ranks, address = range(self.coordinator.world), self.coordinator.own_address()
         own = set(self.coordinator.ranks_of(self.coordinator.lead))
-        joins = {
-            rank: Join(hosted[0].port, run_id, rank, len(ranks), seconds, address=address if rank in own else "")
-            for rank in ranks
-        }
-        await self.coordinator.ask(joins, Done, seconds)
+        joins = {rank: Join(rank, len(ranks), address if rank in own else "") for rank in ranks}
+        await self.coordinator.ask(joins, Done, min(_JOIN_SECONDS, self._seconds_left()))
 
     async def _compute(self) -> None:
         """Measures each rank's device, and again those that look slow, or all where their speeds are too uneven to tell

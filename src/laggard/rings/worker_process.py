@@ -58,6 +58,10 @@ class WorkerProcess:
         os.close(reports_out)
         return cls(process, output, commands_out, reports_in, log)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def report(self) -> Report:
         """Waits for the next report. Raises WorkerEnded."""
         if self._reader is None:

@@ -28,6 +28,8 @@ _FIX_WRONG: Final = (
     "NIC or a driver."
 )
 _MAX_PAIRS_IN_EVIDENCE: Final = 8
+_MAX_DISTURBED: Final = 4
+"""The most disturbed pairs that are told of."""
 
 
 class PairsJudged(NamedTuple):
@@ -153,6 +155,7 @@ def _lost(text: str, name: str) -> Finding:
 def _not_judged(ring: _Ring, explained: Collection[int]) -> list[str]:
     judgement, texts = ring.judgement, []
     gone = {failure.node for failure in ring.measured.lost if failure.left}
+    texts += list(ring.measured.disturbed.values())[:_MAX_DISTURBED]
     if judgement.centre is None:
         texts.append("too few nodes were measured to tell what is usual: pairs need three")
     links = [pair for pair in judgement.suspect_links if gone.isdisjoint(pair) and not set(explained) & set(pair)]

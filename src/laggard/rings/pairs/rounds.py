@@ -14,6 +14,7 @@ from laggard.rings.messages import Pair as PairCommand
 from laggard.rings.messages import Paired
 from laggard.rings.pairs.judge import Pair, judge_pairs
 from laggard.rings.pairs.plan import exploring_rounds, next_round
+from laggard.rings.strangers import strangers_text
 from laggard.terminal.progress import Bar
 
 _PAIR_SECONDS: Final = {"cpu": 0.15, "cuda": 0.2}
@@ -36,6 +37,8 @@ class PairsMeasured(NamedTuple):
     rounds: int
     lost: tuple[Failure, ...]
     """Nodes that ended, or no longer answer."""
+    disturbed: Mapping[Pair, str]
+    """Failures that say nothing, since strangers were connected, by pair: in words."""
     complete: bool
     """True: the plan was played to its end; False: the time was over before."""
 
@@ -53,6 +56,7 @@ class PairRounds:
         self._wrong: dict[Pair, int] = {}
         self._errors: dict[Pair, str] = {}
         self._lost: dict[int, Failure] = {}
+        self._disturbed: dict[Pair, str] = {}
 
     async def play(self, measure_until: float) -> PairsMeasured:
         """Plays rounds until the plan has none, or `measure_until`, on the monotonic clock."""
@@ -68,7 +72,15 @@ class PairRounds:
             self._progress.show(rounds / max(planned, rounds + 1), f"round {rounds + 1}, {len(pairs)} pairs")
             await self._play_round(rounds, pairs)
             rounds += 1
-        return PairsMeasured(self._times, self._wrong, self._errors, rounds, tuple(self._lost.values()), complete)
+        return PairsMeasured(
+            self._times,
+            self._wrong,
+            self._errors,
+            rounds,
+            tuple(self._lost.values()),
+            {pair: text for pair, text in self._disturbed.items() if pair not in self._times},
+            complete,
+        )
 
     async def _play_round(self, number: int, pairs: list[Pair]) -> None:
         """Has all pairs measure, as many at once as do not disturb one another; takes in what their ranks report."""
@@ -142,13 +154,23 @@ class PairRounds:
         """Nodes whose ranks do not even report an error stand still."""
         for rank in sorted(ranks):
             number = self._coordinator.index_of(rank)
-            self._lose(Failure(number, f"{self._coordinator.name(number)} did not answer in time", False))
+            name = self._coordinator.name(number)
+            strangers = self._coordinator.strangers.found(ranks)
+            text = strangers_text(strangers, name) if strangers else f"{name} did not answer in time"
+            self._lose(Failure(number, text, False, left=bool(strangers)))
 
     def _take_in(self, pair: Pair, reports: list[Paired]) -> None:
         """A pair of which a node was lost in this round says nothing about the other one."""
         if not self._lost.keys().isdisjoint(pair):
             return
-        error = next((report.error for report in reports if report.error), "")
+        errors = [report.error for report in reports if report.error]
+        error = errors[0] if errors else ""
+        ranks = self._machines[pair[0]] + self._machines[pair[1]]
+        strangers = self._coordinator.strangers.found(ranks, errors) if error else ()
+        if strangers:
+            name = self._coordinator.name
+            self._disturbed[pair] = strangers_text(strangers, f"the link between {name(pair[0])} and {name(pair[1])}")
+            return
         seconds = math.inf if error else max(report.seconds for report in reports)
         self._times[pair] = (*self._times.get(pair, ()), seconds)
         if error:

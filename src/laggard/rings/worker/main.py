@@ -12,15 +12,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
-from laggard.rings import messages
 from laggard.rings.messages import (
     Command,
     Compute,
     Done,
     Failed,
-    HostStore,
     Join,
     Learn,
     Learned,
@@ -31,6 +29,7 @@ from laggard.rings.messages import (
     Report,
     Sweep,
 )
+from laggard.rings.worker.channel import Channel
 from laggard.rings.worker.compute import compute
 from laggard.rings.worker.devices import describe_device
 from laggard.rings.worker.load_torch import load_torch
@@ -44,12 +43,13 @@ _PR_SET_PDEATHSIG = 1
 def main(words: list[str]) -> int:
     commands, reports, parent, device, local_rank = int(words[0]), int(words[1]), int(words[2]), words[3], int(words[4])
     _end_with(parent)
-    with os.fdopen(commands, "rb") as commands_in, os.fdopen(reports, "wb", buffering=0) as reports_out:
-        torch, ready = _load(device, local_rank)
-        _send(reports_out, ready)
-        if torch is not None and not ready.reason:
-            _serve(torch, ready, local_rank, commands_in, reports_out)
-        commands_in.read(1)  # the supervisor decides when this ends
+    channel = Channel(commands, reports)
+    torch, ready = _load(device, local_rank)
+    channel.send(ready)
+    if torch is not None and not ready.reason:
+        _serve(torch, ready, local_rank, channel)
+    while channel.next_command() is not None:  # the supervisor decides when this ends
+        pass
     return 0
 
 
@@ -68,14 +68,14 @@ def _load(device: str, local_rank: int) -> tuple[Any, Ready]:
         return None, Ready("", 0, "", "", "", reason=f"torch cannot be used: {one_line(error)}")
 
 
-def _serve(torch: Any, ready: Ready, local_rank: int, commands: BinaryIO, reports: BinaryIO) -> None:
-    rank = Rank(torch, ready.device, local_rank, ready.nccl)
-    while data := commands.readline():
+def _serve(torch: Any, ready: Ready, local_rank: int, channel: Channel) -> None:
+    rank = Rank(torch, ready.device, local_rank, channel, ready.nccl)
+    while (command := channel.next_command()) is not None:
         try:
-            for report in _obey(rank, messages.read_command(data)):
-                _send(reports, report)
+            for report in _obey(rank, command):
+                channel.send(report)
         except Exception as error:
-            _send(reports, Failed(one_line(error)))
+            channel.send(Failed(one_line(error)))
 
 
 def _obey(rank: Rank, command: Command) -> Iterator[Report]:
@@ -84,8 +84,6 @@ def _obey(rank: Rank, command: Command) -> Iterator[Report]:
         yield Done()
     elif isinstance(command, Learn):
         yield Learned(learn(rank.torch, command))
-    elif isinstance(command, HostStore):
-        yield Done(port=rank.host_store(command.seconds))
     elif isinstance(command, Join):
         rank.join(command)
         yield Done()
@@ -95,13 +93,9 @@ def _obey(rank: Rank, command: Command) -> Iterator[Report]:
     elif isinstance(command, Compute):
         yield compute(rank, command.seconds)
     elif isinstance(command, Pair):
-        yield rank.pair(command)
+        yield from rank.pair(command)
     elif isinstance(command, Observe):
         yield observe(os.environ, rank.rank, rank.nccl_version)
-
-
-def _send(reports: BinaryIO, report: Report) -> None:
-    reports.write(messages.line(report))
 
 
 def one_line(error: BaseException) -> str:
