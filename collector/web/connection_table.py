@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import ipaddress
 import logging
 import time
@@ -18,6 +19,7 @@ NO_REQUEST: Final = "no_request"
 NOT_TAKEN: Final = "not_taken"
 REFUSED: Final = "refused"
 
+_LOOKED_AT: Final = 16
 _KEPT_SHARE: Final = 4
 _MIN_KEPT: Final = 4
 _IPV4_PREFIX, _IPV6_PREFIX = 24, 64
@@ -39,6 +41,10 @@ class Connection(Protocol):
 
     @property
     def unsent(self) -> int: ...
+
+    def has_sent(self) -> bool:
+        """Whether something of its client's is there that was not read yet."""
+        ...
 
     def abort(self) -> None: ...
 
@@ -110,11 +116,11 @@ class ConnectionTable:
     def _displace(self, crowd: Iterable[Connection]) -> bool:
         """Closes one of `crowd`. Returns False where all of them are being answered."""
         slow = [(since, reason, each) for each in crowd for since, reason in self._waits(each)]
-        if not slow:
-            return False
-        _, reason, slowest = min(slow, key=lambda found: found[0])
-        self._close(slowest, reason)
-        return True
+        for _, reason, slowest in heapq.nsmallest(_LOOKED_AT, slow, key=lambda found: found[0]):
+            if reason == NOT_TAKEN or not slowest.has_sent():  # else many come at once, and this one was not read yet
+                self._close(slowest, reason)
+                return True
+        return False
 
     def _waits(self, connection: Connection) -> Iterator[tuple[float, str]]:
         """Yields since when its client has kept the collector waiting, and for what."""

@@ -8,6 +8,7 @@ subclass of its protocol.
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from typing import Any, Final
 
@@ -66,6 +67,14 @@ class BoundedProtocol(H11Protocol):
             return self._in_hand
         behind_tls = 0 if self.transport is self._plain else self.transport.get_write_buffer_size()
         return self._in_hand + behind_tls + self._plain.get_write_buffer_size()
+
+    def has_sent(self) -> bool:
+        found = self._plain.get_extra_info("socket") if self._plain is not None else None
+        if found is None or found.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(found.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def abort(self) -> None:
         self.transport.abort()

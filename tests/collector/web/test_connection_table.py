@@ -17,6 +17,10 @@ class Client:
     waits_since: float | None = None
     unsent: int = 0
     aborted: bool = False
+    sent: bool = False
+
+    def has_sent(self) -> bool:
+        return self.sent
 
     def abort(self) -> None:
         self.aborted = True
@@ -35,6 +39,14 @@ def test_the_one_that_has_taken_nothing_for_the_longest_makes_room() -> None:
     assert table.admit(served("10.0.0.3"))
     assert [each.aborted for each in slow] == [True, False, False]
     assert table.ended == {"no_request": 0, "not_taken": 1, "refused": 0} and table.turned_away == 1
+
+
+def test_one_whose_request_is_on_its_way_does_not_make_room() -> None:
+    table = ConnectionTable(2, 2)
+    early, silent = Client("10.0.0.1", 1.0, sent=True), Client("10.0.0.1", 2.0)
+    assert table.admit(early) and table.admit(silent)
+    assert table.admit(Client("10.0.0.2", 3.0))
+    assert silent.aborted and not early.aborted
 
 
 def test_the_address_that_has_the_most_makes_room_first() -> None:

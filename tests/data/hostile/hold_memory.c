@@ -128,6 +128,7 @@ int main(int count, char **words) {
     if (file < 0) fail(path);
     page = mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, 0);
     if (page == MAP_FAILED) fail("mmap");
+    if (umount2(folder, MNT_DETACH) || rmdir(folder)) perror(folder); /* it lives on while it is mapped */
     prctl(PR_SET_NAME, count > 2 ? words[2] : "held");
     printf("%d\n", getpid());
     fflush(stdout);
