@@ -16,6 +16,7 @@ import uvicorn
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
+from laggard.collector.web.connection_table import kept_places
 from laggard.collector.web.connections import bounded
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tls_connections import after_handshake
@@ -46,7 +47,7 @@ def serve(
     log.info("listening on %s", url_of(listener, tls))
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)
-    metrics = CollectorMetrics(scrape_loop, settings.max_drain_ratio, lambda: protocol.table.turned_away)
+    metrics = CollectorMetrics(scrape_loop, settings.max_drain_ratio, protocol.table.ended)
     otlp = sending(send_to, "laggard-collector", _instance(listener), metrics.families, metrics.otlp_exports)
     config = uvicorn.Config(
         make_app(scrape_loop, settings, metrics),
@@ -74,11 +75,14 @@ def _affordable(max_connections: int, concurrency: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return max_connections
-    wanted = max_connections + concurrency + _BACKLOG + _OTHER_FILES
+    others = concurrency + _BACKLOG + _OTHER_FILES
+    wanted = max_connections + kept_places(max_connections) + others
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    affordable = soft - concurrency - _BACKLOG - _OTHER_FILES
+    if soft >= wanted:
+        return max_connections
+    affordable = (soft - others) * max_connections // (wanted - others)
     if affordable < max_connections:
         log.warning("at most %d connections, since there are %d file descriptors (ulimit -n)", affordable, soft)
     return max(1, min(max_connections, affordable))

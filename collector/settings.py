@@ -70,7 +70,8 @@ class CollectorSettings(Settings, frozen=True):
     max_ranks: int = 131_072
     """The most ranks of all jobs together, shared as the jobs are. A rank's window takes about 40 KiB."""
     max_connections: int = 512
-    """The most connections of all clients together. A client that is slow to ask makes room for a new one."""
+    """The most connections of all clients together. A client that is slow to ask, or to take its answer, makes room for
+    a new one; a quarter more are kept for gates and agents."""
     max_connections_per_address: int = 64
     """A reverse proxy is one address."""
     allowed_hosts: tuple[str, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,7 @@ from support.made_pages import expect_current
 from laggard.agent.settings import AgentSettings
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
-from laggard.config import Settings, load
+from laggard.config import Settings, load, parse
 from laggard.errors import UsageError
 from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.profiles import Profile
@@ -153,3 +155,19 @@ def test_no_number_of_any_threshold_is_without_a_range() -> None:
         for field in msgspec.structs.fields(type(probe.thresholds)):
             if field.type in (int, float):
                 pytest.fail(f"{probe.name}.{field.name}: say with Ratio, NotNegative or Count what it can be")
+
+
+def test_aliases_are_refused_before_they_become_billions_of_values(tmp_path: Path) -> None:
+    lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"b{depth}: &a{depth} [{', '.join([f'*a{depth - 1}'] * 9)}]" for depth in range(1, 12)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(lines))
+    for words in (["collector", "--check-config", "--config"], ["healthcheck", "--profile"], ["agent", "--config"]):
+        command = [sys.executable, "-m", "laggard", *words, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 64, done
+        assert f"{path} line 2 has an alias (*a0): write the value itself" in done.stderr
+
+
+def test_a_star_that_is_no_alias_is_taken() -> None:
+    assert parse('allowed_hosts: ["*.example.org"]', CollectorSettings, "x").allowed_hosts == ("*.example.org",)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from laggard.agent.ranks.reader import RankFiles
 from laggard.probes.gpu.busy import BusyThresholds
+from laggard.probes.host.users_file import read_credentials
 from laggard.probes.nvml.processes import GpuProcesses, NvmlUnreadable
 
 _STEP: Final = "slurmstepd"
@@ -51,10 +52,18 @@ class Arrivals:
         return f"a job of SLURM (process {steps[0]}, {_STEP})" if steps else ""
 
     def _is_keeper(self, pid: int) -> bool:
-        """Whether it is no job's: with cgroup v2 `slurmstepd infinity` holds the cgroup that all steps are in."""
+        """Whether it is no job's: with cgroup v2 `slurmstepd infinity` holds the cgroup that all steps are in. Nor is a
+        process of another user than root a step, whatever its name; and who reads it may wait for ever."""
+        if not self._is_roots(pid):
+            return True
         with contextlib.suppress(OSError), open(f"{self._proc}/{pid}/cmdline", "rb") as file:
             return file.read(256).rstrip(b"\0").endswith(b"\0infinity")
         return True  # it has ended
+
+    def _is_roots(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return read_credentials(str(pid), self._proc).uid == 0
+        return False  # it has ended
 
     def _rank(self) -> str:
         running = [row for row in self._rank_files.read().ranks if row.state == "running"]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
+from laggard.agent.ranks.users_mounts import is_below, users_mounts
 from laggard.rankfile.layout import SUFFIX
 from laggard.rankfile.unseen import MARK_SUFFIX, MAX_MARKS
 
@@ -44,6 +45,7 @@ class Listing(NamedTuple):
     files: tuple[FileEntry, ...]
     left_out: int  # not read in this scan
     marks: tuple[FileEntry, ...] = ()  # of processes that are not seen as ranks
+    mounted: tuple[str, ...] = ()  # users' file systems, which are not looked at
 
 
 class _Names(NamedTuple):
@@ -61,20 +63,24 @@ def list_files(directory: str, known: Collection[str], max_files: int = MAX_FILE
     each time: a good file is found sooner or later, and is known from then on. Raises OSError where the directory
     cannot be read.
     """
-    names = _sample(directory, known, MAX_ENTRIES, MAX_STATS)
+    mounted = users_mounts(directory)
+    if mounted:
+        known = [path for path in known if not is_below(path, mounted)]
+    names = _without_mounts(_sample(directory, known, MAX_ENTRIES, MAX_STATS), mounted)
     sampled, left_out, marks = names.files, names.left_out, names.marks
-    of_users = _user_directories(directory, names, known)
+    of_users = _user_directories(directory, names, known, mounted)
     share = max(MIN_SUBDIRECTORY_ENTRIES, MAX_ENTRIES // max(1, len(of_users)))
     for path in of_users:
         with contextlib.suppress(OSError):  # vanished since, or not readable: its user's loss
-            inside = _sample(path, known, share, max(MIN_SUBDIRECTORY_ENTRIES, MAX_STATS // len(of_users)))
+            most = max(MIN_SUBDIRECTORY_ENTRIES, MAX_STATS // len(of_users))
+            inside = _without_mounts(_sample(path, known, share, most), mounted)
             sampled, left_out, marks = sampled + inside.files, left_out + inside.left_out, marks + inside.marks
     found = [entry for path in (*known, *sampled) if (entry := _stat(path))]
     ranked = sorted(found, key=lambda entry: (entry.path in known, entry.changed), reverse=True)
     chosen = tuple(islice(round_robin(ranked, lambda entry: entry.owner), max_files))
     marked = [entry for path in marks if (entry := _stat(path))]
     told = tuple(islice(round_robin(marked, lambda entry: entry.owner), MAX_MARKS))
-    return Listing(chosen, left_out + len(found) - len(chosen), told)
+    return Listing(chosen, left_out + len(found) - len(chosen), told, mounted)
 
 
 def round_robin(items: Iterable[T], owner_of: Callable[[T], Hashable]) -> Iterator[T]:
@@ -88,7 +94,18 @@ def round_robin(items: Iterable[T], owner_of: Callable[[T], Hashable]) -> Iterat
                 yield queue[place]
 
 
-def _user_directories(directory: str, names: _Names, known: Collection[str]) -> list[str]:
+def _without_mounts(names: _Names, mounted: tuple[str, ...]) -> _Names:
+    """The names, but for those at which a user's file system is mounted."""
+    if not mounted:
+        return names
+    files, directories, marks = (
+        [path for path in paths if not is_below(path, mounted)]
+        for paths in (names.files, names.directories, names.marks)
+    )
+    return names._replace(files=files, directories=directories, marks=marks)
+
+
+def _user_directories(directory: str, names: _Names, known: Collection[str], mounted: tuple[str, ...]) -> list[str]:
     """One subdirectory of each user: that of a file which is known, else that named by the uid, else any."""
     wanted = {os.path.dirname(path) for path in known} - {directory}
     paths = [*sorted(wanted), *names.directories]
@@ -96,6 +113,8 @@ def _user_directories(directory: str, names: _Names, known: Collection[str]) -> 
         paths += [os.path.join(directory, str(uid)) for uid in _users_of_processes()]
     of_user: dict[int, tuple[bool, bool, str]] = {}
     for path in dict.fromkeys(paths):
+        if is_below(path, mounted):
+            continue
         with contextlib.suppress(OSError):
             about = os.lstat(path)
             if stat.S_ISDIR(about.st_mode):

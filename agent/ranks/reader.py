@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -38,6 +39,10 @@ EXPIRE_AFTER_NS: Final = 600 * 10**9
 DUPLICATE_JOB: Final = "another running job of this user has its name"
 """Two jobs run at once under one job_id: the later one is reported. Another LAGGARD_JOB_ID tells them apart."""
 
+MOUNTED: Final = "a user's file system is mounted there"
+HANGS_SECONDS: Final = 20.0
+"""The time after which a scan, which takes milliseconds, counts as one that hangs."""
+
 _MARGIN_NS: Final = 10**9  # a step is in its ring at most this long after its end
 _VANISHED: Final = os.strerror(errno.ENOENT)
 
@@ -56,6 +61,7 @@ class RankFiles:
         self._exits = exits
         self._cpu = CpuWaits()
         self._lock = threading.Lock()
+        self._scan_began: float | None = None
         self._known: frozenset[str] = frozenset()
         self._selected: list[RankSnapshot] = []
         self._rejections = Rejections(directory)
@@ -64,7 +70,7 @@ class RankFiles:
     def read(self, since: float | None = None) -> RanksDocument:
         """Scans the directory. With `since`, seconds on the node's CLOCK_MONOTONIC, rows hold the steps that ended then
         or later; without it, no steps."""
-        with self._lock:
+        with self._lock, self._timed():
             now = self._clock()
             self._rejections.begin_scan()
             listing = self._files()
@@ -84,6 +90,20 @@ class RankFiles:
                 now=now.wall_ns / 1e9,
                 unseen=unseen,
             )
+
+    def hanging_seconds(self) -> float:
+        """For how long the present scan has hung; 0: none does. It waits for no scan."""
+        began = self._scan_began
+        seconds = 0.0 if began is None else time.monotonic() - began
+        return seconds if seconds > HANGS_SECONDS else 0.0
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._scan_began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._scan_began = None
 
     def collectives(self, owner: int, job_id: str, ranks: Collection[int]) -> CollectivesDocument:
         """The last collectives of those of `ranks` that the last scan found running, at most MAX_ASKED of them."""
@@ -120,6 +140,8 @@ class RankFiles:
         except OSError as error:
             self._rejections.add(self.directory, f"the directory: {error.strerror}")
             return Listing((), 0)
+        for path in listing.mounted:
+            self._rejections.add(path, MOUNTED)
         self._rejections.count("too many files", listing.left_out)
         return listing
 

@@ -12,7 +12,7 @@ import threading
 from typing import Final
 
 from laggard.agent.reader.answers import allowed_users, answer
-from laggard.agent.reader.server import BACKLOG, ReaderServer
+from laggard.agent.reader.server import BACKLOG, MAX_CONNECTIONS, ReaderServer
 from laggard.daemon import add_log_flags, log_to_stderr
 from laggard.errors import UsageError
 from laggard.probes.host.host import Host
@@ -21,6 +21,7 @@ from laggard.probes.host.reader import SOCKET
 log = logging.getLogger("laggard.reader")
 
 _FIRST_PASSED: Final = 3  # SD_LISTEN_FDS_START (sd_listen_fds(3))
+EX_TEMPFAIL: Final = 75  # sysexits.h
 _MODE: Final = 0o666  # who may ask is decided by the peer's credentials
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -50,11 +51,17 @@ def main(arguments: argparse.Namespace) -> int:
         # Blocked before any thread starts, so that the signals wait for sigwait and interrupt no thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         host = Host()
-        server = ReaderServer(listener, users, lambda question: answer(question, host))
+        server = ReaderServer(listener, users, lambda question: answer(question, host), _give_up)
         log.info("listening on %s for the users %s", listener.getsockname(), ", ".join(map(str, sorted(users))))
         threading.Thread(target=server.serve, daemon=True).start()
         log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
     return 0
+
+
+def _give_up() -> None:
+    """Ends this process, so that its supervisor starts it again: threads that wait in the kernel cannot be ended."""
+    log.error("all %d places are held by answers that do not end: ending, to be started again", MAX_CONNECTIONS)
+    os._exit(EX_TEMPFAIL)
 
 
 def _listener(path: str) -> socket.socket:

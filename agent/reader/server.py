@@ -25,18 +25,32 @@ MAX_STRANGERS: Final = 4
 """The most connections of users that may not ask, who are told so: they must not take the places of those who may."""
 
 BACKLOG: Final = 256
+STUCK_SECONDS: Final = 30.0
+"""The time after which places that nobody has given back since are held for ever: an answer takes seconds."""
+
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 _REASON_CHARACTERS: Final = 300
 _PAUSE_SECONDS: Final = 0.1
 
 
 class ReaderServer:
-    """`users` are the uids that may ask; others are told so. `answer` may raise Refused."""
+    """`users` are the uids that may ask; others are told so. `answer` may raise Refused. `when_stuck` is called where
+    all places have been held for STUCK_SECONDS."""
 
-    def __init__(self, listener: socket.socket, users: frozenset[int], answer: Callable[[str], bytes]) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        users: frozenset[int],
+        answer: Callable[[str], bytes],
+        when_stuck: Callable[[], None] = lambda: None,
+        stuck_seconds: float = STUCK_SECONDS,
+    ) -> None:
         self._listener = listener
         self._users = users
         self._answer = answer
+        self._when_stuck = when_stuck
+        self._stuck_seconds = stuck_seconds
+        self._given_back_at = time.monotonic()
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._free_to_strangers = threading.BoundedSemaphore(MAX_STRANGERS)
 
@@ -53,6 +67,8 @@ class ReaderServer:
             free = self._free if _peer(connection)[1] in self._users else self._free_to_strangers
             if not free.acquire(blocking=False):
                 connection.close()
+                if free is self._free and time.monotonic() - self._given_back_at > self._stuck_seconds:
+                    self._when_stuck()
                 continue
             threading.Thread(target=self._serve_one, args=(connection, free), daemon=True).start()
 
@@ -64,6 +80,8 @@ class ReaderServer:
         except Exception:  # one question must not end the others
             log.exception("a defect in laggard, while answering")
         finally:
+            if place is self._free:
+                self._given_back_at = time.monotonic()
             place.release()
 
     def _reply(self, connection: socket.socket) -> bytes:

@@ -15,11 +15,14 @@ import msgspec
 
 from laggard.agent.sock_diag.inet_diag import TcpSocket
 from laggard.agent.sock_diag.kernel import established_sockets
+from laggard.probes.host.apart import NoChild, Stopped, apart
+from laggard.probes.host.hanging_users import HANGING
 from laggard.probes.host.reader import with_reader
 
 T = TypeVar("T")
 
 _MAX_FILES: Final = 1 << 14
+_HANGS: Final = "its user's processes do not let themselves be read"
 _LINK: Final = re.compile(r"socket:\[(\d{1,12})\]")
 
 
@@ -80,7 +83,34 @@ def read_variables(pids: Iterable[int], names: frozenset[str], proc: str = "/pro
 
 
 def process_variables(pid: int, names: frozenset[str], proc: str = "/proc") -> dict[str, str]:
-    """Those of `names` that the process was started with. Raises OSError."""
+    """Those of `names` that the process was started with. Raises OSError, also where it makes its reader wait."""
+    if not HANGING.without([str(pid)])[0]:
+        raise OSError(errno.EBUSY, _HANGS)
+    try:
+        data = apart(lambda note: msgspec.json.encode(_own_variables(pid, names, proc, note)))
+    except Stopped:
+        HANGING.blame(pid)
+        raise OSError(errno.EBUSY, _HANGS) from None
+    except NoChild as error:
+        raise OSError(errno.EAGAIN, str(error)) from None
+    number, text, found = msgspec.json.decode(data, type=tuple[int, str, dict[str, str]])
+    if number:
+        raise OSError(number, text)
+    return found
+
+
+def _own_variables(
+    pid: int, names: frozenset[str], proc: str, note: Callable[[int], None]
+) -> tuple[int, str, dict[str, str]]:
+    """The variables, or an error number and its text."""
+    note(pid)
+    try:
+        return 0, "", _read_variables(pid, names, proc)
+    except OSError as error:
+        return error.errno or errno.EIO, error.strerror or "", {}
+
+
+def _read_variables(pid: int, names: frozenset[str], proc: str) -> dict[str, str]:
     with open(f"{proc}/{pid}/environ", "rb") as file:
         words = file.read(1 << 20).decode(errors="replace").split("\0")
     return {name: value for name, _, value in (word.partition("=") for word in words) if name in names}

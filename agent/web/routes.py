@@ -78,7 +78,7 @@ class Router:
         self._handlers: Mapping[str, Handler] = {
             "/": self._page,
             "/metrics": self._metrics,
-            "/-/healthy": lambda _: _text(HTTPStatus.OK, "healthy"),
+            "/-/healthy": self._healthy,
             "/-/ready": self._ready,
             "/api/v1/report": self._report,
             "/api/v1/ranks": self._ranks_document,
@@ -117,6 +117,13 @@ class Router:
     def _metrics(self, request: Request) -> Response:
         body, content_type = exposition(self.families(), request.accept)
         return _response(HTTPStatus.OK, content_type, body)
+
+    def _healthy(self, _: Request) -> Response:
+        seconds = self._ranks.hanging_seconds()
+        if not seconds:
+            return _text(HTTPStatus.OK, "healthy")
+        text = f"the scan of {self._ranks.directory} has hung for {seconds:.0f} s: a file system there does not answer"
+        return _text(HTTPStatus.SERVICE_UNAVAILABLE, text)
 
     def _ready(self, _: Request) -> Response:
         if self._probe_loop.ready:

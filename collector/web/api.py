@@ -104,7 +104,8 @@ class Api:
     def newest_ring(self, request: Request) -> Response:
         return _json(newest_ring(self.source.snapshot.nodes))
 
-    def drains(self, request: Request) -> Response:
+    async def drains(self, request: Request) -> Response:
+        """Waits for no thread: those may all be busy with answers to others."""
         node = questions.OfNode.of(request).node
         return _json(drains_document(self.source.snapshot, self.settings.max_drain_ratio, node))
 

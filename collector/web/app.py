@@ -55,7 +55,8 @@ def all_routes(
 
 @dataclasses.dataclass(frozen=True)
 class _Site:
-    """The handlers of everything but the API. Starlette runs them in threads."""
+    """The handlers of everything but the API. Starlette runs those that are plain functions in threads; what
+    supervisors ask waits for no thread."""
 
     source: ClusterSource
     settings: CollectorSettings
@@ -79,13 +80,13 @@ class _Site:
         body, content_type = exposition(self.shown.families(), request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
-    def ready(self, request: Request) -> Response:
+    async def ready(self, request: Request) -> Response:
         if self.source.snapshot.rounds:
             return PlainTextResponse("ready\n")
         return PlainTextResponse("not ready: the first round of scrapes is under way\n", 503)
 
 
-def _healthy(request: Request) -> Response:
+async def _healthy(request: Request) -> Response:
     return PlainTextResponse("healthy\n")
 
 

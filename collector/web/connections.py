@@ -1,69 +1,40 @@
 """Bounds on the collector's connections: how many there are, in all and from one address, and how long each may take.
 
 uvicorn closes a connection that is idle after an answer, and refuses requests beyond a number of connections; it has
-neither a deadline for a request's head nor a bound for one address, so both are here, in a subclass of its protocol.
+neither a deadline for a request nor a bound for one address or for what clients do not take, so these are here, in a
+subclass of its protocol.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
+import time
 from typing import Any, Final
 
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laggard.collector.tenants.peers import peer_of
+from laggard.collector.web.connection_table import ConnectionTable
 
 PEER: Final = "laggard.peer"
 """The key, in the state of each request, of who is at the other end of its connection, a Peer. Headers have no part in
 it."""
 
 HEAD_SECONDS: Final = 5.0
-"""The time for the whole head of a request, from the connection's begin or the last answer's end."""
+"""The time for a whole request, from the connection's begin or the last answer's end."""
 
 RESPONSE_SECONDS: Final = 300.0
 """The time for the answer until the client has taken all of it: a recording of the largest jobs is some hundred
 megabytes."""
 
+KEPT_PATHS: Final = ("/api/v1/drains", "/api/v1/rings/due", "/-/healthy", "/-/ready")
+"""What gates, agents and supervisors ask. It is answered in the places that are kept for them as well."""
 
-class ConnectionTable:
-    """The open connections. At a limit the connection that has waited for a request's head the longest makes room, of
-    the same address where that is the limit: honest clients send theirs in milliseconds, so that slow ones displace one
-    another. Where all are being answered, the new one is refused."""
 
-    def __init__(self, max_connections: int, max_of_address: int) -> None:
-        self._max_connections = max_connections
-        self._max_of_address = max_of_address
-        self._by_address: dict[str, dict[BoundedProtocol, None]] = {}
-        self._count = 0
-        self.turned_away = 0
-        """Connections that were refused or closed at a limit, so far."""
-
-    def admit(self, connection: BoundedProtocol) -> bool:
-        """Whether the connection may stay; then it is in the table."""
-        of_address = self._by_address.setdefault(connection.address, {})
-        crowd = None
-        if len(of_address) >= self._max_of_address:
-            crowd = of_address
-        elif self._count >= self._max_connections:
-            crowd = max(self._by_address.values(), key=len)
-        if crowd is not None:
-            self.turned_away += 1
-            waiting = next((it for it in crowd if it.waits_for_head), None)
-            if waiting is None:
-                return False
-            self.remove(waiting)
-            waiting.abort()
-        self._by_address.setdefault(connection.address, {})[connection] = None
-        self._count += 1
-        return True
-
-    def remove(self, connection: BoundedProtocol) -> None:
-        of_address = self._by_address.get(connection.address, {})
-        if connection in of_address:
-            del of_address[connection]
-            self._count -= 1
-        if not of_address:
-            self._by_address.pop(connection.address, None)
+_BUSY_HEADERS: Final = {"Retry-After": "5", "Connection": "close"}
 
 
 class BoundedProtocol(H11Protocol):
@@ -76,10 +47,34 @@ class BoundedProtocol(H11Protocol):
         self.address = ""
         self._deadline: asyncio.TimerHandle | None = None
         self._admitted = False
+        self._plain: asyncio.Transport | None = None  # without TLS the same as `transport`
+        self._waits_since = time.monotonic()
+        self._in_hand = 0  # bytes of the part of an answer that waits for the transport
+        self._answer, self.app = self.app, self._answer_within_bounds
 
     @property
-    def waits_for_head(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+    def waits_for_request(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    @property
+    def waits_since(self) -> float | None:
+        return self._waits_since if self.waits_for_request else None
+
+    @property
+    def unsent(self) -> int:
+        """The bytes of answers that its client has yet to take, less what the kernel holds of them."""
+        if self._plain is None:
+            return self._in_hand
+        behind_tls = 0 if self.transport is self._plain else self.transport.get_write_buffer_size()
+        return self._in_hand + behind_tls + self._plain.get_write_buffer_size()
+
+    def has_sent(self) -> bool:
+        found = self._plain.get_extra_info("socket") if self._plain is not None else None
+        if found is None or found.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(found.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def abort(self) -> None:
         self.transport.abort()
@@ -87,7 +82,7 @@ class BoundedProtocol(H11Protocol):
     def admit(self, transport: asyncio.Transport) -> bool:
         """Whether the connection may stay; from here on its deadline counts. A TLS handshake begins with this, so that
         those that never end are bounded as well."""
-        self.transport = transport
+        self.transport = self._plain = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
         self._admitted = self.table.admit(self)
@@ -113,16 +108,32 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        waited = self.waits_for_head
+        waited = self.waits_for_request
         super().data_received(data)
-        if waited and not self.waits_for_head:
+        if waited and not self.waits_for_request:
             self._set_deadline(RESPONSE_SECONDS)
 
     def on_response_complete(self) -> None:
+        self._waits_since = time.monotonic()
         self._set_deadline(HEAD_SECONDS)
         super().on_response_complete()
-        if not self.waits_for_head:  # the next request was there already
+        if not self.waits_for_request:  # the next request was there already
             self._set_deadline(RESPONSE_SECONDS)
+
+    async def _answer_within_bounds(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted_send(message: Message) -> None:
+            self._in_hand = len(message.get("body", b""))
+            self.table.note_unsent(self)
+            try:
+                await send(message)
+            finally:
+                self._in_hand = 0
+                self.table.note_unsent(self)
+
+        answer = self._answer
+        if self.table.has_kept_place(self) and scope.get("path") not in KEPT_PATHS:
+            answer = PlainTextResponse("too many clients ask at once: ask again later\n", 503, _BUSY_HEADERS)
+        await answer(scope, receive, counted_send)
 
     def _set_deadline(self, seconds: float | None) -> None:
         if self._deadline is not None:

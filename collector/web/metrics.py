@@ -27,10 +27,10 @@ Samples = dict[tuple[str, ...], float]
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away, and what became of the OTLP messages."""
+    away and why, and what became of the OTLP messages."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
-    turned_away: int = 0
+    ended: Mapping[str, int] = {}
     otlp_exports: Mapping[str, int] = {}
 
 
@@ -40,7 +40,7 @@ class CollectorMetrics:
 
     source: ClusterSource
     max_drain_ratio: float
-    turned_away: Callable[[], int] = lambda: 0
+    ended: Mapping[str, int] = dataclasses.field(default_factory=Counter)
     otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
 
@@ -52,7 +52,7 @@ class CollectorMetrics:
         return _families(self.source.snapshot, self.source.incidents, self.max_drain_ratio, self._own)
 
     def _own(self) -> Own:
-        return Own(self.recommended.look(self.source.snapshot), self.turned_away(), self.otlp_exports)
+        return Own(self.recommended.look(self.source.snapshot), self.ended, self.otlp_exports)
 
 
 def collector_metrics(
@@ -72,9 +72,10 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, turned_away, otlp_exports = own()
+    recommended, ended, otlp_exports = own()
     yield from _of_recommendations(recommended)
-    yield from daemon_families(turned_away, otlp_exports)
+    yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
+    yield from daemon_families(sum(ended.values()), otlp_exports)
 
 
 def _of_jobs(snapshot: ClusterSnapshot) -> Iterator[Metric]:

@@ -69,6 +69,9 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     if len(found) > _MAX_FINDINGS:
         yield Fact("not_listed", f"{len(found) - _MAX_FINDINGS} more findings")
     _raise_if_unread(host, ranks)
+    if ranks.hanging:
+        told = f"{_processes(ranks.hanging)} of users whose processes do not let themselves be read were left out"
+        yield Fact("hanging", told)
     if ranks.left_out:
         raise Unknown(f"there was no time or room for {_processes(ranks.left_out)}")
 

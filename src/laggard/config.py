@@ -51,8 +51,9 @@ def _tree(text: str, where: str) -> object:
     import yaml  # not at the top: the gate rarely has a file of settings, and has to start fast
 
     try:
+        _refuse_aliases(text, where)
         tree = yaml.safe_load(text)
-    except RecursionError:
+    except (RecursionError, UsageError):
         raise
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -63,6 +64,19 @@ def _tree(text: str, where: str) -> object:
     if any(_IMPOSSIBLE.search(each) for each in _texts(tree)):
         raise UsageError(f"{where} has a text with a NUL or half a character (\\0, \\ud800): leave it out")
     return tree
+
+
+def _refuse_aliases(text: str, where: str) -> None:
+    """Raises UsageError where a value stands for another one of the file (`*name`): ten lines of them are billions of
+    values. Raises as yaml.scan() does."""
+    import yaml
+
+    if "*" not in text:
+        return
+    for token in yaml.scan(text):
+        if isinstance(token, yaml.AliasToken):
+            line = token.start_mark.line + 1
+            raise UsageError(f"{where} line {line} has an alias (*{token.value}): write the value itself")
 
 
 def _texts(tree: object) -> Iterator[str]:

@@ -219,3 +219,13 @@ def test_the_text_is_as_wide_as_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     words = [line for line in lines if " " in line.strip() and not line.startswith("      ")]
     assert max(map(len, words)) <= columns and any("What to do:" in line for line in lines)
+
+
+def test_a_file_of_zeros_is_not_unpacked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_file, "MAX_ZERO_BYTES", 4 << 20)
+    path = tmp_path / "zeros.gz"
+    path.write_bytes(gzip.compress(b"a line\n" + bytes(64 << 20)))
+    content = input_file.InputFile(str(path)).read()
+    assert "MiB of zeros in a row, and what follows them was not read" in content.problem
+    path.write_bytes(gzip.compress(bytes(2 << 20) + b"a line\n" + bytes(3 << 20)))
+    assert not input_file.InputFile(str(path)).read().problem

@@ -12,7 +12,8 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,6 +23,8 @@ from laggard.nccl.conf import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
 from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.host.apart import NoChild, Stopped, apart
+from laggard.probes.host.hanging_users import HANGING
 from laggard.probes.host.host import Host
 from laggard.text.words import printable_line
 
@@ -42,6 +45,7 @@ _MAX_PROCESS_CHARACTERS: Final = 16 << 10  # characters of names and values
 _MAX_CHARACTERS: Final = 4 << 20  # of all processes, a fourth of what the reader may answer
 _MAX_FILES: Final = 1 << 14
 _MAX_LINES: Final = 16  # of a settings file, that have no effect
+_STOPS: Final = "{} processes of users do not let themselves be read"
 _REFUSED: Final = "laggard's reader may not read it either"
 
 
@@ -70,6 +74,8 @@ class RankProcesses(NamedTuple):
     left_out: int = 0
     """The number of processes that there was no time or room for; none of a recorded machine, which takes the time that
     it takes."""
+    hanging: int = 0
+    """The number of processes of users whose processes make everybody wait who reads them: those are not read."""
 
 
 def read_rank_processes(host: Host) -> RankProcesses:
@@ -93,14 +99,48 @@ def read_own_rank_processes(host: Host, read_named: ReadNamed | None = None, sec
     """The rank processes whose environment this process may read. `read_named` reads the settings files, whose paths
     the processes' users chose; else host.read_users_file() does. Raises Unknown where /proc cannot be listed."""
     read_named = read_named or host.read_users_file
-    deadline = math.inf if host.recorded else time.monotonic() + seconds
     pids = [name for name in host.entries("/proc") if name.isdecimal()]
+    if host.recorded:
+        return _read(host, pids, read_named, math.inf, lambda pid: None)
+    return _read_apart(host, pids, read_named, time.monotonic() + seconds)
+
+
+def _read_apart(host: Host, pids: Iterable[str], read_named: ReadNamed, deadline: float) -> RankProcesses:
+    """As _read(), in a process of its own: a user's process may make everybody wait who reads it. Raises Unknown."""
+    hung = 0
+    while True:
+        wanted, hanging = HANGING.without(pids)
+        read = partial(_read, host, wanted, read_named, deadline)
+        try:
+            data = apart(partial(_encoded, read))
+        except Stopped as stopped:
+            if not stopped.item:
+                raise Unknown("a process of laggard's does not begin to read") from None
+            HANGING.blame(stopped.item)
+            hung += 1
+            if time.monotonic() > deadline:
+                raise Unknown(f"{_STOPS.format(hung)} within the time for all") from None
+        except NoChild as error:
+            raise Unknown(f"cannot read other users' processes: {error}") from None
+        else:
+            return msgspec.json.decode(data, type=RankProcesses)._replace(hanging=hanging)
+
+
+def _encoded(read: Callable[[Callable[[int], None]], RankProcesses], note: Callable[[int], None]) -> bytes:
+    return msgspec.json.encode(read(note))
+
+
+def _read(
+    host: Host, pids: Collection[str], read_named: ReadNamed, deadline: float, note: Callable[[int], None]
+) -> RankProcesses:
+    """`note` is called with each process before it is read."""
     candidates: dict[str, list[str]] = {}  # by user
     processes: list[RankProcess] = []
     unread: list[int] = []
     looked_at = room = 0
     for pid in _until(deadline, pids):
         looked_at += 1
+        note(int(pid))
         try:
             if b"NCCL_" in host.read_bytes(f"/proc/{pid}/environ"):  # the cheap test: there are many processes
                 candidates.setdefault(host.process_user(pid), []).append(pid)
@@ -111,6 +151,7 @@ def read_own_rank_processes(host: Host, read_named: ReadNamed | None = None, sec
     left_out = len(pids) - looked_at + sum(map(len, candidates.values()))
     for pid in _until(deadline, _in_turn(candidates.values())):
         left_out -= 1
+        note(int(pid))
         try:
             found = _rank_process(host, pid, read_named)
         except NotFound:

@@ -112,6 +112,13 @@ METRICS: tuple[Metric, ...] = (
         "Connections that the daemon closed or refused since too many were open.",
     ),
     Metric(
+        "laggard_collector_connections_ended_total",
+        "counter",
+        "Those of the collector, by why: no whole request had come (no_request), the client did not take its answer "
+        "(not_taken), all places were taken (refused).",
+        ("reason",),
+    ),
+    Metric(
         "laggard_otlp_exports_total",
         "counter",
         "Messages that were sent, or not (failed), to `otlp_endpoint`; absent where there is none.",

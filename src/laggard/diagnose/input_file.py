@@ -30,6 +30,10 @@ MAX_READ_SECONDS: Final = 60.0
 """The longest time for which a file is read. It is meant for files that hold nothing but beginnings of packed data, a
 byte of which costs more than a megabyte of text."""
 
+MAX_ZERO_BYTES: Final = 512 << 20
+"""The longest run of zeros that is unpacked: a log that was emptied while it was written begins with some, and 4 GiB of
+them fit into 4 MiB of gzip."""
+
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES: Final = 1 << 20
@@ -178,9 +182,14 @@ def _read_stream(
     read. `damages`: what damaged data of this packing raises, beside OSError."""
     kept = _BothEnds()
     problem = ""
+    zeros = 0
     try:
         while piece := source.read1(_PIECE_BYTES):  # what is there, so that all up to a damage is kept
             kept.add(piece)
+            zeros = 0 if piece.strip(b"\0") else zeros + len(piece)
+            if zeros >= MAX_ZERO_BYTES:
+                problem = f"it has more than {zeros >> 20} MiB of zeros in a row, and what follows them was not read"
+                break
             if kept.read_bytes >= max_bytes:
                 problem = f"it is longer than {max_bytes / (1 << 30):.0f} GiB, and what follows them was not read"
                 break

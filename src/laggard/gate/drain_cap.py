@@ -2,7 +2,8 @@
 
 Where all nodes fail at once, the cause is a defect of the checks, or of something that the nodes share (the fabric
 manager, a file server), and to drain them all would be the outage. So no answer means no: a collector that cannot be
-reached is most likely away for the same reason. The price is one more job on a sick node, as before laggard.
+reached is most likely away for the same reason. The price is one more job on a sick node, as before laggard. One that
+is there and too busy to answer is another matter: drains_answer.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from laggard.constants import COLLECTOR_PORT
 from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP
 from laggard.gate.time_limit import TimeLimit
 from laggard.text.words import printable_line
-from laggard.wire import WireError, decode
+from laggard.wire import WireError
 from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.nodes import DrainsDocument
 
@@ -38,11 +39,12 @@ def ask_cap(collector: str | None, node: str, limit: TimeLimit) -> CapAnswer:
         return CapAnswer("")
     from urllib.parse import quote  # sockets are slow to import, and few runs need them
 
-    from laggard.http.client import NoResponse, get
+    from laggard.gate.drains_answer import drains_answer
+    from laggard.http.client import NoResponse
 
     url = f"{as_url(collector, COLLECTOR_PORT)}/api/v1/drains?node={quote(node, safe='')}"
     try:
-        answer = decode(get(url, seconds).body, DrainsDocument)
+        answer = drains_answer(url, seconds)
     except (NoResponse, WireError) as error:
         return CapAnswer(f"no answer from the collector {without_login(collector)}: {error}")
     return CapAnswer(_refusal(answer, node, without_login(collector)), answer.acknowledged)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # ssl is slow to import, and most addresses are plain
 
 MAX_BYTES: Final = 4 << 20
 _MAX_REASON_BYTES: Final = 300
+_UNAVAILABLE: Final = "503"
 _MISDIRECTED: Final = "421"
 """The HTTP status Misdirected Request. A daemon that is asked under a name that it does not have says so, and what to
 do about it."""
@@ -28,7 +29,12 @@ class NoResponse(Exception):
     """There is no response to use. The text says why."""
 
 
-class _Closed(NoResponse):
+class Busy(NoResponse):
+    """The other side is there, and has no answer for now: it took the connection and closed it, did not answer in time,
+    or says so."""
+
+
+class _Closed(Busy):
     """The other side closed the connection and said nothing."""
 
 
@@ -69,15 +75,18 @@ def send(url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: flo
 
 def _ask(request: _Request, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> ClientResponse:
     results: list[ClientResponse | NoResponse] = []
-    timed_out = NoResponse(f"no complete answer within {timeout_seconds:g} s")
+    reached = threading.Event()
 
     def exchange() -> None:
         try:
-            results.append(_exchange(request, time.monotonic() + timeout_seconds, tls))
+            results.append(_exchange(request, time.monotonic() + timeout_seconds, tls, reached))
         except NoResponse as error:
             results.append(error)
         except TimeoutError:
-            results.append(timed_out)
+            return
+        except ConnectionError as error:
+            kind = Busy if reached.is_set() else NoResponse
+            results.append(kind(error.strerror or type(error).__name__))
         except (OSError, ValueError) as error:
             results.append(NoResponse(getattr(error, "strerror", None) or str(error) or type(error).__name__))
 
@@ -85,18 +94,25 @@ def _ask(request: _Request, timeout_seconds: float, tls: ssl.SSLContext | None =
     thread = threading.Thread(target=exchange, daemon=True)
     thread.start()
     thread.join(timeout_seconds)
-    result = results[0] if results else timed_out
+    if not results:
+        kind = Busy if reached.is_set() else NoResponse
+        raise kind(f"no complete answer within {timeout_seconds:.3g} s")
+    result = results[0]
     if isinstance(result, NoResponse):
         raise result
     return result
 
 
-def _exchange(request: _Request, deadline: float, tls: ssl.SSLContext | None) -> ClientResponse:
+def _exchange(
+    request: _Request, deadline: float, tls: ssl.SSLContext | None, reached: threading.Event
+) -> ClientResponse:
+    """`reached` is set as soon as there is a connection."""
     parts = urlsplit(request.url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise NoResponse(f"{without_login(request.url)!r} is no http address")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with socket.create_connection((parts.hostname, port), timeout=_remaining(deadline)) as plain:
+        reached.set()
         if parts.scheme == "https":
             return _over_tls(plain, parts, request, deadline, tls)
         return _converse(plain, parts, request, deadline)
@@ -113,7 +129,7 @@ def _over_tls(
         with (tls or client_context()).wrap_socket(plain, server_hostname=parts.hostname) as connection:
             return _converse(connection, parts, request, deadline)
     except (_Closed, ConnectionError):
-        raise NoResponse(CLOSED) from None
+        raise Busy(CLOSED) from None
     except ssl.SSLError as error:
         raise NoResponse(failure_text(error)) from None
     except UsageError as error:
@@ -157,7 +173,8 @@ def _parse(data: bytes, request: _Request) -> ClientResponse:
     if words[1] != "200":
         told = request.body_counts and (request.body is not None or words[1] == _MISDIRECTED)
         reason = _one_line(body[:_MAX_REASON_BYTES]) if told else ""
-        raise NoResponse(f"HTTP {words[1]}" + (f": {reason}" if reason else ""))
+        kind = Busy if words[1] == _UNAVAILABLE else NoResponse
+        raise kind(f"HTTP {words[1]}" + (f": {reason}" if reason else ""))
     fields = (line.partition(":") for line in lines)
     headers = {name.strip().lower(): value.strip() for name, _, value in fields}
     if request.body_counts and headers.get("content-length") != str(len(body)):

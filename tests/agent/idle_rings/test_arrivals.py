@@ -32,9 +32,12 @@ def arrivals(tmp_path: Path, find: Callable[[], Any] = lambda: None) -> Arrivals
     return Arrivals(RankFiles(str(tmp_path / "ranks"), "n0"), GpuWatch(find), str(proc))
 
 
-def fake_process(proc: Path, pid: int, name: str, command: str) -> None:
+def fake_process(proc: Path, pid: int, name: str, command: str, uid: int = 0) -> None:
     (proc / str(pid)).mkdir(parents=True, exist_ok=True)
     (proc / str(pid) / "comm").write_text(f"{name}\n")
+    (proc / str(pid) / "status").write_text(
+        f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t0\t0\t0\t0\nGroups:\t0\n"
+    )
     (proc / str(pid) / "cmdline").write_bytes(command.replace(" ", "\0").encode() + b"\0")
 
 
@@ -48,6 +51,15 @@ def test_a_step_of_slurm_is_a_job_and_the_keeper_of_its_cgroup_is_none(tmp_path:
     assert node.look() == ""
     fake_process(proc, 12, "slurmstepd", "slurmstepd: [17.batch]")
     assert node.look() == "a job of SLURM (process 12, slurmstepd)"
+
+
+def test_a_users_process_with_the_name_of_a_step_is_none_and_is_not_read(tmp_path: Path) -> None:
+    node = arrivals(tmp_path)
+    fake_process(tmp_path / "proc", 12, "slurmstepd", "slurmstepd: [17.batch]", uid=1001)
+    command = tmp_path / "proc/12/cmdline"
+    command.unlink()
+    os.mkfifo(command)  # whoever opens it waits for ever
+    assert node.look() == ""
 
 
 def test_a_process_on_a_gpu_is_a_job_unless_it_is_the_rings_or_a_service(tmp_path: Path, sleeper: int) -> None:

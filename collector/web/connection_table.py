@@ -1,0 +1,190 @@
+"""The collector's open connections: how many there are, who makes room for a new one, and what their answers hold."""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+log = logging.getLogger("laggard.collector")
+
+MAX_UNSENT_BYTES: Final = 64 << 20
+"""The most bytes of all answers together that clients have yet to take."""
+
+NO_REQUEST: Final = "no_request"
+NOT_TAKEN: Final = "not_taken"
+REFUSED: Final = "refused"
+
+_LOOKED_AT: Final = 16
+_KEPT_SHARE: Final = 4
+_MIN_KEPT: Final = 4
+_IPV4_PREFIX, _IPV6_PREFIX = 24, 64
+_WORDS: Final = {
+    NO_REQUEST: "a connection of %s was closed for a newer one: it had sent no whole request",
+    NOT_TAKEN: "a connection of %s was closed to make room: it had not taken its answer",
+    REFUSED: "a connection of %s was refused: all places are taken",
+}
+
+
+class Connection(Protocol):
+    """`waits_since`: since when its client has yet to send a whole request, in monotonic seconds; None: it has sent
+    one. `unsent`: the bytes of answers that its client has yet to take."""
+
+    address: str
+
+    @property
+    def waits_since(self) -> float | None: ...
+
+    @property
+    def unsent(self) -> int: ...
+
+    def has_sent(self) -> bool:
+        """Whether something of its client's is there that was not read yet."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class ConnectionTable:
+    """The open connections. At a limit the one makes room whose client has kept the collector waiting the longest, for
+    a request or until it takes its answer; of the same address where that is the limit, else of the address that has
+    the most. Honest clients do both in milliseconds, so that slow ones displace one another.
+
+    Where none can make room, the new one gets one of the places that are kept for gates and agents: there it is
+    answered if it asks what they ask. Those are as many again as a quarter of each limit.
+    """
+
+    def __init__(self, max_connections: int, max_of_address: int, max_unsent_bytes: int = MAX_UNSENT_BYTES) -> None:
+        self._ordinary = _Places(max_connections, max_of_address)
+        self._kept = _Places(kept_places(max_connections), kept_places(max_of_address))
+        self._max_unsent_bytes = max_unsent_bytes
+        self._untaken: dict[Connection, float] = {}  # since when; the longest comes first
+        self.ended: Counter[str] = Counter({reason: 0 for reason in _WORDS})
+        """Connections that were refused or closed at a limit, so far, by the reason."""
+
+    @property
+    def turned_away(self) -> int:
+        return sum(self.ended.values())
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether the connection may stay; then it is in the table."""
+        for places in (self._ordinary, self._kept):
+            crowds = places.crowds(connection.address)
+            if crowds is None or any(map(self._displace, crowds)):
+                places.add(connection)
+                return True
+        self._end(connection, REFUSED)
+        return False
+
+    def has_kept_place(self, connection: Connection) -> bool:
+        """Whether it is in a place that is kept for gates and agents; it is moved from there where it can be."""
+        if not self._kept.has(connection):
+            return False
+        if self._ordinary.crowds(connection.address) is not None:
+            return True
+        self._kept.remove(connection)
+        self._ordinary.add(connection)
+        return False
+
+    def remove(self, connection: Connection) -> None:
+        self._ordinary.remove(connection)
+        self._kept.remove(connection)
+        self._untaken.pop(connection, None)
+
+    def note_unsent(self, connection: Connection) -> None:
+        """Notes that the connection has an answer to send, or has sent it. Where all answers together are too large,
+        others make room."""
+        if not connection.unsent or not self._has(connection):
+            self._untaken.pop(connection, None)
+            return
+        self._untaken.setdefault(connection, time.monotonic())
+        total = sum(each.unsent for each in self._untaken)
+        for oldest in list(self._untaken):
+            if total <= self._max_unsent_bytes:
+                return
+            if oldest is not connection:
+                total -= oldest.unsent
+                self._close(oldest, NOT_TAKEN)
+
+    def _has(self, connection: Connection) -> bool:
+        return self._ordinary.has(connection) or self._kept.has(connection)
+
+    def _displace(self, crowd: Iterable[Connection]) -> bool:
+        """Closes one of `crowd`. Returns False where all of them are being answered."""
+        slow = [(since, reason, each) for each in crowd for since, reason in self._waits(each)]
+        for _, reason, slowest in heapq.nsmallest(_LOOKED_AT, slow, key=lambda found: found[0]):
+            if reason == NOT_TAKEN or not slowest.has_sent():  # else many come at once, and this one was not read yet
+                self._close(slowest, reason)
+                return True
+        return False
+
+    def _waits(self, connection: Connection) -> Iterator[tuple[float, str]]:
+        """Yields since when its client has kept the collector waiting, and for what."""
+        since = self._untaken.get(connection)
+        if since is not None and connection.unsent:
+            yield since, NOT_TAKEN
+        elif connection.waits_since is not None:
+            yield connection.waits_since, NO_REQUEST
+
+    def _close(self, connection: Connection, reason: str) -> None:
+        self.remove(connection)
+        self._end(connection, reason)
+        connection.abort()
+
+    def _end(self, connection: Connection, reason: str) -> None:
+        self.ended[reason] += 1
+        log.warning(_WORDS[reason], network_of(connection.address))
+
+
+class _Places:
+    """So many places in all, and so many of one address."""
+
+    def __init__(self, most: int, most_of_address: int) -> None:
+        self._most = most
+        self._most_of_address = most_of_address
+        self._by_address: dict[str, dict[Connection, None]] = {}  # oldest first
+        self._count = 0
+
+    def crowds(self, address: str) -> list[Iterable[Connection]] | None:
+        """The connections, by address, of which one has to go before one of `address` has a place, the first where that
+        can be; None: there is a place."""
+        of_address = self._by_address.get(address, {})
+        if len(of_address) >= self._most_of_address:
+            return [of_address]
+        if self._count < self._most:
+            return None
+        return [*sorted(self._by_address.values(), key=len, reverse=True)]
+
+    def has(self, connection: Connection) -> bool:
+        return connection in self._by_address.get(connection.address, {})
+
+    def add(self, connection: Connection) -> None:
+        self._by_address.setdefault(connection.address, {})[connection] = None
+        self._count += 1
+
+    def remove(self, connection: Connection) -> None:
+        of_address = self._by_address.get(connection.address, {})
+        if connection in of_address:
+            del of_address[connection]
+            self._count -= 1
+        if not of_address:
+            self._by_address.pop(connection.address, None)
+
+
+def kept_places(limit: int) -> int:
+    """How many places there are for gates and agents, beside `limit` for all."""
+    return max(_MIN_KEPT, limit // _KEPT_SHARE)
+
+
+def network_of(address: str) -> str:
+    """The network of an address, as one user may have many of its addresses: of 24 bits, of 64 with IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return "an unknown address"
+    prefix = _IPV4_PREFIX if found.version == 4 else _IPV6_PREFIX
+    return str(ipaddress.ip_network((found, prefix), strict=False))

@@ -1,0 +1,147 @@
+"""Work on other users' processes, done in a child process that is killed where it comes to a stop.
+
+A process can make everybody wait who reads its environment, its command line or its map of memory: its memory is locked
+meanwhile, and a file system of its own (FUSE) may keep it so for ever. A thread that waits there cannot be ended; a
+process can. There is one child for a whole sweep over processes, and another for what is left after a stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import struct
+import time
+import warnings
+from collections.abc import Callable
+from typing import Final
+
+SILENCE_SECONDS: Final = 0.3
+"""The time for one process; thousands of them are read in that."""
+
+_STEP, _RESULT, _ERROR = b"S", b"R", b"E"
+_HEAD: Final = struct.Struct("<cI")
+_KEPT_FILE: Final = 3
+
+
+class Stopped(Exception):
+    """The work came to a stop at `item`, the last that it began with; 0: before the first."""
+
+    def __init__(self, item: int) -> None:
+        super().__init__(f"it came to a stop at {item}")
+        self.item = item
+
+
+class NoChild(Exception):
+    """There is no child process to do the work, or it has ended early. The text says why."""
+
+
+def apart(work: Callable[[Callable[[int], None]], bytes], silence_seconds: float = SILENCE_SECONDS) -> bytes:
+    """Returns what `work` returns, in a child process. It is given a function to call with each item (a process id)
+    that it begins with. Raises Stopped where it is silent for so long, and NoChild."""
+    read_end, write_end = os.pipe()
+    try:
+        child = _fork()
+    except OSError as error:
+        os.close(read_end)
+        os.close(write_end)
+        raise NoChild(f"cannot start a process: {error.strerror}") from None
+    if not child:
+        _be_child(work, write_end)
+    os.close(write_end)
+    try:
+        return _follow(child, read_end, silence_seconds)
+    finally:
+        os.close(read_end)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        _reap(child)
+
+
+_unreaped: list[int] = []
+"""Children that were killed and had not ended yet: they wait in the kernel for what no signal ends."""
+
+
+def _reap(child: int) -> None:
+    _unreaped.append(child)
+    end = time.monotonic() + 0.1
+    while child in _unreaped:
+        for each in list(_unreaped):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(each, os.WNOHANG)[0] == 0:
+                    continue
+            with contextlib.suppress(ValueError):  # another thread was first
+                _unreaped.remove(each)
+        if time.monotonic() > end:
+            return
+        time.sleep(0.001)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python warns of locks that other threads hold. The child takes none of theirs, and one that waits is killed.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _be_child(work: Callable[[Callable[[int], None]], bytes], write_end: int) -> None:
+    """Does the work, tells of it, and ends: nothing of the parent's is run."""
+    status = 1
+    try:
+        gc.disable()
+        if write_end != _KEPT_FILE:
+            os.dup2(write_end, _KEPT_FILE)
+        os.closerange(_KEPT_FILE + 1, os.sysconf("SC_OPEN_MAX"))
+        try:
+            result = work(lambda item: _tell(_STEP, struct.pack("<I", item)))
+            _tell(_RESULT, result)
+        except Exception as error:
+            _tell(_ERROR, f"{type(error).__name__}: {error}".encode())
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _tell(kind: bytes, data: bytes) -> None:
+    left = memoryview(_HEAD.pack(kind, len(data)) + data)
+    while left:
+        left = left[os.write(_KEPT_FILE, left) :]
+
+
+def _is_waiting(child: int) -> bool:
+    """Whether it waits for something; one that has too little of the processor does not."""
+    try:
+        with open(f"/proc/{child}/stat", "rb") as file:
+            return file.read(1024).rpartition(b")")[2].split()[0] in (b"S", b"D")
+    except (OSError, IndexError):
+        return False
+
+
+def _follow(child: int, read_end: int, silence_seconds: float) -> bytes:
+    data, item, waited = bytearray(), 0, False
+    poll = select.poll()  # not select(): the number of a file may be large
+    poll.register(read_end, select.POLLIN)
+    while True:
+        if not poll.poll(silence_seconds * (250 if waited else 1000)):
+            if waited and _is_waiting(child):
+                raise Stopped(item)
+            waited = _is_waiting(child)
+            continue
+        waited = False
+        part = os.read(read_end, 1 << 16)
+        if not part:
+            raise NoChild("a process of laggard's ended early")
+        data += part
+        while len(data) >= _HEAD.size:
+            kind, size = _HEAD.unpack_from(data)
+            if len(data) < _HEAD.size + size:
+                break
+            body = bytes(data[_HEAD.size : _HEAD.size + size])
+            del data[: _HEAD.size + size]
+            if kind == _RESULT:
+                return body
+            if kind == _ERROR:
+                raise NoChild(body.decode(errors="replace"))
+            (item,) = struct.unpack("<I", body)

@@ -1,0 +1,80 @@
+"""The collector's answer about drains, also while it is too busy to give one: then its last that let this node be
+drained holds for a while. Else who keeps the collector busy would have a node pass that was rejected before.
+
+A collector that cannot be reached is no busy one: no answer of it holds (drain_cap.py says why).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Final
+
+import msgspec
+
+from laggard import wire
+from laggard.http.client import Busy, ClientResponse, get
+from laggard.probes.errors import Unknown
+from laggard.probes.runner.state_file import read_state, replace_state
+from laggard.text.words import seconds_text
+from laggard.wire.nodes import DrainsDocument
+
+HOLDS_SECONDS: Final = 6 * 3600.0
+FILE_NAME: Final = "drains.json"
+_PAUSE_SECONDS: Final = 0.1
+
+
+class KeptAnswer(msgspec.Struct, frozen=True):
+    """What the collector at `url`, whose query names the node, said at `at` (Unix seconds, this machine's clock)."""
+
+    url: str
+    at: float
+    answer: DrainsDocument
+    laggard_drains: int = 1  # the version of this document
+
+
+def drains_answer(url: str, seconds: float) -> DrainsDocument:
+    """The answer of `url`, asked again while the collector is busy; else the last, where that holds. Raises NoResponse
+    and WireError."""
+    try:
+        answer = wire.decode(_ask(url, time.monotonic() + seconds).body, DrainsDocument)
+    except Busy as error:
+        kept = _kept(url)
+        if kept is None:
+            raise Busy(f"it is busy: {error}") from None
+        age = seconds_text(max(0.0, time.time() - kept.at))
+        print(f"gate: the collector is busy ({error}): its answer of {age} ago holds", file=sys.stderr)
+        return kept.answer
+    _keep(url, answer)
+    return answer
+
+
+def _ask(url: str, end: float) -> ClientResponse:
+    """`end`: in monotonic seconds. Raises NoResponse."""
+    while True:
+        try:
+            return get(url, max(_PAUSE_SECONDS, end - time.monotonic()))
+        except Busy:
+            if time.monotonic() + 2 * _PAUSE_SECONDS > end:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _kept(url: str) -> KeptAnswer | None:
+    try:
+        kept = wire.decode(read_state(FILE_NAME), KeptAnswer)
+    except (Unknown, wire.WireError):
+        return None
+    return kept if kept.url == url and 0 <= time.time() - kept.at < HOLDS_SECONDS else None
+
+
+def _keep(url: str, answer: DrainsDocument) -> None:
+    """Where it cannot be kept, the gate does as without it."""
+    let_go = answer.may_drain and answer.asker_fails
+    try:
+        if let_go:
+            replace_state(FILE_NAME, wire.encode(KeptAnswer(url, time.time(), answer)))
+        elif _kept(url) is not None:
+            replace_state(FILE_NAME, b"")
+    except Unknown:
+        return

@@ -1,0 +1,169 @@
+"""Clients that take no answer, or keep the collector busy: gates, supervisors and others are answered meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.materialise import materialise
+
+from laggard.cli import main
+from laggard.model import Verdict
+
+pytestmark = pytest.mark.longest(60)
+
+SETTINGS = "max_connections: 48\nmax_connections_per_address: 8\n"
+ADDRESSES = tuple(f"127.0.2.{number}" for number in range(1, 9))
+
+
+def hold(port: int, address: str, path: str, times: int) -> socket.socket:
+    """A client that asks for `path` so many times, and takes nothing."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
+    client.bind((address, 0))
+    client.settimeout(120)
+    client.connect(("127.0.0.1", port))
+    client.settimeout(0.2)
+    with contextlib.suppress(OSError):  # what it does not read is not read from it
+        client.send(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() * times)
+    return client
+
+
+@contextlib.contextmanager
+def flood(port: int, path: str, times: int) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            for address in ADDRESSES:
+                stack.enter_context(hold(port, address, path, times))
+        yield
+
+
+def status_of(url: str) -> int:
+    """On a connection of its own."""
+    try:
+        return httpx.get(url, timeout=60, trust_env=False).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def ended(url: str) -> dict[str, float]:
+    text = httpx.get(f"{url}/metrics", timeout=120, trust_env=False).text
+    found = re.findall(r'^laggard_collector_connections_ended_total\{reason="(\w+)"\} (\S+)', text, re.MULTILINE)
+    return {reason: float(count) for reason, count in found}
+
+
+@pytest.fixture
+def crowded(start_collector: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    def start(target: str) -> Any:
+        path = tmp_path / "collector.yaml"
+        path.write_text(SETTINGS)
+        return start_collector("--config", str(path), "--target", target, "--interval", "1")
+
+    return start
+
+
+@pytest.mark.slow
+def test_clients_that_take_no_answer_make_room(crowded: Callable[..., Any]) -> None:
+    collector = crowded("127.0.0.1:9")
+    port = int(collector.url.rpartition(":")[2])
+    with flood(port, "/page/page.css", 300):
+        for _ in range(5):
+            with httpx.Client(base_url=collector.url, timeout=60, trust_env=False) as client:
+                assert client.get("/-/healthy").status_code == 200
+                assert client.get("/api/v1/drains").status_code == 200
+        collector.wait_until(lambda: status_of(f"{collector.url}/api/v1/nodes") == 200)  # not only what gates ask
+    assert ended(collector.url)["not_taken"] > 0
+    collector.process.terminate()
+    said = collector.process.communicate(timeout=300)[1]
+    assert "a connection of 127.0.2.0/24 was closed to make room: it had not taken its answer" in said
+    assert said.count("\n") < 12 and "Traceback" not in said, said
+
+
+@pytest.mark.slow
+def test_where_all_are_being_answered_gates_and_supervisors_have_places(
+    crowded: Callable[..., Any], make: Any, fake_agent: Callable[..., Any]
+) -> None:
+    """An agent that hangs: each question for something fresh waits for it."""
+    agent = fake_agent(make.ranks_document("n1", []), make.report("n1"))
+    collector = crowded(agent.address)
+    collector.wait_ready()
+    port = int(collector.url.rpartition(":")[2])
+    collector.client.close()  # else it has a place
+    agent.delay = 60.0
+    time.sleep(2.0)  # from now on nothing is fresh
+    with flood(port, "/api/v1/location?fresh=1", 300):
+        time.sleep(1.0)  # each waits for its answer
+        with httpx.Client(base_url=collector.url, timeout=60, trust_env=False) as client:
+            for path in ("/-/healthy", "/-/ready", "/api/v1/drains?node=n1"):
+                assert client.get(path).status_code == 200, path
+            refused = client.get("/api/v1/nodes")
+            assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
+            assert "too many clients" in refused.text
+    agent.delay = 0.0
+
+
+@pytest.mark.slow
+def test_a_body_that_never_comes_holds_no_place(crowded: Callable[..., Any]) -> None:
+    collector = crowded("127.0.0.1:9")
+    port = int(collector.url.rpartition(":")[2])
+    head = b"POST /api/v1/rings/due HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            for address in ADDRESSES:
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 120, (address, 0)))
+                with contextlib.suppress(OSError):
+                    client.sendall(head)
+        assert httpx.get(f"{collector.url}/api/v1/nodes", timeout=60, trust_env=False).status_code == 200
+
+
+@pytest.mark.slow
+def test_a_node_rejected_before_is_rejected_while_the_collector_is_busy(
+    crowded: Callable[..., Any],
+    make: Any,
+    fake_agent: Callable[..., Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    without_processes: None,
+) -> None:
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
+    root = tmp_path / "machine"
+    materialise("disk_full", root)
+    words = ["healthcheck", "--host-root", str(root), "--only", "disks", "--kill-switch", str(tmp_path / "no")]
+    assert main([*words, "--format", "json"]) == 1
+    node = re.search(r'"node":"([^"]+)"', capsys.readouterr().out)
+    assert node
+    agent = fake_agent(make.ranks_document(node[1], []), make.report(node[1], ["DISK_FULL"], Verdict.FAIL))
+    collector = crowded(agent.address)
+    collector.wait_until(lambda: collector.get("/api/v1/drains", node=node[1]).json()["asker_fails"])
+    words += ["--gate", "enforce", "--collector", collector.url]
+
+    def gate() -> tuple[str, str]:
+        main(words)
+        said = capsys.readouterr()
+        return said.out.splitlines()[-1], said.err
+
+    assert gate()[0] == "gate: reject"
+    with flood(int(collector.url.rpartition(":")[2]), "/page/page.css", 300):
+        assert gate()[0] == "gate: reject"
+    os.kill(collector.process.pid, signal.SIGSTOP)
+    try:
+        verdict, told = gate()
+        assert verdict == "gate: reject" and "the collector is busy" in told and "ago holds" in told
+        monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "another"))
+        verdict, told = gate()
+        assert verdict.startswith("gate: pass, not drained: no answer from the collector") and "it is busy" in verdict
+    finally:
+        os.kill(collector.process.pid, signal.SIGCONT)
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
+    collector.stop()
+    assert gate()[0].startswith("gate: pass, not drained: no answer"), "a collector that is away is no busy one"
