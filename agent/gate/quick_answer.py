@@ -3,15 +3,15 @@ missing, old or not known, the gate has to look itself. Pure.
 
 Yes means that `laggard healthcheck --profile prolog` would pass the job: each of its probes ran here within
 `agent_seconds`, with its thresholds, and none has a critical finding on what the job gets. Where the gate is stricter
-than the agent (prober/stricter.py) a warning that the agent has not counts, too: the agent is in no job, and cannot
-tell whose a process is.
+than the agent (prober/stricter.py) a warning that the agent has not counts, too: the agent is in no job, and a user's
+process on a GPU is a warning until it is known which job gets the GPU.
 What is unknown rejects no job, and so does not keep the agent from a yes.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from laggard.agent.gate.question import Answer, Question
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
@@ -19,17 +19,21 @@ from laggard.model import Finding, Report, Severity
 from laggard.probes.runner.job_gpus import is_only_on, other_gpus
 from laggard.probes.runner.report import places_are_complete
 
+BUSY: Final = "GPU_BUSY"
+
 
 class Own(NamedTuple):
     """What the agent knows of itself: the fingerprint of what a prolog of its own version asks, the boot id of its
-    start, the names of the probes that a prolog asks for and of those among them that run as variants, and how old a
-    report may be."""
+    start, the names of the probes that a prolog asks for and of those among them that run as variants, how old a report
+    may be, and whether the kernel shows it all processes with their users: in a container, or with the mount option
+    hidepid, it does not."""
 
     fingerprint: str
     boot: str
     probes: frozenset[str]
     variants: frozenset[str]
     max_age_seconds: float
+    sees_processes: bool
 
 
 class Now(NamedTuple):
@@ -67,7 +71,7 @@ def _judge(question: Question, own: Own, latest: ProbeRound) -> Answer | None:
     others = other_gpus(report, question.gpus)
     if any(it.severity is Severity.CRITICAL and not is_only_on(others, it) for it in report.findings):
         return _look("critical")
-    if any(_is_more(it, report) and not is_only_on(others, it) for it in variants.findings):
+    if any(_is_more(it, report, own.sees_processes) and not is_only_on(others, it) for it in variants.findings):
         return _look("stricter", VARIANTS)
     return None
 
@@ -76,10 +80,13 @@ def _names(report: Report) -> frozenset[str]:
     return frozenset(result.name for result in report.probes)
 
 
-def _is_more(finding: Finding, report: Report) -> bool:
-    """Whether a variant's finding says more than the agent's own probe does, and so may reject a job."""
+def _is_more(finding: Finding, report: Report, sees_processes: bool) -> bool:
+    """Whether a variant's finding says more than the agent's own probe does, and so may reject a job. A GPU's process
+    that is no user's is a warning in a prolog, too."""
     if finding.severity is Severity.CRITICAL:
         return True
+    if finding.code == BUSY and sees_processes and finding.evidence.get("of_users") == 0:
+        return False
     told = {(it.code, it.device, it.severity) for it in report.findings}
     return finding.severity is Severity.WARNING and (finding.code, finding.device, finding.severity) not in told
 

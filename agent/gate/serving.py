@@ -45,7 +45,18 @@ def own_facts(node: str, probes: tuple[Probe, ...]) -> Own:
         probes=frozenset(probe.name for probe in gate_probes()),
         variants=variant_names(probes),
         max_age_seconds=gate_profile().agent_seconds,
+        sees_processes=sees_processes(),
     )
+
+
+def sees_processes() -> bool:
+    """Whether the kernel shows all processes here: with number 2 its own thread kthreadd, which is in the first PID
+    namespace alone, and which hidepid hides."""
+    try:
+        with open("/proc/2/comm", encoding="ascii") as file:
+            return file.read().strip() == "kthreadd"
+    except OSError:
+        return False
 
 
 def boot_id() -> str:

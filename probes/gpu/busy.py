@@ -50,7 +50,7 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
             # Where it is not known which GPUs the job was given, the process may belong to another job.
             of_users = [each for each in unexpected if _is_of_a_user(host, each[0].pid)]
             severity = Severity.CRITICAL if of_users and job is not None else Severity.WARNING
-            yield _finding(gpu, of_users or unexpected, severity)
+            yield _finding(gpu, of_users or unexpected, severity, len(of_users))
     if job is not None and job.missing:
         raise Unknown(f"the job was given device numbers {list(job.missing)}, which NVML does not list")
     reading.raise_if_incomplete()
@@ -78,7 +78,7 @@ def _is_of_a_user(host: Host, pid: int) -> bool:
     return uid.isdecimal() and int(uid) >= FIRST_USER
 
 
-def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity) -> Finding:
+def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity, of_users: int) -> Finding:
     first, name = unexpected[0]
     more = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
     return finding(
@@ -89,7 +89,8 @@ def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Sever
             "processes": [
                 {"pid": process.pid, "name": name, "used_bytes": process.used_bytes}
                 for process, name in unexpected[:20]
-            ]
+            ],
+            "of_users": of_users,
         },
         fix=_FIX,
         commands=(f"ps -o pid,user,lstart,cmd -p {first.pid}", f"scontrol pidinfo {first.pid}"),

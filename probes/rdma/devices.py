@@ -3,7 +3,7 @@ under the names that the job's configuration uses, or that differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
@@ -13,6 +13,7 @@ from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, matches_any, pci_address
+from laggard.probes.rdma.rules.gone import judge_gone
 from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_mixture, read_firmware
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable, split_unreadable
 
@@ -32,13 +33,16 @@ class RdmaDeviceThresholds(Thresholds, frozen=True):
 
 def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact]:
     names = tuple(name for name in device_names(host) if not is_software_device(host, name))
-    nics, unlisted = _nics(host, thresholds.ignore)
+    all_nics, unlisted = _nics(host)
+    nics = tuple(nic for nic in all_nics if not matches_any(nic.address, thresholds.ignore))
     if not names and not nics and not unlisted and not thresholds.expected and not thresholds.names:
         raise NotApplicable("no RDMA device, and no NIC on the PCI bus that could be one")
     places = {name: pci_address(host, name) for name in names}
     yield Fact("devices", places)
     judged = [name for name in names if not matches_any(name, thresholds.ignore)]
     yield from _judge_missing(nics, judged, thresholds.expected, bool(gpu_addresses(host)))
+    if not unlisted:
+        yield from judge_gone(host, all_nics)
     yield from _judge_device_nodes(host, judged)
     yield from _judge_names(places, thresholds.names, read_hca_selection(host))
     firmware, unreadable = split_unreadable(read_firmware(host, judged))
@@ -47,9 +51,9 @@ def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fa
     raise_if_unreadable([*unlisted, *unreadable])
 
 
-def _nics(host: Host, ignore: Sequence[str]) -> tuple[tuple[Nic, ...], tuple[Unreadable, ...]]:
+def _nics(host: Host) -> tuple[tuple[Nic, ...], tuple[Unreadable, ...]]:
     try:
-        return tuple(nic for nic in read_nics(host) if not matches_any(nic.address, ignore)), ()
+        return read_nics(host), ()
     except Unknown as error:
         return (), (Unreadable(str(error)),)
 

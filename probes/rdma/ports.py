@@ -6,13 +6,15 @@ decided by the profile, else by their peers, else by the number of GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from laggard.majority import majority
 from laggard.model import Finding, Severity
+from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import has_just_booted
+from laggard.probes.errors import Unknown
+from laggard.probes.host.uptime import has_just_booted, read_uptime
 from laggard.probes.probe import Fact, NotNegative, Probe, finding
 from laggard.probes.rdma.model.netdev import has_been_up
 from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
@@ -20,9 +22,15 @@ from laggard.probes.rdma.model.port import DISABLED, LINK_UP, Port, PortKind
 from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, matches_any, read_ports
 from laggard.probes.unreadable import raise_if_unreadable
 
+_WAITS: Final = "waiting since"
+
 ACTIVATING_SECONDS: Final = 600.0
 """The time after boot for which a port may not be active yet: its driver loads, its link trains, and the subnet manager
 comes to it, which after an outage of a row comes to hundreds of others first."""
+
+WAITING_SECONDS: Final = 300.0
+"""The time for which all InfiniBand ports of a node may wait for the subnet manager: one that restarts, or takes over
+from another, activates the ports of the whole fabric anew, and their links stay up meanwhile."""
 
 
 class RdmaPortThresholds(RdmaThresholds, frozen=True):
@@ -33,7 +41,7 @@ class RdmaPortThresholds(RdmaThresholds, frozen=True):
     """Rate below which a port that jobs use is too slow; 0: it is compared with its peers."""
 
 
-def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     ports, software_devices, unreadable = read_ports(host, thresholds.ignore, thresholds.soft)
     if thresholds.expected:
         ports = tuple(port for port in ports if matches_any(port.device, thresholds.expected))
@@ -41,7 +49,10 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     yield Fact("ports", {port.name: f"{port.state_text}, {port.rate_text}" for port in ports})
     if software_devices:
         yield Fact("soft", software_devices)
-    just_booted = has_just_booted(host, ACTIVATING_SECONDS)
+    since = _waiting_since(host, ports)
+    if since is not None:
+        yield SaveCounters({_WAITS: since})
+    just_booted = has_just_booted(host, ACTIVATING_SECONDS) or _waits_shortly(host, since)
     for port in node.ports:
         if not port.active:
             been_up = has_been_up(host, port)
@@ -53,6 +64,29 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     for kind in node.kinds():
         yield from _judge_rates(node, kind, thresholds.least_gigabits)
     raise_if_unreadable(unreadable)
+
+
+def _waiting_since(host: Host, ports: Iterable[Port]) -> int | None:
+    """Returns the uptime at which all InfiniBand ports with a link were first seen to wait for the subnet manager, as
+    far as earlier looks tell; 0: they do not wait; None: there is no such port, or the uptime is not known."""
+    trained = [port for port in ports if not port.ethernet and port.phys_state == LINK_UP]
+    if not trained:
+        return None
+    if any(port.active for port in trained):
+        return 0
+    try:
+        now = int(read_uptime(host))
+    except Unknown:
+        return None
+    return _last_since(host.counter_history) or max(now, 1)
+
+
+def _last_since(history: CounterHistory) -> int:
+    return history.snapshots[-1].counters.get(_WAITS, 0) if history.snapshots else 0
+
+
+def _waits_shortly(host: Host, since: int | None) -> bool:
+    return bool(since) and has_just_booted(host, (since or 0) + WAITING_SECONDS)
 
 
 def severity_if_down(

@@ -169,11 +169,25 @@ def _pids(host: Host, path: str) -> list[str]:
 
 
 def _name(host: Host, pid: str) -> str:
-    """Empty where the process has ended: those of slurmd's steps do so all the time."""
+    """Empty where the process has ended: those of slurmd's steps do so all the time. Raises Unknown where it runs and
+    its name cannot be read: it may be slurmd."""
+    path = f"/proc/{pid}/comm"
     try:
-        return host.read(f"/proc/{pid}/comm").strip()
+        text = host.read(path)
+    except NotFound as error:
+        if not _runs(host, pid):
+            return ""
+        raise Unknown(str(error)) from None
+    if not text:
+        raise Unknown(f"{path} is empty")
+    return text.strip()
+
+
+def _runs(host: Host, pid: str) -> bool:
+    try:
+        return bool(host.entries(f"/proc/{pid}"))
     except NotFound:
-        return ""
+        return False
 
 
 def _rdma_devices(host: Host) -> tuple[str, ...]:

@@ -121,8 +121,10 @@ _ARGUMENTS: Final = {
         "GPUDirect RDMA by DMA-BUF, which needs no module.", "The kernel's and the driver's versions."
     ),
     "RDMA_DEVICE_MISSING": Argument(
-        "A NIC lent to a guest; an Ethernet NIC for storage; a container without /dev/infiniband.",
-        "The driver that is bound, the peers of the same model, and whether this is a container.",
+        "A NIC lent to a guest; an Ethernet NIC for storage; a container without /dev/infiniband; a GPU beside which no "
+        "NIC was ever put in.",
+        "The driver that is bound, the peers of the same model, and whether this is a container. A hole in the board's "
+        "layout is critical where the kernel's log says that a device went there.",
     ),
     "RDMA_DRIVER_ERROR": Argument(
         "One command of the firmware timed out, and it went on; a NIC was taken out and put back.",
@@ -145,8 +147,9 @@ _ARGUMENTS: Final = {
     ),
     "RDMA_PORT_DOWN": Argument(
         "A port that was never cabled, or that somebody switched off; ports to which the subnet manager has not come "
-        "yet.",
-        "Whether it had a link in this boot, its physical state, how many the GPUs need, and ten minutes after boot.",
+        "yet, after boot or since it was restarted.",
+        "Whether it had a link in this boot, its physical state, how many the GPUs need, ten minutes after boot, and "
+        "five minutes while all InfiniBand ports wait.",
     ),
     "RDMA_RATE_LOW": Argument(
         "A slower NIC for storage.", "Peers of the same model that the GPUs use, and one lane of four."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from laggard.agent.gate.question import Question, WrongQuestion, parse_question
 from laggard.agent.gate.quick_answer import Now, Own, quick_answer
@@ -13,7 +14,7 @@ from laggard.probes.gate_question import fingerprint, gate_probes
 from laggard.probes.profiles import PROFILES, choose_probes
 
 BOOT = "0f9a7c52-3f0e-4d5c-9c55-0a4b5d1f7e10"
-OWN = Own("a" * 32, BOOT, frozenset({"disks", "gpu_busy", "gpu_count"}), frozenset({"gpu_busy"}), 90.0)
+OWN = Own("a" * 32, BOOT, frozenset({"disks", "gpu_busy", "gpu_count"}), frozenset({"gpu_busy"}), 90.0, True)
 ASKED = Question("a" * 32, BOOT, 0, None, 5.0)
 NOW = Now(uptime=1000.0, clock=50_000.0)
 FIRST, SECOND = "0000:1b:00.0", "0000:43:00.0"
@@ -33,8 +34,8 @@ def report(*names: str, findings: tuple[Finding, ...] = (), verdict: Verdict = V
 GOOD = ProbeRound(report("disks", "gpu_count"), 49_990.0, True, report("gpu_busy"), 985.0, 990.0, 985.0)
 
 
-def answered(latest: ProbeRound = GOOD, asked: Question = ASKED, now: Now = NOW) -> tuple[str, str]:
-    answer = quick_answer(asked, OWN, latest, now)
+def answered(latest: ProbeRound = GOOD, asked: Question = ASKED, now: Now = NOW, own: Own = OWN) -> tuple[str, str]:
+    answer = quick_answer(asked, own, latest, now)
     return answer.line, answer.cure
 
 
@@ -88,6 +89,20 @@ def test_where_the_gate_is_stricter_a_warning_counts_and_may_be_gone_in_a_moment
     busy = report("gpu_busy", findings=(found("GPU_BUSY", Severity.WARNING, f"GPU 1 {SECOND}"),))
     assert answered(GOOD._replace(variants=busy)) == ("CHECK stricter", VARIANTS)
     assert answered(GOOD._replace(variants=busy), ASKED._replace(gpus=frozenset({0})))[0] == "PASS 10"
+
+
+@pytest.mark.parametrize(
+    ("of_users", "sees", "line"),
+    [(0, True, "PASS 10"), (1, True, "CHECK stricter"), (0, False, "CHECK stricter"), (None, True, "CHECK stricter")],
+)
+def test_a_process_of_the_system_on_a_gpu_is_a_warning_in_a_prolog_too(
+    of_users: int | None, sees: bool, line: str
+) -> None:
+    """As far as the agent can see whose processes are: else the gate, which is root, looks."""
+    evidence = {} if of_users is None else {"of_users": of_users}
+    service = structs.replace(found("GPU_BUSY", Severity.WARNING, f"GPU 1 {SECOND}"), evidence=evidence)
+    busy = GOOD._replace(variants=report("gpu_busy", findings=(service,)))
+    assert answered(busy, own=OWN._replace(sees_processes=sees))[0] == line
 
 
 def test_a_warning_that_the_agent_has_itself_is_no_more_than_a_warning() -> None:

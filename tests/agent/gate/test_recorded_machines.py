@@ -32,7 +32,7 @@ def test_the_agent_passes_nothing_that_healthcheck_rejects(name: str, machine: C
     root = machine(name)
     report, variants = split(judge(root, (*AGENTS, *stricter_probes(AGENTS))))
     latest = ProbeRound(report, time.time(), True, variants, 1.0, 2.0, 1.0)
-    own: Own = own_facts(name, AGENTS)
+    own: Own = own_facts(name, AGENTS)._replace(sees_processes=True)  # a recording has the processes that were seen
     question = Question(own.fingerprint, own.boot, 0, gpus_of(root), 0.0)
     answer = quick_answer(question, own, latest, Now(3.0, time.time()))
     gate = ("--profile", "prolog", "--gate", "enforce", "--collector", "none")

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from support.damage import garble, remove
+from support.judge import judge
 
 from laggard.cli import main
+from laggard.probes.system import limits
 
 pytestmark = pytest.mark.usefixtures("without_processes")
 
@@ -72,11 +74,18 @@ def test_damage_is_unknown(
     (machine / "sys/module/nvidia_peermem").mkdir(parents=True, exist_ok=True)  # jobs use RDMA here
     damage(machine / path)
     result = check(machine, probe, capsys)
-    if path == "proc/2212/comm" and damage in (empty, remove):  # it is not slurmd, or has ended: judged is this process
-        assert result["verdict"] == "fail" and "MEMLOCK_LIMIT this process" in result["reason"]
-        return
     assert result["verdict"] == "unknown"
     assert result["reason"] and "\n" not in result["reason"]
+
+
+def test_a_process_that_has_ended_is_not_slurmd(copy_of: Copy) -> None:
+    machine = copy_of("healthy")
+    for each in ("comm", "limits"):
+        remove(machine / "proc/2212" / each)
+    (machine / "proc/2212").rmdir()
+    (result,) = judge(machine, (limits.PROBE,)).probes
+    assert result.verdict.value == "ok"
+    assert judge(machine, (limits.PROBE,)).facts["limits"]["judged"] == "this process"
 
 
 @pytest.mark.parametrize(
