@@ -158,8 +158,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_HOST_OUT_OF_MEMORY",
         "host_memory",
         FAILED,
-        rf"(?:MemoryError\b(.*)|[\w.]*_ArrayMemoryError: (.*)|{RAISED}.*(?:DefaultCPUAllocator: can't allocate memory"
-        r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc)(.*))",
+        rf"(?:MemoryError\b:? ?(.*)|[\w.]*_ArrayMemoryError: (.*)|{RAISED}.*(?:"
+        r"DefaultCPUAllocator: can't allocate memory|\[Errno 12\] Cannot allocate memory|std::bad_alloc)[: ]*(.*))",
         "host memory is used up: {0}{1}{2}",
     ),
     # Data loaders
@@ -536,6 +536,15 @@ RULES: Final[tuple[Rule, ...]] = (
         r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?(Segmentation fault|Illegal instruction)"
         r"(?: *\(core dumped\).*)?$",
         "the process crashed: {0}",
+    ),
+    rule_of(
+        "JOB_KILLED",
+        "aborted",
+        DIED,
+        r"(?:\S{1,80}: )?((?:free|realloc|malloc|munmap_chunk|malloc_consolidate)\(\): [a-z].{1,80}"
+        r"|double free or corruption.{0,40}|corrupted "
+        r"(?:size vs\. prev_size|double-linked list|unsorted chunks).{0,40})$",
+        "the process aborted, since its native code spoilt the heap: {0}",
     ),
     rule_of("JOB_KILLED", "killed", DIED, r"(?:\S+: line \d+: +\d+ )(Killed)\b", "a process was killed (SIGKILL)"),
     rule_of("JOB_KILLED", "killed", DIED, r"(Killed)$", "a process was killed (SIGKILL)"),
