@@ -43,7 +43,7 @@ CODE_ALONE: Final = frozenset(
     (
         *("DISK_FULL", "DISK_FAILED", "KERNEL_FAULT", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
         *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too
-        *("NODE_DRAINED", "HOST_MEMORY_LOW"),  # an admin's reason; the processes that take it
+        *("NODE_DRAINED", "HOST_MEMORY_LOW", "NETWORK_DROPS"),  # an admin's reason; the processes that take it
     )
 )
 """The findings of which the code alone is shown: their device and words may be a user's path, a user, or other

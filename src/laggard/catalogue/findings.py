@@ -58,6 +58,7 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("RDMA_GID_WRONG", Severity.CRITICAL, "A RoCE port has no routable RoCE v2 address."),
     FindingType("RDMA_FIRMWARE_MIXED", Severity.WARNING, "NICs of one board run different firmware."),
     FindingType("RDMA_NETDEV_DOWN", Severity.CRITICAL, "The network device behind an RDMA port is down."),
+    FindingType("NETWORK_DROPS", Severity.CRITICAL, "A host drops or delays packets: a firewall, or traffic shaping."),
     FindingType("RDMA_RENAMED", Severity.CRITICAL, "RDMA devices do not have the names that jobs are told to use."),
     FindingType("PFC_OFF", Severity.WARNING, "A RoCE port has no priority flow control, or not its peers'."),
     FindingType("ECN_OFF", Severity.WARNING, "A RoCE port does not react to congestion marks."),

@@ -71,9 +71,9 @@ def diagnose_together(given: Given, progress: Progress | None = None) -> Diagnos
     together = join(judged, job) if given.of_folder or len(judged) > 1 else None
     if together is None:
         return alone
-    answer, found = together
-    findings = tuple(supersede(alone.findings, job, found))
-    return msgspec.structs.replace(alone, verdict=Verdict.FAIL, findings=findings, joined=answer)
+    findings = tuple(supersede(alone.findings, job, together.finding))
+    notes = (*alone.notes, *together.notes)
+    return msgspec.structs.replace(alone, verdict=Verdict.FAIL, findings=findings, joined=together.answer, notes=notes)
 
 
 def _as_judged(recording: Recording) -> Iterator[JudgedFile]:

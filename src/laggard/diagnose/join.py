@@ -8,16 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.document import FileResult, JoinedAnswer, TimelineLine
+from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import ACCUSED
 from laggard.diagnose.input_file import InputFile
 from laggard.diagnose.job.events import Event
-from laggard.diagnose.job.reader import JobEvidence, no_evidence
+from laggard.diagnose.job.reader import JobEvidence, JobLogReader, no_evidence
 from laggard.diagnose.joined.clock import time_text, wall_time, year_of
 from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
+from laggard.diagnose.joined.exhibit import Exhibit, read_exhibit
 from laggard.diagnose.joined.explains import MEMORY
 from laggard.diagnose.joined.first import find_first
 from laggard.diagnose.joined.origin import Origin
+from laggard.diagnose.joined.other_jobs import other_jobs
 from laggard.diagnose.joined.roster import Roster, roster_of
+from laggard.diagnose.joined.witnesses import witness_faults
 from laggard.diagnose.line_finder import FoundLine, LineFinder
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
@@ -25,6 +29,11 @@ from laggard.text.words import capital, printable_line
 
 MAX_LINE_CHARACTERS: Final = 160
 _MAX_FAULTS: Final = 256
+_GLIMPSE_BEGINNING: Final = 1 << 18
+_GLIMPSE_END: Final = 1 << 16
+_MAX_LARGE: Final = 64
+"""The number of large files that are read once more."""
+_RECORDINGS: Final = ("laggard recording", "Flight Recorder dump")
 _QUOTES: Final = ("first", "line", "last", "reason", "state")
 _KILLED_PID = re.compile(r"exitcode\s*: -9 \(pid: (\d{1,10})\)|failed \(exitcode: -9\).*\(pid: (\d{1,10})\)")
 _WALL_CLOCK: Final = 10**9
@@ -50,15 +59,32 @@ class JobRead(NamedTuple):
     """The findings of the job's output by itself."""
 
 
-def join(files: Sequence[JudgedFile], job: JobRead | None) -> tuple[JoinedAnswer, Finding] | None:
-    """Returns the answer, and the same as a finding; None where no job failed in these files."""
+class Joined(NamedTuple):
+    answer: JoinedAnswer
+    finding: Finding
+    """The same as a finding."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+
+def join(files: Sequence[JudgedFile], job: JobRead | None) -> Joined | None:
+    """Returns the answer; None where no job failed in these files."""
     read = job or JobRead(no_evidence(), (), ())
+    exhibits = list(_exhibits(files, read))
+    others = other_jobs(exhibits)
+    if others:
+        files = [it for it in files if it.file.path not in others]
+        exhibits = [it for it in exhibits if it.path not in others]
+        read = _read_again(files, read)
     by_path = {each.file.path: each for each in files}
-    job_files = [JobFile(path, by_path[path].origin, by_path[path].twins) for path in read.files]
-    others = [JobFile(it.file.path, it.origin, it.twins) for it in files if it.file.path not in read.files]
-    roster = roster_of(read.evidence, (*job_files, *others))
+    origins = _own_ranks(exhibits)
+    job_files = [JobFile(path, origins.get(path, by_path[path].origin), by_path[path].twins) for path in read.files]
+    rest = [JobFile(it.file.path, it.origin, it.twins) for it in files if it.file.path not in read.files]
+    said = [each for it in exhibits for each in it.identities]
+    roster = roster_of(read.evidence, (*job_files, *rest), said)
     finder = LineFinder(each.file for each in files)
-    faults = list(_faults(files, read, roster, finder))
+    witnessed = list(witness_faults(exhibits, roster))
+    faults = [*witnessed, *_faults(files, read, roster, finder)]
     first = find_first(roster, faults, job_files)
     if first is None:
         return None
@@ -67,7 +93,56 @@ def join(files: Sequence[JudgedFile], job: JobRead | None) -> tuple[JoinedAnswer
     silent = tuple(it.file.path for it in files if it.file.path not in told and it.result.kind and not it.findings)
     sentence = f"{capital(first.subject)} {first.says} ({first.code})."
     order = "cause" if first.by_cause else "time"
-    return JoinedAnswer(sentence, order, timeline, first.host, first.ranks, silent), _as_finding(first, order)
+    answer = JoinedAnswer(sentence, order, timeline, first.host, first.ranks, silent)
+    notes = tuple(f"{path} is of another job: {why}" for path, why in others.items())
+    return Joined(answer, _as_finding(first, order), notes)
+
+
+def _exhibits(files: Iterable[JudgedFile], job: JobRead) -> Iterator[Exhibit]:
+    """What each file says of processes, hosts and times. Of many large files the first are asked."""
+    year, large = _year(job.evidence.events), 0
+    for it in files:
+        if it.result.kind in _RECORDINGS:
+            continue
+        content = it.file.read()
+        large += content.held_bytes > _GLIMPSE_BEGINNING + _GLIMPSE_END
+        if b"\0" in content.first_bytes or large > _MAX_LARGE:
+            continue
+        is_job = it.file.path in job.files
+        yield read_exhibit(it.file.path, it.origin, _glimpse(content), it.result.kind or "", is_job, year)
+
+
+def _glimpse(content: FileContent) -> str:
+    """The beginning and the end of a file."""
+    beginning = end = ""
+    for piece in content.pieces():
+        room = _GLIMPSE_BEGINNING - len(beginning)
+        beginning += piece[:room] if room > 0 else ""
+        end = (end + piece[max(0, room) :])[-_GLIMPSE_END:]
+    return beginning + end
+
+
+def _own_ranks(exhibits: Sequence[Exhibit]) -> dict[str, Origin]:
+    """The origins of files that are each of one rank, as their lines say, where several are; with their hosts."""
+    alone = {it.path: next(iter(it.ranks)) for it in exhibits if it.is_job and len(it.ranks) == 1}
+    apart = len(set(alone.values())) > 1
+    found: dict[str, Origin] = {}
+    for it in (it for it in exhibits if it.is_job):
+        named = it.origin.rank is not None or it.origin.local_rank is not None
+        rank = alone.get(it.path) if apart and not named else it.origin.rank
+        found[it.path] = it.origin._replace(rank=rank, host=it.host)
+    return found
+
+
+def _read_again(files: Iterable[JudgedFile], job: JobRead) -> JobRead:
+    """The job without the files that are of another one."""
+    kept = [it for it in files if it.file.path in job.files]
+    reader = JobLogReader()
+    for it in kept:
+        reader.begin_file()
+        for piece in it.file.read().pieces():
+            reader.feed(piece)
+    return JobRead(reader.evidence(), tuple(it.file.path for it in kept), job.findings)
 
 
 def _as_finding(first: First, order: str) -> Finding:
@@ -90,8 +165,9 @@ def _faults(files: Iterable[JudgedFile], job: JobRead, roster: Roster, finder: L
     listed = [(each, found) for each in files for found in each.findings if found not in job.findings]
     for each, found in listed[:_MAX_FAULTS]:
         host = found.evidence.get("host") or each.origin.host
-        quote = next((str(found.evidence[name]) for name in _QUOTES if found.evidence.get(name)), "")
-        line = finder.find(each.file.path, quote)
+        name = next((name for name in _QUOTES if found.evidence.get(name)), "")
+        quote = str(found.evidence[name]) if name else ""
+        line = (finder.find_last if name == "last" else finder.find)(each.file.path, quote)
         if found.code in MEMORY:
             killed = (finder.find(each.file.path, f"illed process {pid} (") for pid in pids)
             line = next(filter(None, killed), line)
@@ -136,7 +212,7 @@ def _timeline(first: First, finder: LineFinder, year: int | None) -> Iterator[Ti
     shown: dict[tuple[str, int | None, str], TimelineLine] = {}
     longest: dict[tuple[int, ...], tuple[Clue, FoundLine]] = {}
     for clue in first.clues:
-        if clue.is_last_line and (last := finder.last(clue.path)):
+        if clue.is_last_line and (last := finder.last(clue.path)) and any(map(str.isalnum, last.text)):
             kept = longest.setdefault(clue.ranks, (clue, last))
             if (last.number or 0) > (kept[1].number or 0):  # of stdout and stderr, that in which the rank wrote more
                 longest[clue.ranks] = clue, last

@@ -17,7 +17,7 @@ from laggard.probes.probe import finding
 
 RELEVANT: Final = (
     "Killed process", "segfault at", "Hardware Error", "Machine Check", "machine check", "Memory failure", "EDAC ",
-    "Link ", "nfs: server", "oom-kill:",
+    "Link ", "nfs: server", "oom-kill:", " entered disabled state", " entered forwarding state", " left ",
 )  # fmt: skip
 """Words of the lines that are judged here."""
 
@@ -44,6 +44,12 @@ _LINK = re.compile(
     r"(\S{1,40} [0-9a-f:.]{7,12}) (\S{1,40}): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )"
     r"([Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b"
 )
+_BRIDGED = re.compile(
+    r"(?:(\S{1,40}): port \d+\((\S{1,40})\) entered (disabled|forwarding) state"
+    r"|(?:device )?(\S{1,40}): ?left (?:promiscuous|allmulticast) mode|device (\S{1,40}) left promiscuous mode)"
+)
+_VIRTUAL = re.compile(r"veth|vnet|tap|tun|cali|lxc|docker|vif|cni|ovs|macvtap")
+"""The ports that containers and virtual machines make on bridges, and take away."""
 _STARTED = re.compile(r"(mlx5_core [0-9a-f:.]{12}): firmware version: ")
 _SERVER = re.compile(r"nfs: server (\S+) (not responding|OK)")
 
@@ -58,12 +64,14 @@ class _Lines(NamedTuple):
 
 def knows(text: str) -> bool:
     """Whether a record is one of those that are judged here."""
-    return any(pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, _LINK, _SERVER))
+    return any(
+        pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, _LINK, _SERVER, _BRIDGED)
+    )
 
 
 def judge_messages(texts: Iterable[str]) -> tuple[Finding, ...]:
     messages = list(texts)
-    return (*_deaths(messages), *_machine_checks(messages), *_links(messages), *_servers(messages))
+    return (*_deaths(messages), *_machine_checks(messages), *_links(messages), *_bridged(messages), *_servers(messages))
 
 
 def _deaths(messages: Iterable[str]) -> Iterator[Finding]:
@@ -144,6 +152,27 @@ def _links(messages: Iterable[str]) -> Iterator[Finding]:
             summary = f"lost its link {lines.times} times and got it back"
             fix = "Clean or replace the cable and its transceivers; look at the switch's port."
             yield _finding("RDMA_LINK_FLAPPING", device, summary, lines, fix, commands, Severity.WARNING)
+
+
+def _bridged(messages: Iterable[str]) -> Iterator[Finding]:
+    """Reports ports of bridges that forwarded, and then lost their carrier. A port that is taken off its bridge leaves
+    promiscuous mode, too."""
+    states: dict[str, tuple[str, _Lines]] = {}
+    for text in messages:
+        if (match := _BRIDGED.search(text)) is None:
+            continue
+        port = match[2] or match[4] or match[5]
+        if _VIRTUAL.match(port) or (port not in states and len(states) >= _MAX_DEVICES):
+            continue
+        before = states[port][0] if port in states else ""
+        went = match[3] == "disabled" and before == "forwarding"
+        states[port] = ("lost" if went else match[3] or "left", _Lines(1, text))
+    fix = "Check the cable, the transceiver and the switch's port, unless somebody set the port down."
+    for port, (state, lines) in states.items():
+        if state == "lost":
+            summary = "lost its carrier: its bridge disabled it, and nothing in this log says that it came back"
+            commands = ("ip -br link", f"ethtool {port}")
+            yield _finding("RDMA_NETDEV_DOWN", f"interface {port}", summary, lines, fix, commands, Severity.WARNING)
 
 
 def _servers(messages: Iterable[str]) -> Iterator[Finding]:

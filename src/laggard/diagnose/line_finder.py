@@ -45,6 +45,20 @@ class LineFinder:
             number += piece.count("\n")
         return at_offset
 
+    def find_last(self, path: str, quote: str) -> FoundLine | None:
+        """Returns the last line that holds the quote."""
+        if path not in self._files or not quote:
+            return None
+        content = self._files[path].read()
+        wanted, before, number = quote[:_QUOTE_CHARACTERS], 0, 1
+        found: FoundLine | None = None
+        for piece in content.pieces():
+            if (at := piece.rfind(wanted)) >= 0:
+                found = _line(content, piece, at, number, before)
+            before += len(piece)
+            number += piece.count("\n")
+        return found
+
     def last(self, path: str) -> FoundLine | None:
         """Returns the last line that is not empty."""
         if path not in self._files:

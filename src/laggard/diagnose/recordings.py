@@ -121,12 +121,14 @@ def _subject(culprit: Culprit) -> str:
 
 def _without_culprit(location: Location) -> Finding:
     note = next(note for note in location.notes if note.kind in _WRONG)
+    says, _, fix = note.text.partition("; what to do: ")
+    subject = ranks_text(note.ranks) or "the job"
     return finding(
         "JOB_COLLECTIVE_TIMEOUT",
-        "the job",
-        note.text,
+        subject,
+        says.removeprefix(subject).strip(),
         evidence={"line": sentence(location), ACCUSED: list(note.ranks)},
-        fix=_ADVICE,
+        fix=f"{fix[:1].upper()}{fix[1:].rstrip('.')}. {_ADVICE}" if fix else _ADVICE,
         commands=("laggard locate --trace FOLDER",),
         severity=Severity.CRITICAL,
     )

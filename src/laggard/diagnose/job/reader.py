@@ -23,6 +23,7 @@ _WORDS: Final = (
     "ailed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "EXIT CODE", "SIGNAL: ",
     "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan",
     "NaN", "NAN", "Illegal", "Duplicate", "Memory access fault", "marked dead", "has died", "HSA_STATUS",
+    "): invalid", "double free", "corrupted ", "onsolidate",
 )  # fmt: skip
 """The words of which each line that a rule matches has one."""
 _MAX_STREAMS: Final = 8192
@@ -61,6 +62,8 @@ _WARNED = re.compile(
 )
 """A line below an error's level that announces a traceback. What is only told at INFO before it does not."""
 _CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
+_LOADER = re.compile(r'File "[^"]*torch/utils/data/dataloader\.py"')
+_SHARED = re.compile(r'File "[^"]*/multiprocessing/(?:connection|resource_sharer|queues|reductions)\.py"')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 _RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
 _WORLD_SIZE = re.compile(r"(?:world_?size|WORLD_SIZE|n[rR]anks)['\"]?\s?[:= ]\s?['\"]?(\d{1,7})\b")
@@ -251,6 +254,11 @@ class JobLogReader:
             weak = WEAK_TEXT.search(line.text)
             kind, weight = ("peer_gone", Weight.SUMMARY) if weak else ("exception", Weight.FAILED)
             event = Event("JOB_EXCEPTION", kind, weight, line.text[:400], line.text, place, _writer(line))
+            if weak and len(self._events) < _MAX_LOCATED_EVENTS and self._fetches(piece, start, line):
+                told = f"a DataLoader worker was gone when its batch was fetched: {line.text[:300]}"
+                event = event._replace(
+                    code="JOB_DATALOADER_DIED", kind="dataloader", weight=Weight.FAILED, summary=told
+                )
         located = len(self._events) < _MAX_LOCATED_EVENTS
         if located and event.kind.startswith("nccl") and (reason := self._last_error(piece, end, line)):
             event = _with_reason(event, reason)
@@ -358,6 +366,14 @@ class JobLogReader:
             elif before.text.startswith("Traceback"):
                 break
         return innermost
+
+    def _fetches(self, piece: str, start: int, line: JobLine) -> bool:
+        """Whether a traceback leads through torch's DataLoader into multiprocessing: a connection to a worker, and not
+        to another rank."""
+        own = [before.text for before in self._lines_before(piece, start, 80) if before.stream == line.stream]
+        begun = next((place for place, text in enumerate(own) if text.startswith("Traceback")), len(own))
+        frames = own[:begun]
+        return any(_LOADER.search(text) for text in frames) and any(_SHARED.search(text) for text in frames)
 
     def _last_error(self, piece: str, end: int, line: JobLine) -> str:
         """The text that follows `Last error:` in torch's message about NCCL."""

@@ -34,6 +34,8 @@ class Fault(NamedTuple):
     commands: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     """The ranks that it accuses: of a recording, of RAS' report."""
+    direct: bool = False
+    """True: somebody looked at the process itself while it hung."""
 
 
 class Role(enum.Enum):

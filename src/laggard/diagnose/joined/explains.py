@@ -13,6 +13,7 @@ HARDWARE: Final = frozenset((
 ))  # fmt: skip
 PORTS: Final = frozenset((
     "RDMA_NETDEV_DOWN", "RDMA_PORT_DOWN", "RDMA_DEVICE_MISSING", "RDMA_DRIVER_ERROR", "RDMA_LINK_FLAPPING",
+    "NETWORK_DROPS",
 ))  # fmt: skip
 STORAGE: Final = frozenset(("DISK_FULL", "DISK_FAILED", "MOUNT_HUNG"))
 MEMORY: Final = frozenset(("JOB_HOST_OUT_OF_MEMORY",))

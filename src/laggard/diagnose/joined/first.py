@@ -45,9 +45,14 @@ class _Victims(NamedTuple):
 
 def find_first(roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]) -> First | None:
     """Returns the first cause; None where nothing failed. `files`: as the events' places number them."""
+    roster = _with_deaths(roster)
     cause = find_cause(roster.evidence)
+    direct = _direct(faults, cause, roster)
     if cause is None:
-        return _accused_alone(roster, faults)
+        return _of_looked_at(direct, None, roster, files) if direct else _accused_alone(roster, faults)
+    if direct and _ends_a_hang(cause.first):
+        return _of_looked_at(direct, cause, roster, files)
+    faults = [it for it in faults if not it.direct and not _is_victim(it, roster)]
     cause = _of_silent_rank(_without_stuck(cause, roster), roster)
     fault = _fault_before(cause.first, roster, faults)
     if cause.first.weight in WAITING:
@@ -55,6 +60,70 @@ def find_first(roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]
     if fault is not None:
         return _of_fault(fault, cause, roster, files)
     return _of_event(cause, files)
+
+
+def _with_deaths(roster: Roster) -> Roster:
+    """The end by SIGABRT of a rank that says nothing itself is a death, and no consequence: torch's own aborts say why.
+    Of many, none is."""
+    events = roster.evidence.events
+    said = {it.writer.rank for it in events if it.kind not in OF_A_LAUNCHER}
+    quiet = {it.writer.rank for it in events if it.kind == "aborted" and it.weight is Weight.SUMMARY} - said - {None}
+    if not quiet or len(quiet) > max(1, len(roster.ranks) // 3):
+        return roster
+    raised = tuple(
+        it._replace(weight=Weight.DIED) if it.kind == "aborted" and it.writer.rank in quiet else it for it in events
+    )
+    return roster._replace(evidence=roster.evidence._replace(events=raised))
+
+
+def _direct(faults: Sequence[Fault], cause: Cause | None, roster: Roster) -> list[Fault]:
+    """What was seen at a process while it hung; of processes that did not themselves time out waiting."""
+    waited = {it.writer.rank for it in roster.evidence.events if it.weight is Weight.WAITED} if cause else set()
+    return [it for it in faults if it.direct and not waited.intersection(it.ranks)]
+
+
+def _ends_a_hang(event: Event) -> bool:
+    """Whether an event is how a job ends that hangs: its ranks time out, or somebody stops or kills it."""
+    return event.weight in (*WAITING, Weight.STOPPED) or (event.code == "JOB_KILLED" and event.weight is Weight.DIED)
+
+
+def _is_victim(fault: Fault, roster: Roster) -> bool:
+    """Whether a fault says of ranks that they died, which say themselves that they waited or that their peers were
+    gone: others were first."""
+    if not fault.ranks or fault.code != "JOB_KILLED":
+        return False
+    weights: dict[int | None, set[Weight]] = {}
+    for event in roster.evidence.events:
+        if event.kind not in OF_A_LAUNCHER:
+            weights.setdefault(event.writer.rank, set()).add(event.weight)
+    return all(rank in weights and weights[rank] <= set(WAITING) for rank in fault.ranks)
+
+
+def _of_looked_at(direct: Sequence[Fault], cause: Cause | None, roster: Roster, files: Sequence[JobFile]) -> First:
+    """The ranks that were seen to hang, with those that waited for them."""
+    first = direct[0]
+    same = [it for it in direct if it.path != first.path or it.ranks != first.ranks]
+    ranks = tuple(sorted({rank for it in direct for rank in it.ranks}))
+    victims = _victims(cause, ranks).events if cause else ()
+    hosts = sorted({it.host for it in direct if it.host})
+    waited = ranks_text(it.writer.rank for it in victims if it.writer.rank is not None)
+    subject = first.device if len(ranks) == 1 else ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
+    return First(
+        first.code,
+        subject,
+        first.summary + (f"; {waited} waited for it" if waited else ""),
+        first.fix,
+        first.commands,
+        (
+            Clue.of_fault(Role.FIRST, first),
+            *(Clue.of_fault(Role.SHOWS, it) for it in same[:MAX_SHOWN]),
+            *_silent_clues(ranks, roster, Role.SHOWS),
+            *_then(victims, files),
+        ),
+        hosts[0] if len(hosts) == 1 else None,
+        ranks,
+        True,
+    )
 
 
 def _without_stuck(cause: Cause, roster: Roster) -> Cause:
@@ -90,6 +159,9 @@ def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Faul
     if not waits and event.writer.host:
         hosts.add(event.writer.host)
     there = [it for it in able if it.host in hosts]
+    known = [it for it in able if it.host in roster.all_hosts]
+    if not there and waits and len({it.host for it in known}) == 1:
+        there = known
     if not there and len({it.host for it in able}) == 1 and (waits or not hosts or able[0].host is None):
         there = able
     grave = [it for it in able if it.critical]
@@ -97,7 +169,11 @@ def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Faul
         there = grave
     if not there and waits and all(it.seconds is not None for it in able):
         there = able
-    return min(there, key=lambda it: (it.seconds is None, it.seconds or 0.0, it.code not in HARDWARE), default=None)
+    return min(
+        there,
+        key=lambda it: (it.seconds is None, it.seconds or 0.0, it.code not in HARDWARE, not it.critical),
+        default=None,
+    )
 
 
 def _same_kill(fault: Fault, event: Event) -> bool:
@@ -114,7 +190,8 @@ def _suspects(roster: Roster) -> frozenset[int]:
 
 def _silent(roster: Roster) -> frozenset[int]:
     told = reporters(roster)
-    return roster.ranks - told if told and len(told) < len(roster.ranks) else frozenset()
+    silent = roster.ranks - told if told and len(told) < len(roster.ranks) else frozenset()
+    return frozenset(rank for rank in silent if rank in roster.files) or silent
 
 
 def _victims(cause: Cause, of: Iterable[int] = ()) -> _Victims:
@@ -168,13 +245,17 @@ def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFil
     event = cause.first
     rank = event.writer.rank if event.weight not in WAITING else _killed_rank(fault, roster)
     on = f" on {fault.host}" if fault.host and fault.host not in fault.device else ""
-    ranks = () if rank is None else (rank,)
+    ranks: tuple[int, ...] = () if rank is None else (rank,)
     if fault.code in MEMORY and rank is not None:
         host = fault.host or event.writer.host
         subject = f"rank {rank} on {host}" if host else f"rank {rank}"
+        if event.code == "JOB_DATALOADER_DIED":
+            subject = f"a DataLoader worker of {subject}"
         says = f"was killed by the kernel: its host was out of memory ({fault.device})"
     else:
         subject, says = f"{fault.device}{on}", f"{fault.summary}{_consequence(event, rank, roster, fault)}"
+    if rank is None and len(there := _on_host(fault.host, roster)) == 1 and len(roster.ranks) > 2:
+        ranks = there
     victims = [it for it in _victims(cause).events if it is not event]
     clock = event.place.seconds if event.place.dated else None
     by_cause = fault.seconds is None or clock is None or fault.seconds > clock
@@ -191,6 +272,10 @@ def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFil
     )
 
 
+def _on_host(host: str | None, roster: Roster) -> tuple[int, ...]:
+    return tuple(sorted(rank for rank, its in roster.hosts.items() if host and its == host))
+
+
 def _killed_rank(fault: Fault, roster: Roster) -> int | None:
     """The rank that the kernel killed, where one alone says nothing and is not known to be on another host."""
     silent = [
@@ -203,7 +288,8 @@ def _consequence(event: Event, rank: int | None, roster: Roster, fault: Fault) -
     if rank is not None:
         return f"; then {who(event.writer)} failed"
     waited = sorted(reporters(roster))
-    there = sorted(rank for rank, host in roster.hosts.items() if host == fault.host)
+    there = _on_host(fault.host, roster)
+    waited = [rank for rank in waited if rank not in there] or waited
     named = f" for {ranks_text(there)} on it" if there and len(there) < len(roster.ranks) else ""
     return f"; {ranks_text(waited)} waited{named}" if waited else ""
 

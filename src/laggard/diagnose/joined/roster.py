@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from laggard.diagnose.job.events import Event, Writer
 from laggard.diagnose.job.reader import JobEvidence
 from laggard.diagnose.joined.clue import JobFile
+from laggard.diagnose.joined.identities import Identity
 from laggard.diagnose.joined.origin import Origin
 
 OF_A_LAUNCHER: Final = ("status", "summary", "aborted", "terminated", "killed", "stuck_process")
@@ -33,10 +34,13 @@ class Roster(NamedTuple):
     all_hosts: frozenset[str]
     names: Mapping[str, str]
     """The name of each host by its other names."""
+    pids: Mapping[int, int]
+    """The process of each rank, by its number, where it is known."""
 
 
-def roster_of(evidence: JobEvidence, files: Sequence[JobFile]) -> Roster:
-    """`files`: in the order in which the evidence numbers them, then others that belong to ranks."""
+def roster_of(evidence: JobEvidence, files: Sequence[JobFile], identities: Sequence[Identity] = ()) -> Roster:
+    """`files`: in the order in which the evidence numbers them, then others that belong to ranks. `identities`: what
+    lines of the job say of its processes."""
     latest = max((each.attempt for file in files for each in _origins(file) if each.attempt is not None), default=None)
     names = _host_names(evidence.events, files)
     events = [
@@ -45,8 +49,10 @@ def roster_of(evidence: JobEvidence, files: Sequence[JobFile]) -> Roster:
     bases = _bases(events, files, names)
     events = [_with_rank(event, bases) for event in events]
     files_of: dict[int, list[str]] = {}
-    hosts = {event.writer.rank: event.writer.host for event in events if event.writer.rank is not None}
-    hosts = {rank: host for rank, host in hosts.items() if host}
+    latest_names = {event.writer.rank: event.writer.host for event in events if event.writer.rank is not None}
+    hosts = {rank: host for rank, host in latest_names.items() if host} | {
+        it.rank: names.get(it.host, it.host) for it in identities if it.host and it.host not in LOOPBACK
+    }
     for file in files:
         for origin in _origins(file):
             rank = _rank_of(origin, names, bases)
@@ -54,7 +60,9 @@ def roster_of(evidence: JobEvidence, files: Sequence[JobFile]) -> Roster:
                 files_of.setdefault(rank, []).append(file.path)
                 if origin.host:
                     hosts.setdefault(rank, names.get(origin.host, origin.host))
-    known = {*evidence.ranks_seen, *files_of, *hosts, *(e.writer.rank for e in events if e.writer.rank is not None)}
+    worlds = [it.world for it in identities if it.world is not None and it.world <= _MAX_WORLD]
+    known = {*evidence.ranks_seen, *(it.rank for it in identities), *range(max(worlds, default=0))}
+    known |= {*files_of, *hosts, *(e.writer.rank for e in events if e.writer.rank is not None)}
     if evidence.world_size is not None and evidence.world_size <= _MAX_WORLD:
         known |= set(range(evidence.world_size))
     return Roster(
@@ -65,6 +73,7 @@ def roster_of(evidence: JobEvidence, files: Sequence[JobFile]) -> Roster:
         _stuck(events),
         frozenset(host for host in (*hosts.values(), *names.values()) if host),
         names,
+        {it.rank: it.pid for it in identities if it.pid is not None} | _pids(events),
     )
 
 
@@ -75,6 +84,12 @@ def reporters(roster: Roster) -> frozenset[int]:
         for event in roster.evidence.events
         if event.writer.rank is not None and (event.kind not in OF_A_LAUNCHER or event.kind == "status")
     )
+
+
+def _pids(events: Iterable[Event]) -> dict[int, int]:
+    """The processes that launchers name in their tables."""
+    found = ((event.writer.rank, _PID.search(event.line)) for event in events if event.kind != "stuck_process")
+    return {rank: int(pid[1]) for rank, pid in found if rank is not None and pid is not None and pid[1]}
 
 
 def _origins(file: JobFile) -> tuple[Origin, ...]:

@@ -72,7 +72,7 @@ def _without_link(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Findi
         return
     why = f" ({port.reason})" if port.reason else ""
     severity = Severity.CRITICAL if up else Severity.WARNING
-    evidence = {"reason": port.reason or None, "peers_with_link": up}
+    evidence = {"line": "Link detected: no", "reason": port.reason or None, "peers_with_link": up}
     yield link_finding("RDMA_NETDEV_DOWN", port.device, f"has no link{why}", severity, evidence)
 
 

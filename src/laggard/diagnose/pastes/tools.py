@@ -8,6 +8,7 @@ from laggard.diagnose.file_format import FileFormat
 from laggard.diagnose.pastes.disks import DISKS
 from laggard.diagnose.pastes.ethtool import ETHTOOL, ETHTOOL_FEC
 from laggard.diagnose.pastes.ethtool_module import ETHTOOL_MODULE
+from laggard.diagnose.pastes.firewall import FIREWALL
 from laggard.diagnose.pastes.ibdiagnet import IBDIAGNET
 from laggard.diagnose.pastes.ip_link import IP_LINK
 from laggard.diagnose.pastes.limits import LIMITS
@@ -21,6 +22,7 @@ from laggard.diagnose.pastes.slurm_jobs import SLURM_JOBS
 from laggard.diagnose.pastes.slurm_nodes import SLURM_NODES
 from laggard.diagnose.pastes.stuck_processes import STUCK_PROCESSES
 from laggard.diagnose.pastes.torch_lock import TORCH_LOCK
+from laggard.diagnose.pastes.traffic_control import TRAFFIC_CONTROL
 
 TOOL_OUTPUTS: Final[tuple[FileFormat, ...]] = (
     RDMA_PORTS,
@@ -41,4 +43,6 @@ TOOL_OUTPUTS: Final[tuple[FileFormat, ...]] = (
     LIMITS,
     STUCK_PROCESSES,
     TORCH_LOCK,
+    TRAFFIC_CONTROL,
+    FIREWALL,
 )

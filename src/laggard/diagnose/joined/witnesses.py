@@ -1,0 +1,210 @@
+"""What several files show of a job together, as faults: a process that was stopped, a rank that is in no collective
+while the others are, a host that nobody's bytes reach."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from laggard.diagnose.joined.clue import Fault
+from laggard.diagnose.joined.exhibit import Exhibit
+from laggard.diagnose.joined.processes import Process, local_rank, ranks_by_launcher
+from laggard.diagnose.joined.roster import Roster
+from laggard.diagnose.joined.sockets import common_end
+from laggard.diagnose.joined.stacks import Stack, collective_of, frame_text, own_frame
+from laggard.text.words import ranks_text
+
+NETWORK: Final = "NETWORK_DROPS"
+_MAX_ODD_SHARE: Final = 1 / 3
+_STOPPED_FIX: Final = (
+    "Find out who stopped it: a debugger, `kill -STOP`, or the terminal's Ctrl-Z. `kill -CONT PID` lets it go on, "
+    "unless the others have ended meanwhile."
+)
+_HUNG_FIX: Final = (
+    "Look at what that line waits for (a file, a lock, a server, another process), and give it a time limit; the other "
+    "ranks only wait for this one."
+)
+_ODD_FIX: Final = (
+    "Look where the program of these ranks takes another way: a condition on the rank, on its data or on an exception "
+    "that leads to another collective."
+)
+_DROPS_FIX: Final = (
+    "Look at what drops packets on that host: `nft list ruleset`, `iptables -L -v -n -x`, `tc -s qdisc`, `ethtool -S "
+    "DEV`, and at its port of the switch."
+)
+
+
+class _Seen(NamedTuple):
+    rank: int
+    stack: Stack
+    path: str
+
+
+def witness_faults(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
+    ranks = _ranks_of_pids(exhibits, roster)
+    yield from _stopped(exhibits, ranks, roster)
+    yield from _elsewhere(exhibits, ranks, roster)
+    yield from _unanswered(exhibits, roster)
+
+
+def _ranks_of_pids(exhibits: Iterable[Exhibit], roster: Roster) -> dict[tuple[str | None, int], int]:
+    """The rank of each process, by host and number. Hosts have processes of the same numbers."""
+    found = {(roster.hosts.get(rank), pid): rank for rank, pid in roster.pids.items()}
+    for it in exhibits:
+        host = _host(it, roster)
+        for pid, rank in ranks_by_launcher(it.processes).items():
+            found.setdefault((host, pid), rank)
+        alone = [rank for rank, its in roster.hosts.items() if its == host]
+        workers = [row for row in it.processes if local_rank(row) is not None]
+        for row in workers:
+            base = min(alone, default=None)
+            local = local_rank(row)
+            if base is not None and local is not None and len(workers) == len(alone):
+                found.setdefault((host, row.pid), base + local)
+    return found
+
+
+def _host(exhibit: Exhibit, roster: Roster) -> str | None:
+    return roster.names.get(exhibit.host, exhibit.host) if exhibit.host else None
+
+
+def _rank_of(pid: int | None, host: str | None, ranks: Mapping[tuple[str | None, int], int]) -> int | None:
+    """The rank of a process; of a file that names no host, where the number is that of one rank alone."""
+    if pid is None:
+        return None
+    if (host, pid) in ranks:
+        return ranks[host, pid]
+    alike = {rank for (its, number), rank in ranks.items() if number == pid and (None in (host, its))}
+    return alike.pop() if len(alike) == 1 else None
+
+
+def _stopped(
+    exhibits: Iterable[Exhibit], ranks: Mapping[tuple[str | None, int], int], roster: Roster
+) -> Iterator[Fault]:
+    """Ranks whose process is stopped; or waits in the kernel, where one alone does."""
+    found: list[tuple[int, Process, Exhibit]] = []
+    for it in exhibits:
+        for row in it.processes:
+            rank = _rank_of(row.pid, _host(it, roster), ranks)
+            if rank is not None and row.state[:1] in "TtDZ":
+                found.append((rank, row, it))
+    for letters, says in (("Tt", "was stopped"), ("D", "hangs in the kernel"), ("Z", "had ended")):
+        of_kind = {rank: (row, it) for rank, row, it in found if row.state[0] in letters}
+        if not of_kind or len(of_kind) > max(1, len(roster.ranks) // 3):
+            continue
+        for rank, (row, it) in sorted(of_kind.items()):
+            waits = f" in {row.waits}" if row.waits.strip("-0") else ""
+            host = roster.hosts.get(rank) or _host(it, roster)
+            yield Fault(
+                "JOB_COLLECTIVE_TIMEOUT",
+                _named(rank, host),
+                f"{says}: its process {row.pid} is in state {row.state[0]}{waits}",
+                True,
+                it.path,
+                host,
+                row.line,
+                fix=_STOPPED_FIX if letters == "Tt" else _HUNG_FIX,
+                commands=(f"cat /proc/{row.pid}/status /proc/{row.pid}/wchan", f"py-spy dump --pid {row.pid}"),
+                ranks=(rank,),
+                direct=True,
+            )
+        return
+
+
+def _elsewhere(
+    exhibits: Iterable[Exhibit], ranks: Mapping[tuple[str | None, int], int], roster: Roster
+) -> Iterator[Fault]:
+    """Ranks that are in no collective while others are; else those few that are in another collective than the rest."""
+    seen: dict[int, _Seen] = {}
+    for it in exhibits:
+        for stack in it.stacks:
+            own = stack.rank if stack.rank is not None else it.origin.rank
+            rank = own if own is not None else _rank_of(stack.pid, _host(it, roster), ranks)
+            if rank is not None:
+                seen.setdefault(rank, _Seen(rank, stack, it.path))
+    calls = {rank: collective_of(each.stack) for rank, each in seen.items()}
+    waiting = sorted(rank for rank, call in calls.items() if call)
+    out = sorted(rank for rank, call in calls.items() if not call)
+    if waiting and out and len(out) <= max(1, len(seen) // 2):
+        for rank in out:
+            where = frame_text(own_frame(seen[rank].stack))
+            verb = "is" if len(waiting) == 1 else "are"
+            says = f"hung in {where}: it is in no collective, while {ranks_text(waiting)} {verb} in {calls[waiting[0]]}"
+            yield _of_stack(seen[rank], says, _HUNG_FIX, roster)
+    elif not out and len(seen) >= 3:
+        yield from _odd(seen, calls, roster)
+
+
+def _odd(seen: Mapping[int, _Seen], calls: Mapping[int, str], roster: Roster) -> Iterator[Fault]:
+    places = {rank: (calls[rank], own_frame(each.stack)) for rank, each in seen.items()}
+    counts = Counter(places.values()).most_common()
+    if len(counts) != 2 or counts[1][1] > _MAX_ODD_SHARE * len(seen):
+        return
+    (call, frame), (odd_call, odd_frame) = counts[0][0], counts[1][0]
+    rest = [rank for rank, place in places.items() if place == counts[0][0]]
+    for rank in sorted(rank for rank, place in places.items() if place == counts[1][0]):
+        says = (
+            f"is in another call than the others: {odd_call} at {frame_text(odd_frame)}, while {ranks_text(rest)} "
+            f"are in {call} at {frame_text(frame)}"
+        )
+        yield _of_stack(seen[rank], says, _ODD_FIX, roster)
+
+
+def _of_stack(seen: _Seen, says: str, fix: str, roster: Roster) -> Fault:
+    frame = own_frame(seen.stack)
+    place = f"{frame.function} ({frame.file}"
+    host = roster.hosts.get(seen.rank)
+    return Fault(
+        "JOB_COLLECTIVE_TIMEOUT",
+        _named(seen.rank, host),
+        says,
+        True,
+        seen.path,
+        host,
+        place,
+        fix=fix,
+        commands=("laggard run --record DIR ...",),
+        ranks=(seen.rank,),
+        direct=True,
+    )
+
+
+def _unanswered(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
+    """A host that is an end of each connection whose bytes get no answer."""
+    rows = [(row, it) for it in exhibits for row in it.connections]
+    address = common_end(row for row, _ in rows)
+    host = address_hosts(exhibits, roster).get(address) if address else None
+    if host is None:
+        return
+    row, it = next((row, it) for row, it in rows if row.is_stuck and address in (row.local, row.peer))
+    peers = {row.local if row.peer == address else row.peer for row, _ in rows if row.is_stuck}
+    yield Fault(
+        NETWORK,
+        "the network",
+        f"carries nothing to it or from it: connections of {len(peers)} hosts with {address} send the same bytes again "
+        "and get no answer",
+        False,
+        it.path,
+        host,
+        row.line,
+        fix=_DROPS_FIX,
+        commands=("nft list ruleset", "tc -s qdisc", "ss -tni"),
+    )
+
+
+def address_hosts(exhibits: Iterable[Exhibit], roster: Roster) -> dict[str, str]:
+    """The host of each address, by what was copied from it and by lists of hosts."""
+    found: dict[str, str] = {}
+    for it in exhibits:
+        for address, name in it.named_addresses:
+            if name in roster.all_hosts:
+                found.setdefault(address, name)
+        host = _host(it, roster)
+        if host and len(it.addresses) <= 64:
+            found |= {address: host for address in it.addresses}
+    return found
+
+
+def _named(rank: int, host: str | None) -> str:
+    return f"rank {rank} on {host}" if host else f"rank {rank}"
