@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from laggard.probes.host.kernel_log import KernelMessage, parse_messages, read_kmsg
+from laggard.probes.host.user_text import NAME, begins_with_users_text, holds_users_message
 from laggard.text.words import printable_line
 
 _BEFORE_SECONDS: Final = 30.0  # with its pid: a process in uninterruptible sleep dies late
@@ -21,15 +22,24 @@ _MAX_CHARACTERS: Final = 200
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO
 
 OUT_OF_MEMORY: Final = "out_of_memory"
+_SEGFAULT: Final = "segfault"
 
 _WITH_PID: Final = (
-    (OUT_OF_MEMORY, re.compile(r"(?:Memory cgroup out|Out) of memory\b.*?[Kk]ill(?:ed)? process (\d+)\b")),
-    (OUT_OF_MEMORY, re.compile(r"oom-kill:.*\bpid=(\d+)\b")),
-    ("memory_error", re.compile(r"Memory failure: \S+ (?:Killing|Sending SIGBUS to) \S*:(\d+) due to hardware")),
+    (
+        OUT_OF_MEMORY,
+        re.compile(
+            r"(?:Memory cgroup out of memory|Out of memory(?: \([a-z_]{1,40}\))?): [Kk]ill(?:ed)? process (\d+)\b"
+        ),
+    ),
+    (OUT_OF_MEMORY, re.compile(r"oom-kill:constraint=CONSTRAINT_[A-Z_]+,nodemask=.*,task=.*,pid=(\d+),uid=\d+$")),
+    ("memory_error", re.compile(rf"Memory failure: \S+ (?:Killing|Sending SIGBUS to) {NAME}:(\d+) due to hardware")),
     ("gpu_error", re.compile(r"NVRM: Xid \([^)]*\): \d+, pid='?(\d+)")),
-    ("segfault", re.compile(r"\S+\[(\d+)\]:? (?:segfault at|trap \w|general protection)")),
-    ("segfault", re.compile(r"traps: \S+\[(\d+)\] ")),
+    (_SEGFAULT, re.compile(rf"{NAME}\[(\d+)\]: segfault at [0-9a-f]+ ip ")),
+    (_SEGFAULT, re.compile(rf"(?:traps: )?{NAME}\[(\d+)\] (?:trap |general protection)[a-z0-9 ,]{{0,40}} ?ip:")),
 )
+"""The words before a pid are longer than a process's name, which a user chooses, and the name is matched at its
+longest: so no name holds a whole message with another's pid."""
+
 _WITHOUT_PID: Final = (
     ("gpu_error", re.compile(r"NVRM: Xid \([^)]*\): \d+, (?!pid='?\d)|NVRM: GPU .* has fallen off the bus")),
     ("memory_error", re.compile(r"mce: \[Hardware Error\]|Memory failure: .*: recovery action")),
@@ -51,11 +61,11 @@ def kernel_word(messages: Iterable[KernelMessage], pid: int, ended_at: float) ->
         age = ended_at - message.seconds if message.seconds is not None else None
         if age is None or not -_CLOCK_SECONDS <= age <= _BEFORE_SECONDS:
             continue
-        for cause, pattern in _WITH_PID:
-            if (found := pattern.search(message.text)) and int(found[1]) == pid:
+        for cause, named in _named(message.text):
+            if named == pid:
                 by_pid = KernelWord(cause, printable_line(message.text, _MAX_CHARACTERS))
         for cause, pattern in _WITHOUT_PID:
-            if age <= _SAME_TIME_SECONDS and pattern.search(message.text):
+            if age <= _SAME_TIME_SECONDS and pattern.match(message.text) and not holds_users_message(message.text):
                 by_time = KernelWord(cause, printable_line(message.text, _MAX_CHARACTERS))
     return by_pid or by_time
 
@@ -64,13 +74,22 @@ def names_another(messages: Iterable[KernelMessage], pid: int, ended_at: float) 
     """Whether the kernel says that it killed other processes for want of memory at that time, and not `pid`: it names
     each that it kills."""
     killed = {
-        int(found[1])
+        named
         for message in messages
         if message.seconds is not None and -_CLOCK_SECONDS <= ended_at - message.seconds <= _BEFORE_SECONDS
-        for cause, pattern in _WITH_PID
-        if cause == OUT_OF_MEMORY and (found := pattern.search(message.text))
+        for cause, named in _named(message.text)
+        if cause == OUT_OF_MEMORY
     }
     return bool(killed) and pid not in killed
+
+
+def _named(text: str) -> Iterator[tuple[str, int]]:
+    """Yields the causes that a message tells, each with the process that it names. Only that a process accessed memory
+    that is not its own is told in messages that begin with its name."""
+    for cause, pattern in _WITH_PID:
+        is_users = holds_users_message if cause == _SEGFAULT else begins_with_users_text
+        if (found := pattern.match(text)) and not is_users(text):
+            yield cause, int(found[1])
 
 
 def read_messages() -> tuple[KernelMessage, ...]:

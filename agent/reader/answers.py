@@ -57,9 +57,11 @@ def _pci_config(host: Host, address: str) -> bytes:
 
 
 def _kernel_log(host: Host, argument: str) -> bytes:
-    """The end of the log, where it is too long for one answer."""
+    """The end of the log, where it is too long for one answer: from the beginning of a line on, since the middle of one
+    may be a user's text."""
     _without(argument)
-    return read_own_kmsg().encode()[-MAX_ANSWER_BYTES:]
+    log = read_own_kmsg().encode()
+    return log if len(log) <= MAX_ANSWER_BYTES else log[-MAX_ANSWER_BYTES:].partition(b"\n")[2]
 
 
 def _rank_processes(host: Host, argument: str) -> bytes:

@@ -6,7 +6,7 @@ A line alone is a warning: critical is an error that something confirms which is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from laggard.model import Finding, Severity
@@ -31,6 +31,8 @@ _SEVERITY: Final = {
     Action.WATCH: Severity.WARNING,
 }
 
+_DRIVERS_GPUS: Final = ("/proc/driver/nvidia/gpus", "/sys/bus/pci/drivers/nvidia")
+_BUSES: Final = "/sys/class/pci_bus"
 _GRAVE: Final = frozenset(action for action, severity in _SEVERITY.items() if severity is Severity.CRITICAL)
 
 
@@ -75,7 +77,26 @@ def _witnesses(host: Host, lines: Iterable[XidLine]) -> Witnesses:
         nvml = Nvml(error=str(error))
     pci = find_nvidia_devices(host)
     devices = Devices(pci.gpus, pci.passed_through, bool(why_confined(host)))
-    return find_witnesses(grave, nvml, devices)
+    known = {gpu.bus_id for gpu in nvml.gpus} | {*pci.gpus, *pci.passed_through, *pci.nvswitches, *pci.unreadable}
+    return find_witnesses([line for line in grave if _has_a_device(host, line, known)], nvml, devices)
+
+
+def _has_a_device(host: Host, line: XidLine, known: Collection[str | None]) -> bool:
+    """Returns whether the line names a device of this machine: one that is there, or that the driver had, or the bus
+    that a device which is gone was on, and which stays with its bridge."""
+    address = f"{line.bus_id}.0"
+    if address in known:
+        return True
+    return any(address in _entries(host, folder) for folder in _DRIVERS_GPUS) or line.bus_id[:7] in _entries(
+        host, _BUSES
+    )
+
+
+def _entries(host: Host, folder: str) -> tuple[str, ...]:
+    try:
+        return host.entries(folder)
+    except Unknown:
+        return ()
 
 
 def judge_xids(

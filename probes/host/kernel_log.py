@@ -1,4 +1,6 @@
-"""Reads the kernel's log from /dev/kmsg or by syslog(2), and splits it into messages, in the form of either."""
+"""Reads the kernel's log from /dev/kmsg or by syslog(2), and splits it into messages, in the form of either.
+
+Any user can make the kernel write text of theirs: see user_text.py."""
 
 from __future__ import annotations
 
@@ -15,10 +17,16 @@ _RECORD_BYTES: Final = 8192  # more than the longest record (CONSOLE_EXT_LOG_MAX
 _MAX_BYTES: Final = 64 << 20  # larger than the log buffers that people configure (log_buf_len)
 _NO_DEVICE: Final = (errno.ENOENT, errno.EACCES, errno.EPERM)
 _READ_ALL, _SIZE_BUFFER = 3, 10  # SYSLOG_ACTION_* of include/linux/syslog.h
-_KMSG = re.compile(r"\d+,(\d+),(\d+),[^;]*;(.*)")
-_SECONDS = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(?:\[[^\]]*\]\s)?(.*)")
+_KMSG = re.compile(r"(\d+),(\d+),(\d+),([^,;]*)[^;]*;(.*)")
+_SECONDS = re.compile(r"(?:<(\d+)>)?\[\s*(\d+\.\d+)\]\s?(\[\s*[TC]\d+\]\s)?(.*)")
 _DATE = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]\s?(.*)")
 _SYSLOG = re.compile(r".{1,80}? kernel: (.*)")
+_CONTINUES: Final = "c"
+"""The flag of a record that goes on with another one: a piece that another processor's message cut off. It can begin
+with a name that a user chose, as that of a cgroup."""
+
+_NEWLINE: Final = r"\x0a"
+"""A newline within a record, as /dev/kmsg escapes it."""
 
 
 class KernelMessage(NamedTuple):
@@ -42,7 +50,8 @@ def read_kmsg() -> str:
 
 def read_own_kmsg() -> str:
     """The same as this process may read it. A container without all devices has no /dev/kmsg, or may not open it; with
-    CAP_SYSLOG it gets the same from syslog(2). Raises OSError."""
+    CAP_SYSLOG it gets the same from syslog(2), whose text does not tell records from lines by itself: parse_messages
+    does, by their heads. Raises OSError."""
     try:
         return _read_records()
     except OSError as error:
@@ -84,7 +93,12 @@ def _read_buffer() -> str | None:
         return None
     buffer = ctypes.create_string_buffer(min(size, _MAX_BYTES))
     length = libc.klogctl(_READ_ALL, buffer, len(buffer))
-    return None if length < 0 else buffer.raw[:length].decode(errors="replace")
+    text = None if length < 0 else buffer.raw[:length].decode(errors="replace")
+    if text and not any(_SECONDS.match(line) for line in text.split("\n")):
+        raise OSError(
+            errno.ENODATA, "without /dev/kmsg, nothing tells users' text in it (printk.time is off) from the kernel's"
+        )
+    return text
 
 
 def last_at(seconds: float | None, booted_at: float | None) -> dict[str, float]:
@@ -94,21 +108,58 @@ def last_at(seconds: float | None, booted_at: float | None) -> dict[str, float]:
 
 
 def parse_messages(text: str) -> Iterator[KernelMessage]:
-    """Yields the message of each line. Empty lines are left out, and lines that continue a record: they begin with a
-    space."""
-    for line in text.splitlines():
-        if line and not line.startswith(" "):
-            yield _message(line)
+    """Yields the kernel's messages, one a record. Nothing that a user wrote begins one:
+
+    - records that programs wrote to /dev/kmsg are left out: their facility is not the kernel's;
+    - a newline within a record, which user text can hold, begins no message. /dev/kmsg escapes it. In the text of
+      syslog(2) each line has the head of its record, so that lines of the same level, time and caller are one record;
+    - a line without a head is a message only in a text where no line has one. Only "\\n" ends a line.
+
+    Left out are also lines that begin with a space, the properties of a record, and pieces of cut records."""
+    lines = text.split("\n")
+    bare = all(_read_line(line) is None for line in lines)
+    pending: _Line | None = None
+    for line in lines:
+        found = _read_line(line.rstrip("\r"))
+        if found is None:
+            if bare and line.strip() and not line.startswith(" "):
+                yield KernelMessage(None, line.rstrip("\r"))
+        elif pending is not None and found.head and found.head == pending.head:
+            pending = pending._replace(text=pending.text + _NEWLINE + found.text)
+        else:
+            if pending is not None and pending.begins:
+                yield KernelMessage(pending.seconds, pending.text)
+            pending = found
+    if pending is not None and pending.begins:
+        yield KernelMessage(pending.seconds, pending.text)
 
 
-def _message(line: str) -> KernelMessage:
+class _Line(NamedTuple):
+    """`head`: what all lines of one record share; empty where a line is a record. `begins`: whether the kernel wrote
+    it, and it is no piece of another."""
+
+    seconds: float | None
+    text: str
+    head: str = ""
+    begins: bool = True
+
+
+def _read_line(line: str) -> _Line | None:
+    """None: it has no head."""
     if found := _KMSG.match(line):
-        return KernelMessage(int(found[2]) / 1e6, found[3])
+        return _Line(int(found[3]) / 1e6, found[5], "", _is_kernels(found[1]) and found[4] != _CONTINUES)
     if found := _SECONDS.match(line):
-        return KernelMessage(float(found[1]), found[2])
+        head = line[: found.start(4)] if found[1] else ""
+        return _Line(float(found[2]), found[4], head, _is_kernels(found[1]))
     if found := _DATE.match(line):
-        return KernelMessage(None, found[1])
+        return _Line(None, found[1])
     if found := _SYSLOG.match(line):
         inner = _SECONDS.match(found[1])
-        return KernelMessage(float(inner[1]), inner[2]) if inner else KernelMessage(None, found[1])
-    return KernelMessage(None, line)
+        return _Line(float(inner[2]), inner[4]) if inner else _Line(None, found[1])
+    return None
+
+
+def _is_kernels(priority: str | None) -> bool:
+    """Whether the facility, which stands above three bits of level, is the kernel's. A program that writes to /dev/kmsg
+    cannot have it (kernel/printk/printk.c, devkmsg_write)."""
+    return priority is None or len(priority) < 10 and not int(priority) >> 3

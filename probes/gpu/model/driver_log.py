@@ -3,6 +3,9 @@ are gone, and what closed them since: a reset, or the driver loaded anew.
 
 Sources: open-gpu-kernel-modules 595.45.04, osinit.c and osapi.c (GPUs off the bus, with and without an Xid), gpu.c
 (Xid 154), common_nvswitch.h (SXids), nv.c (the line of a driver that is loaded).
+
+A message is the driver's where its record begins so. The text of other messages can be a user's: see
+host/user_text.py.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from laggard.probes.host.kernel_log import KernelMessage, parse_messages
+from laggard.probes.host.user_text import begins_with_users_text
 
 OFF_THE_BUS: Final = 79
 RECOVERY_ACTION: Final = 154
@@ -22,9 +26,11 @@ _SXID = re.compile(rf"nvidia-nvswitch\d*: SXid \(PCI:{_ADDRESS}[^)]*\): (\d{{1,6
 _GONE = re.compile(rf"NVRM: GPU {_ADDRESS}\.\d: (GPU has fallen off the bus.*)")
 _GONE_AT_START = re.compile(rf"NVRM: The NVIDIA GPU {_ADDRESS}\.\d")  # and two lines on, or all in one record:
 _NOT_RESPONDING: Final = "fallen off the bus and is not responding"
+_BEGINNINGS: Final = ("NVRM: ", "nvidia-nvswitch")
 _LOADED: Final = "NVRM: loading NVIDIA UNIX"
 _PROBE_FAILED: Final = "NVRM: The NVIDIA probe routine failed"
-_RECOVERED = re.compile(r"\(([^)]*)\) to 0x0+ \(None\)")
+_RECOVERED = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \(([^()]*)\) to 0x0+ \(None\)")
+"""Longer than a process's name, which stands before it."""
 _SAME_EVENT_SECONDS: Final = 10.0
 _LINES_BETWEEN: Final = 3
 _START_SECONDS: Final = 10.0
@@ -118,19 +124,19 @@ def _events(messages: Iterable[KernelMessage]) -> Iterator[XidLine | _DriverLoad
     address, lines_left = "", 0
     for message in messages:
         text = message.text
-        if "NVRM: " not in text and "SXid" not in text:  # most lines of most logs
+        if not text.startswith(_BEGINNINGS) or begins_with_users_text(text):
             continue
-        if _LOADED in text:
+        if text.startswith(_LOADED):
             yield _DriverLoaded(message.seconds)
-        elif _PROBE_FAILED in text:
+        elif text.startswith(_PROBE_FAILED):
             yield _ProbeFailed(message.seconds)
-        elif found := _XID.search(text):
+        elif found := _XID.match(text):
             yield _line(message, found[1], int(found[2]), found[3])
-        elif found := _SXID.search(text):
+        elif found := _SXID.match(text):
             yield _line(message, found[1], int(found[2]), found[3])._replace(source="SXid")
-        elif found := _GONE.search(text):
+        elif found := _GONE.match(text):
             yield _line(message, found[1], OFF_THE_BUS, found[2])
-        elif found := _GONE_AT_START.search(text):
+        elif found := _GONE_AT_START.match(text):
             address, lines_left = found[1], _LINES_BETWEEN
         if address and lines_left and _NOT_RESPONDING in text:
             yield _line(message, address, OFF_THE_BUS, _NOT_RESPONDING)

@@ -1,6 +1,6 @@
 """Findings from the kernel's log about PCI devices, except Xids: GPUs that fell off the bus, errors of ConnectX
 drivers, PCIe errors. Pure. The messages are those of drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd}.c and
-drivers/pci/pcie/aer.c."""
+drivers/pci/pcie/aer.c. A message is a driver's where its record begins so: see host/user_text.py."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.host.kernel_log import KernelMessage, last_at, parse_messages
+from laggard.probes.host.user_text import begins_with_users_text
 from laggard.probes.probe import finding
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
@@ -31,7 +32,7 @@ class MessageRule(NamedTuple):
 
 
 _MLX5 = rf"mlx5_core {_ADDRESS}:? .*?"
-_RECOVERED: Final = re.compile(_MLX5 + r"(?:health recovery succeeded|firmware version: )")
+_RECOVERED: Final = re.compile(_MLX5 + r"health recovery succeeded|" + rf"mlx5_core {_ADDRESS}: firmware version: ")
 _AER = rf"\S{{1,40}} {_ADDRESS}: (?:AER: )?PCIe Bus Error: severity="
 _RESEAT = "Reseat the card or its riser; check the link's width and speed, and other cards in that slot."
 _RESET_NIC = "Reset the NIC (`mlxfwreset`) or restart the node; then look for newer firmware."
@@ -123,10 +124,13 @@ def device_errors_of(
         text = message.text
         if message.seconds is not None and message.seconds < since_seconds:
             continue
-        if match := _RECOVERED.search(text):
-            hits = {key: found for key, found in hits.items() if key[1] != match[1].lower()}
+        if begins_with_users_text(text):
+            continue
+        if match := _RECOVERED.match(text):
+            address = (match[1] or match[2]).lower()
+            hits = {key: found for key, found in hits.items() if key[1] != address}
         for number, rule in enumerate(_RULES):
-            if match := rule.pattern.search(text):
+            if match := rule.pattern.match(text):
                 hits.setdefault((number, match[1].lower()), []).append(message)
                 break
     worst: dict[tuple[str, str], Finding] = {}
