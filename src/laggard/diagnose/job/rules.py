@@ -96,7 +96,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "Ray killed a worker: the node was low on memory"),
     rule_of("JOB_HOST_OUT_OF_MEMORY", "host_memory", FAILED,
         rf"(?:MemoryError(?:: (.*)|$)|[\w.]*_ArrayMemoryError: (.*)|{RAISED}.*"
-        r"(?:DefaultCPUAllocator: can't allocate memory" r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc)[: ]*(.*))",
+        r"(?:DefaultCPUAllocator: can't allocate memory"
+        r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc)[: ]*(.*))",
         "host memory is used up: {0}{1}{2}"),
     # Data loaders
     rule_of("JOB_DATALOADER_DIED", "shared_memory", FAILED,
@@ -259,7 +260,8 @@ RULES: Final[tuple[Rule, ...]] = (
     rule_of("JOB_SEGFAULT", "segfault", DIED, _OF_SHELL + r"(Segmentation fault|Illegal instruction)"
         r"(?: *\(core dumped\).*)?$", "the process crashed: {0}"),
     rule_of("JOB_KILLED", "aborted", DIED,
-        r"(?:\S{1,80}: )?((?:free|realloc|malloc|munmap_chunk|malloc_consolidate)\(\): [a-z].{1,80}"
+        r"(?:\S{1,80}: )?((?:free|realloc|malloc|munmap_chunk|malloc_consolidate)\(\): "
+        r"(?:invalid|double|corrupted|unaligned|mismatching|too large).{0,60}"
         r"|double free or corruption.{0,40}|corrupted "
         r"(?:size vs\. prev_size|double-linked list|unsorted chunks).{0,40})$",
         "the process aborted, since its native code spoilt the heap: {0}"),
