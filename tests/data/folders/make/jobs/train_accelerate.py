@@ -12,14 +12,14 @@ log = logging.getLogger("train")
 
 
 class Images(Dataset):
-    """A dataset of 20,000 samples, shape (64,)."""
+    """A dataset of SAMPLES samples, or of 20,000, shape (64,)."""
 
     def __init__(self, is_leaking: bool) -> None:
         self.is_leaking = is_leaking
         self.decoded = []
 
     def __len__(self) -> int:
-        return 20000
+        return int(os.environ.get("SAMPLES", "20000"))
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if self.is_leaking:
