@@ -15,7 +15,7 @@ from msgspec import structs
 from laggard.errors import UsageError
 from laggard.rings import link as link_module
 from laggard.rings import messages
-from laggard.rings.authentication import member_proof, session_key
+from laggard.rings.authentication import line_proof, member_proof, session_key
 from laggard.rings.coordinator import Coordinator, Failure, NotAllCame
 from laggard.rings.link import Link
 from laggard.rings.membership import Membership
@@ -315,3 +315,126 @@ def test_a_gang_of_one_does_not_begin() -> None:
             await coordinator.gather(time.monotonic() + 0.05, fewest=2)
 
     with_coordinator(test, "", PLACE._replace(names=("n1", "n2")))
+
+
+def test_the_leading_node_s_own_part_alone_takes_its_place() -> None:
+    """Who knows the token, or whoever comes where there is none, is not the process beside the coordinator."""
+
+    async def run() -> None:
+        coordinator = Coordinator(PLACE, "", "own secret")
+        try:
+            port = await coordinator.listen()
+            _, answer = await enter(port, 0)
+            assert isinstance(answer, Refused)
+            _, answer = await enter(port, 0, "own secret")
+            assert isinstance(answer, Accepted)
+        finally:
+            await coordinator.end(0, "")
+            while _opened:
+                await _opened.pop().close()
+
+    asyncio.run(run())
+
+
+def test_a_node_under_another_s_name_is_refused_where_a_launcher_tells_the_names() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0, node="a")
+        _, answer = await enter(port, 1, node="a")
+        assert isinstance(answer, Refused) and answer.text == "it says that it is a, and node 1 is b"
+
+    with_coordinator(test, "", PLACE._replace(names=("a", "b")))
+
+
+@pytest.mark.parametrize("how", ["unsigned", "again", "altered", "turned back"])
+def test_a_line_that_a_node_did_not_say_accuses_nobody(how: str) -> None:
+    """Somebody between the two is no fault of the node's."""
+
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0, "secret")
+        link, _ = await enter(port, 1, "secret")
+        await coordinator.gather(soon())
+        key, line = link._key, messages.line(FromRank(1, messages.Done()))
+        good = line_proof(key, "member", 0, line) + b" " + line
+        forged = {
+            "unsigned": line,
+            "again": good + good,
+            "altered": good.replace(b'"rank":1', b'"rank":0'),
+            "turned back": line_proof(key, "coordinator", 0, line) + b" " + line,
+        }
+        link._writer.write(forged[how])
+        if how == "again":
+            assert isinstance(await coordinator.next_report(soon()), FromRank)
+        failure = await coordinator.next_report(soon())
+        assert isinstance(failure, Failure) and failure.left and "did not say" in failure.text
+
+    with_coordinator(test, "secret")
+
+
+def test_a_handshake_that_was_recorded_lets_nobody_in() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0, "secret")
+        link = await connect(port)
+        challenge = messages.read_from_coordinator(await link.read(LONG))
+        assert isinstance(challenge, Challenge)
+        recorded = hello(challenge, 1, "secret")
+        await link.close()
+        again = await connect(port)
+        await again.read(LONG)
+        again.send(recorded)
+        assert isinstance(messages.read_from_coordinator(await again.read(LONG)), Refused)
+
+    with_coordinator(test, "secret")
+
+
+def test_a_flood_of_connections_that_say_nothing_keeps_no_node_out() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(400)]
+        await enter(port, 0, "secret")
+        held += [await asyncio.open_connection("127.0.0.1", port) for _ in range(400)]
+        _, answer = await enter(port, 1, "secret")
+        assert isinstance(answer, Accepted)
+        await coordinator.gather(soon())
+        for _, writer in held:
+            writer.close()
+
+    with_coordinator(test, "secret")
+
+
+def test_the_first_nodes_wait_for_a_leading_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hear meanwhile that it is there, however long it loads torch."""
+    monkeypatch.setattr(link_module, "SILENT_SECONDS", 1.5)
+
+    async def test(coordinator: Coordinator, port: int) -> None:
+        early = asyncio.ensure_future(_enter_soon(port))
+        await asyncio.sleep(3.0)
+        assert not early.done() and not coordinator.nodes
+        await enter(port, 0)
+        assert isinstance(await early, Accepted)
+
+    with_coordinator(test)
+
+
+async def _enter_soon(port: int) -> Any:
+    """As a member does, which gives up after SILENT_SECONDS without a word."""
+    link = await connect(port)
+    challenge = messages.read_from_coordinator(await link.read())
+    assert isinstance(challenge, Challenge)
+    link.send(hello(challenge, 1))
+    while isinstance(answer := messages.read_from_coordinator(await link.read()), Beat):
+        pass
+    return answer
+
+
+def test_a_node_that_answers_twice_is_heard_once() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        first, _ = await enter(port, 0)
+        second, _ = await enter(port, 1)
+        await coordinator.gather(soon())
+        first.send(FromRank(0, messages.Computed(1.0, 1, 0)))
+        first.send(FromRank(0, messages.Computed(2.0, 1, 0)))
+        second.send(FromRank(1, messages.Computed(3.0, 1, 0)))
+        compute = messages.Compute(0.1)
+        answers = await coordinator.ask({0: compute, 1: compute}, messages.Computed, LONG)
+        assert [answers[rank].per_second for rank in (0, 1)] == [1.0, 3.0]
+
+    with_coordinator(test)

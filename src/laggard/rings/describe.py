@@ -50,6 +50,8 @@ def _parts(ring: Ring) -> Iterator[Part]:
         yield Line("  More:", command=f"laggard findings explain {found.code}")
     if ring.unknown and ring.findings:
         yield Line(f"Not judged: {ring.unknown}")
+    if not ring.authenticated:
+        yield Line("Nothing proves who took part: the nodes had no token (--token-file).")
     if ring.results:
         yield Line("")
         yield _table(ring.results)

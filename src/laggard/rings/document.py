@@ -88,4 +88,6 @@ class Ring(msgspec.Struct, frozen=True):
     """The nodes without which a gang measured, with who of them was refused."""
     left: tuple[str, ...] = ()
     """The nodes that went before the end with nothing wrong with them, and why: a job came."""
+    authenticated: bool = True
+    """False: its nodes had no token, so that anybody who reached node 0 could have taken part."""
     schema: str = RING_SCHEMA

@@ -18,6 +18,7 @@ from laggard.rings.member import Member, MemberSettings, NotReached, RingBroken
 from laggard.rings.membership import Membership, second_leads
 from laggard.rings.messages import NodeShare
 from laggard.rings.session import Session, broken_ring
+from laggard.rings.unproved import without_token
 from laggard.terminal.progress import Bar
 
 _END_SECONDS: Final = 5.0
@@ -163,6 +164,8 @@ async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -
         ring = broken_ring(f"{error}", time.monotonic() - began)
     finally:
         progress.clear()
+    if not settings.token and settings.place.nodes > 1:
+        ring = without_token(ring, settings.options.gang or settings.place.store is not None)
     reasons = [f"{finding.device} {finding.summary}" for finding in ring.findings] or [ring.unknown]
     shares = {node.number: share_of(ring, node.number) for node in ring.nodes}
     await coordinator.end(EXIT_CODES[ring.verdict], reasons[0], shares)
