@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from laggard.agent.ranks.reader import RankFiles
 from laggard.probes.gpu.busy import BusyThresholds
-from laggard.probes.host.users_file import read_credentials
+from laggard.probes.gpu.model.services import is_service_by
 from laggard.probes.nvml.processes import GpuProcesses, NvmlUnreadable
 
 _STEP: Final = "slurmstepd"
@@ -48,21 +48,17 @@ class Arrivals:
                     known = _Seen(process_name(pid, self._proc), now if known is None else known.since)
                 seen[pid] = known
         self._seen = seen
-        steps = [pid for pid, each in seen.items() if each.name == _STEP and not self._is_keeper(pid)]
+        steps = [pid for pid, each in seen.items() if each.name == _STEP and self._is_jobs(pid)]
         return f"a job of SLURM (process {steps[0]}, {_STEP})" if steps else ""
 
-    def _is_keeper(self, pid: int) -> bool:
-        """Whether it is no job's: with cgroup v2 `slurmstepd infinity` holds the cgroup that all steps are in. Nor is a
-        process of another user than root a step, whatever its name; and who reads it may wait for ever."""
-        if not self._is_roots(pid):
-            return True
+    def _is_jobs(self, pid: int) -> bool:
+        """Whether root runs it, and it is no keeper: with cgroup v2 `slurmstepd infinity` holds the cgroup that all
+        steps are in. A user's process of that name is not looked at: its memory, which holds its command, may be made
+        so that nobody's read of it returns."""
+        if not is_service_by(_reader(self._proc), pid, (_STEP,)):
+            return False
         with contextlib.suppress(OSError), open(f"{self._proc}/{pid}/cmdline", "rb") as file:
-            return file.read(256).rstrip(b"\0").endswith(b"\0infinity")
-        return True  # it has ended
-
-    def _is_roots(self, pid: int) -> bool:
-        with contextlib.suppress(OSError):
-            return read_credentials(str(pid), self._proc).uid == 0
+            return not file.read(256).rstrip(b"\0").endswith(b"\0infinity")
         return False  # it has ended
 
     def _rank(self) -> str:
@@ -92,8 +88,8 @@ class GpuWatch:
         if self._failure:
             return self._failure
         for pid in self._pids:
-            name = process_name(pid)
-            if name not in self._ignore and (own_session is None or session_of(pid) != own_session):
+            if not is_service_by(_reader("/proc"), pid, self._ignore) and not _is_own(pid, own_session):
+                name = process_name(pid)
                 return f"process {pid}{f' ({name})' if name else ''} on a GPU"
         return ""
 
@@ -125,6 +121,21 @@ def process_name(pid: int, proc: str = "/proc") -> str:
     with contextlib.suppress(OSError), open(f"{proc}/{pid}/comm", "rb") as file:
         return file.read(64).strip().decode(errors="replace")
     return ""
+
+
+def _reader(proc: str) -> Callable[[str], str]:
+    """Reads files of processes; empty text where that is not possible. No file is read that a process can hold up."""
+
+    def read(path: str) -> str:
+        with contextlib.suppress(OSError), open(proc + path.removeprefix("/proc"), "rb") as file:
+            return file.read(16_384).decode(errors="replace")
+        return ""
+
+    return read
+
+
+def _is_own(pid: int, session: int | None) -> bool:
+    return session is not None and session_of(pid) == session
 
 
 def session_of(pid: int, proc: str = "/proc") -> int:

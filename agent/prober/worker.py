@@ -28,6 +28,7 @@ def main(profile_name: str, with_variants: bool) -> None:
     _exit_with_agent()
     host, runner = Host(), Runner()  # one runner for all rounds: it knows which probes of earlier rounds are stuck
     while request := os.read(_REQUESTS, 4096):  # none at the end of the input
+        host.remember_kernel_log()
         report = runner.run(
             host,
             variants if request == b"variants\n" else (*probes, *variants),

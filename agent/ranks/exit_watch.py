@@ -15,9 +15,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from laggard.agent.ranks.exit_status import ExitStatus, read_exit_status
-from laggard.agent.ranks.kernel_word import OUT_OF_MEMORY, KernelWord, kernel_word, names_another, read_messages
-from laggard.agent.ranks.oom_kills import OomKills, read_oom_kills
-from laggard.text.words import printable_line
+from laggard.agent.ranks.kernel_word import KernelWord, OomCounts, confirmed_word, read_messages
+from laggard.agent.ranks.oom_kills import OomKills, count_machines_oom_kills, read_oom_kills
 
 _STATUS_SECONDS: Final = 60.0
 _STATUS_PAUSE_SECONDS: Final = 0.2
@@ -39,6 +38,7 @@ class _Watched:
     name: str
     pid: int
     oom_kills: dict[str, int]
+    machines_oom_kills: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,7 @@ class _Ended:
     exit: WatchedExit
     monotonic: float
     oom_kill: str  # what its cgroup's count says for a kill of this process
+    machines_oom_kills: int | None
 
 
 class ExitWatch:
@@ -74,7 +75,7 @@ class ExitWatch:
             if not is_still_it():
                 os.close(pidfd)
                 return
-            self._watched[pidfd] = _Watched(name, pid, read_oom_kills(pid))
+            self._watched[pidfd] = _Watched(name, pid, read_oom_kills(pid), count_machines_oom_kills())
             self._epoll.register(pidfd, select.EPOLLIN)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="exit watch", daemon=True)
@@ -111,7 +112,8 @@ class ExitWatch:
             self._epoll.unregister(pidfd)
             found = self._exits[watched.name] = WatchedExit(at)
         # At once, and in the order of the ends: a status may come much later than that of the next that ends.
-        return _Ended(pidfd, watched, found, at, self._oom_kills.ended(watched.oom_kills, at))
+        by_cgroup = self._oom_kills.ended(watched.oom_kills, at)
+        return _Ended(pidfd, watched, found, at, by_cgroup, count_machines_oom_kills())
 
     def _note_status(self, ended: _Ended) -> bool:
         """Asks for the status. True where it is known, or will not be."""
@@ -124,14 +126,9 @@ class ExitWatch:
 
 
 def _word(ended: _Ended, status: ExitStatus | None) -> KernelWord | None:
-    """The reason why the kernel ended the process. A cgroup's count speaks only for a process that SIGKILL ended, and
-    only where the log does not say that it was another."""
+    """The reason why the kernel ended the process."""
     if status is not None and (status.code == 0 or status.signal == "SIGTERM"):
         return None
-    pid, messages = ended.watched.pid, read_messages()
-    word = kernel_word(messages, pid, ended.monotonic)
-    if word is not None or status is None or status.signal != "SIGKILL" or not ended.oom_kill:
-        return word
-    if names_another(messages, pid, ended.monotonic):
-        return None
-    return KernelWord(OUT_OF_MEMORY, printable_line(ended.oom_kill, 200))
+    counts = OomCounts(ended.oom_kill, ended.watched.machines_oom_kills, ended.machines_oom_kills)
+    signal = "SIGKILL" if status is None else status.signal
+    return confirmed_word(read_messages(), ended.watched.pid, ended.monotonic, counts, killed=signal == "SIGKILL")

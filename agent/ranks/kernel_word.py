@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.probes.host.kernel_log import KernelMessage, parse_messages, read_kmsg
@@ -51,6 +51,40 @@ class KernelWord(NamedTuple):
 
     cause: str
     text: str
+
+
+class OomCounts(NamedTuple):
+    """The kernel's counts of processes that it killed for want of memory. `cgroup`: the file and the count that speak
+    for this process; empty where none does. `before`, `after`: the machine's, when the process was seen first and when
+    it ended; None: not known."""
+
+    cgroup: str
+    before: int | None = None
+    after: int | None = None
+
+
+_ONLY_THE_LOG: Final = "only the log says so: "
+
+
+def confirmed_word(
+    messages: Sequence[KernelMessage], pid: int, ended_at: float, counts: OomCounts, *, killed: bool
+) -> KernelWord | None:
+    """The reason why the kernel ended the process, with a second witness where that is want of memory: the log says
+    which process, and a count that there was a kill at all. Where the machine's count stands still, the log is not
+    believed; where no count can be read, its word says that it is alone. A cgroup's count alone speaks for a process
+    that SIGKILL ended (`killed`), and only where the log does not say that it was another."""
+    none_killed = not counts.cgroup and counts.before is not None and counts.before == counts.after
+    believed = [each for each in messages if not (none_killed and _tells_of_a_kill(each.text))]
+    word = kernel_word(believed, pid, ended_at)
+    if word is not None and word.cause == OUT_OF_MEMORY and not counts.cgroup and None in (counts.before, counts.after):
+        return word._replace(text=(_ONLY_THE_LOG + word.text)[:_MAX_CHARACTERS])
+    if word is not None or not killed or not counts.cgroup or names_another(believed, pid, ended_at):
+        return word
+    return KernelWord(OUT_OF_MEMORY, printable_line(counts.cgroup, _MAX_CHARACTERS))
+
+
+def _tells_of_a_kill(text: str) -> bool:
+    return any(cause == OUT_OF_MEMORY for cause, _ in _named(text))
 
 
 def kernel_word(messages: Iterable[KernelMessage], pid: int, ended_at: float) -> KernelWord | None:

@@ -68,6 +68,16 @@ def read_oom_kills(pid: int, root: str = "/") -> dict[str, int]:
     return count_oom_kills(cgroup_files(lines, "memory", "memory.events", "memory.oom_control", f"{root}sys/fs/cgroup"))
 
 
+def count_machines_oom_kills(root: str = "/") -> int | None:
+    """The number of processes that the kernel of this machine has killed for want of memory since boot, in a cgroup or
+    not; None where it does not tell (Linux before 4.13)."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", _read(f"{root}proc/vmstat"), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) if found else None
+
+
 def count_oom_kills(paths: Iterable[str]) -> dict[str, int]:
     """The counts in these files; what cannot be read is left out."""
     counts = {}

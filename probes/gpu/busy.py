@@ -14,7 +14,7 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
 from laggard.probes.gpu.model.own_ring import is_of_session, own_ring
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
-from laggard.probes.gpu.model.services import GPU_SERVICES, process_name
+from laggard.probes.gpu.model.services import GPU_SERVICES, is_service, process_name
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -34,7 +34,8 @@ class BusyThresholds(Thresholds, frozen=True):
     """No process should be on the GPUs now. The profile `prolog` sets it."""
 
     ignore: tuple[str, ...] = GPU_SERVICES
-    """Services that hold a context of their own: their names in /proc/PID/comm, which is cut at 15 characters."""
+    """Services that hold a context of their own: their names in /proc/PID/comm, which is cut at 15 characters.
+    A process of such a name is one where root or systemd started it."""
 
 
 def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
@@ -64,7 +65,7 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
         for process in processes
         if not is_of_session(host, process.pid, ring)
     ]
-    return [(process, name) for process, name in named if name not in ignore]
+    return [(process, name) for process, name in named if not is_service(host, process.pid, ignore)]
 
 
 def _is_of_a_user(host: Host, pid: int) -> bool:

@@ -19,8 +19,8 @@ from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, Xid, expla
 from laggard.probes.gpu.rules.xid_witnesses import Devices, Witnesses, find_witnesses
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import last_at, parse_messages
-from laggard.probes.host.uptime import read_uptime
+from laggard.probes.host.kernel_log import last_at
+from laggard.probes.host.uptime import read_uptime, require_log
 from laggard.probes.nvml.model import Nvml
 from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
@@ -57,12 +57,13 @@ def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     since = uptime - thresholds.look_back_seconds
     lines = [line for line in find_xids(log) if line.seconds is None or line.seconds >= since]
     yield Fact("table", TABLE_VERSION)
-    oldest = next((message.seconds for message in parse_messages(log) if message.seconds is not None), None)
-    if oldest is not None:
-        yield Fact("log_reaches_back_seconds", round(uptime - oldest))
+    begins = host.kernel_log_since(log)
+    if begins is not None:
+        yield Fact("log_reaches_back_seconds", round(uptime - begins))
     findings, facts = judge_xids(lines, uptime, _witnesses(host, lines), host.boot_time(uptime))
     yield from (Fact(name, value) for name, value in facts.items())
     yield from findings
+    require_log(host, log, since, uptime)
 
 
 def _witnesses(host: Host, lines: Iterable[XidLine]) -> Witnesses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, StatvfsReply, Usage
 from laggard.probes.host.kernel_log import KMSG_PATH, read_kmsg
 from laggard.probes.host.live import LiveKernel
+from laggard.probes.host.log_memory import LogMemory, remember, with_memory
 from laggard.probes.host.recorded import RecordedKernel
 from laggard.probes.host.recorded_tree import RecordedTree, open_regular
 from laggard.probes.host.users_file import read_credentials, read_users_file
@@ -48,6 +50,7 @@ class Host:
         self._tree = RecordedTree(self.root)
         self._kernel: Kernel = RecordedKernel(self._tree) if self.recorded else LiveKernel()
         self._nvml: Nvml | None = None
+        self._log_memory = LogMemory()
 
     def read(self, path: str) -> str:
         """The text of the file at `path`. Raises Unknown also where it is not UTF-8 text."""
@@ -151,10 +154,21 @@ class Host:
         return read_nvml(announce, start_seconds)
 
     def kernel_log(self) -> str:
-        """The records of the kernel's log since boot, in the form of /dev/kmsg: see kernel_log.py."""
+        """The records of the kernel's log since boot, in the form of /dev/kmsg: see kernel_log.py. With those of the
+        drivers that remember_kernel_log() saw and that the kernel has overwritten since."""
         if self.recorded:
             return self.read_bytes(KMSG_PATH).decode(errors="replace")
-        return _attempt("read /dev/kmsg", read_kmsg)
+        return with_memory(self._log_memory, _attempt("read /dev/kmsg", read_kmsg))
+
+    def remember_kernel_log(self) -> None:
+        """Keeps what the log holds now of the drivers. To be called again and again, in a process that stays."""
+        with contextlib.suppress(OSError):  # the probes say so
+            self._log_memory = remember(self._log_memory, read_kmsg())
+
+    def kernel_log_since(self, log: str) -> float | None:
+        """The seconds after boot from which on `log`, which kernel_log() returned, misses none of the drivers' records;
+        None: not known."""
+        return remember(self._log_memory, log).since
 
     def boot_id(self) -> str:
         """The kernel's id of this boot, from /proc/sys/kernel/random/boot_id: another one after each boot."""

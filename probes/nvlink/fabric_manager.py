@@ -10,6 +10,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml
+from laggard.probes.gpu.model.services import is_service
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.host.uptime import has_just_booted
@@ -83,12 +84,23 @@ def _find_process(host: Host) -> int:
             pid = host.read(path).strip()
         except NotFound:
             continue
-        if pid.isdecimal() and _comm(host, pid) == _COMM:
+        if pid.isdecimal() and _is_manager(host, pid):
             return int(pid)
     for name in host.entries("/proc"):
-        if name.isdecimal() and _comm(host, name) == _COMM:
+        if name.isdecimal() and _is_manager(host, name):
             return int(name)
     return 0
+
+
+def _is_manager(host: Host, pid: str) -> bool:
+    """Returns whether the process has the manager's name, root or systemd started it, and it executes no other program,
+    as far as that can be seen: the name of a program of root's that users may start is theirs to choose."""
+    if _comm(host, pid) != _COMM or not is_service(host, int(pid), (_COMM,)):
+        return False
+    try:
+        return host.read_link(f"/proc/{pid}/exe").rpartition("/")[2].startswith(_COMM)
+    except Unknown:
+        return True
 
 
 def _comm(host: Host, pid: str) -> str:

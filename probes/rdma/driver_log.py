@@ -10,7 +10,7 @@ import msgspec
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import read_uptime
+from laggard.probes.host.uptime import read_uptime, require_log
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
 from laggard.probes.probe import NotNegative, Probe, Thresholds
 from laggard.probes.rdma.model.netdev import has_been_up
@@ -34,9 +34,11 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
     uptime = read_uptime(host)
     since = uptime - thresholds.look_back_seconds
     present = {nic.address: nic for nic in nics}
-    for found in find_device_errors(host.kernel_log(), since, host.boot_time(uptime)):
+    log = host.kernel_log()
+    for found in find_device_errors(log, since, host.boot_time(uptime)):
         if found.code == _CODE and found.device in present:  # a NIC that was taken out is no fault any more
             yield _with_witness(found, _at_fault_now(host, present[found.device]))
+    require_log(host, log, since, uptime)
 
 
 def _with_witness(found: Finding, at_fault: str) -> Finding:

@@ -154,7 +154,7 @@ class Machine:
         (self.root / "laggard/facts.json").write_text(json.dumps({"time": time.time()}))
         (self.root / "proc/uptime").write_text("86400.00 1.00\n")
         line = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."
-        (self.root / "laggard/kmsg").write_text(f"3,1,{round((86400 + at) * 1e6)},-;{line}\n")
+        (self.root / "laggard/kmsg").write_text(f"3,0,{round((86400 + at) * 1e6)},-;{line}\n")
 
     def show(self, state: str, reason: str = "", last_busy: str = "None") -> None:
         line = f"\n   Reason={reason} [root@2026-11-20T10:00:00]" if reason else ""

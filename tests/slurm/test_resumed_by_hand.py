@@ -23,7 +23,7 @@ def log_xid(machine: Path, seconds_ago: float) -> None:
     (machine / "laggard/facts.json").write_text(json.dumps({"time": time.time()}))
     (machine / "proc/uptime").write_text("86400.00 1.00\n")
     line = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."
-    (machine / "laggard/kmsg").write_text(f"3,1,{round((86400 - seconds_ago) * 1e6)},-;{line}\n")
+    (machine / "laggard/kmsg").write_text(f"3,0,{round((86400 - seconds_ago) * 1e6)},-;{line}\n")
 
 
 def run_job(cluster: Any, node: str) -> None:

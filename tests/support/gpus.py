@@ -90,6 +90,7 @@ def gpu_files() -> Tree:
         "/laggard/kmsg": _KMSG,
         "/proc/2/comm": "kthreadd\n",
         f"/proc/{_MANAGER}/comm": "nv-fabricmanage\n",
+        f"/proc/{_MANAGER}/status": "Name:\tnv-fabricmanage\nUid:\t0\t0\t0\t0\n",
         "/run/nvidia-fabricmanager/nv-fabricmanager.pid": f"{_MANAGER}\n",
         "/sys/module/nvidia/refcnt": "41\n",
         "/sys/module/nvidia/holders/nvidia_uvm/refcnt": "4\n",

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
-from laggard.probes.gpu.model.services import GPU_SERVICES, process_name
+from laggard.probes.gpu.model.services import is_service
 from laggard.probes.host.host import Host
 
 _RANK_FILE: Final = re.compile(r"([0-9]{1,10})-[0-9a-f]{16}\.rank")
@@ -64,7 +64,7 @@ def _on_a_gpu(host: Host, pids: Collection[int]) -> tuple[int, ...]:
         return ()
     reading = read_field([gpu for gpu in gpus if not gpu.mig], "processes", "a list of processes")
     computing = {process.pid for _, processes in reading.values for process in processes}
-    found = tuple(pid for pid in pids if pid in computing and process_name(host, pid) not in GPU_SERVICES)
+    found = tuple(pid for pid in pids if pid in computing and not is_service(host, pid))
     if not found and reading.unreadable:
         raise Unknown("; ".join(reading.unreadable))
     return found

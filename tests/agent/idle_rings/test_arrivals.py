@@ -35,9 +35,7 @@ def arrivals(tmp_path: Path, find: Callable[[], Any] = lambda: None) -> Arrivals
 def fake_process(proc: Path, pid: int, name: str, command: str, uid: int = 0) -> None:
     (proc / str(pid)).mkdir(parents=True, exist_ok=True)
     (proc / str(pid) / "comm").write_text(f"{name}\n")
-    (proc / str(pid) / "status").write_text(
-        f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t0\t0\t0\t0\nGroups:\t0\n"
-    )
+    (proc / str(pid) / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     (proc / str(pid) / "cmdline").write_bytes(command.replace(" ", "\0").encode() + b"\0")
 
 
@@ -53,13 +51,23 @@ def test_a_step_of_slurm_is_a_job_and_the_keeper_of_its_cgroup_is_none(tmp_path:
     assert node.look() == "a job of SLURM (process 12, slurmstepd)"
 
 
-def test_a_users_process_with_the_name_of_a_step_is_none_and_is_not_read(tmp_path: Path) -> None:
-    node = arrivals(tmp_path)
-    fake_process(tmp_path / "proc", 12, "slurmstepd", "slurmstepd: [17.batch]", uid=1001)
-    command = tmp_path / "proc/12/cmdline"
-    command.unlink()
-    os.mkfifo(command)  # whoever opens it waits for ever
-    assert node.look() == ""
+def test_a_users_process_of_that_name_is_no_step_and_its_command_is_not_read(tmp_path: Path) -> None:
+    """A FIFO stands for a command in memory that somebody holds up: who opens it waits for ever."""
+    fake_process(tmp_path / "proc", 12, "slurmstepd", "", uid=1001)
+    (tmp_path / "proc/12/cmdline").unlink()
+    os.mkfifo(tmp_path / "proc/12/cmdline")
+    assert arrivals(tmp_path).look() == ""
+
+
+def test_a_users_process_that_is_named_like_a_service_is_a_job(tmp_path: Path, sleeper: int) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become an ordinary user")
+    script = "import ctypes, os; os.setgid(65534); os.setuid(65534); ctypes.CDLL(None).prctl(15, b'nvidia-persiste'); "
+    words = [sys.executable, "-c", script + "print(1, flush=True); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"1\n"
+        assert arrivals(tmp_path, lambda: {process.pid}).look() == f"process {process.pid} (nvidia-persiste) on a GPU"
+        process.kill()
 
 
 def test_a_process_on_a_gpu_is_a_job_unless_it_is_the_rings_or_a_service(tmp_path: Path, sleeper: int) -> None:
@@ -69,7 +77,7 @@ def test_a_process_on_a_gpu_is_a_job_unless_it_is_the_rings_or_a_service(tmp_pat
     service = Arrivals(
         RankFiles(str(tmp_path), "n0"), GpuWatch(lambda: {os.getpid()}, {own_name()}), str(tmp_path / "proc")
     )
-    assert service.look() == ""
+    assert service.look() == ("" if os.getuid() == 0 else f"process {os.getpid()} ({own_name()}) on a GPU")
 
 
 def own_name() -> str:

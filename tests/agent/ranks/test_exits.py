@@ -14,8 +14,8 @@ import pytest
 
 from laggard.agent.ranks.end import LastMoment, rank_end
 from laggard.agent.ranks.exit_watch import ExitWatch, WatchedExit
-from laggard.agent.ranks.kernel_word import kernel_word, names_another
-from laggard.agent.ranks.oom_kills import OomKills, count_oom_kills, read_oom_kills
+from laggard.agent.ranks.kernel_word import OomCounts, confirmed_word, kernel_word, names_another
+from laggard.agent.ranks.oom_kills import OomKills, count_machines_oom_kills, count_oom_kills, read_oom_kills
 from laggard.probes.host.kernel_log import parse_messages
 
 LAUNCHER = """
@@ -131,6 +131,37 @@ def test_the_memory_cgroup_of_a_process_counts_its_oom_kills(tmp_path: Path) -> 
 )
 def test_the_log_tells_whether_the_kernel_killed_another(pid: int, ended_at: float, another: bool) -> None:
     assert names_another(parse_messages(LOG), pid, ended_at) is another
+
+
+@pytest.mark.parametrize(
+    ("counts", "cause", "alone"),
+    [
+        (OomCounts("", 3, 3), None, False),  # the machine counts no kill: the log is not believed
+        (OomCounts("", 3, 4), "out_of_memory", False),
+        (OomCounts("memory.events: oom_kill 1", 3, 3), "out_of_memory", False),
+        (OomCounts("memory.events: oom_kill 1", None, None), "out_of_memory", False),
+        (OomCounts("", None, None), "out_of_memory", True),
+    ],
+)
+def test_a_kill_for_want_of_memory_has_a_second_witness(counts: OomCounts, cause: str | None, alone: bool) -> None:
+    found = confirmed_word(tuple(parse_messages(LOG)), 41, 100.1, counts, killed=True)
+    assert (found.cause if found else None) == cause
+    assert (found is not None and found.text.startswith("only the log says so: ")) == alone
+
+
+def test_a_count_speaks_for_who_was_killed_unless_the_log_names_another() -> None:
+    messages, one = tuple(parse_messages(LOG)), OomCounts("memory.events: oom_kill 1", 0, 1)
+    assert confirmed_word((), 40, 100.1, one, killed=True) is not None
+    assert confirmed_word((), 40, 100.1, one, killed=False) is None
+    assert confirmed_word(messages, 40, 100.1, one, killed=True) is None
+
+
+def test_this_machine_counts_its_kills(tmp_path: Path) -> None:
+    assert (count_machines_oom_kills() or 0) >= 0
+    (tmp_path / "proc").mkdir()
+    assert count_machines_oom_kills(f"{tmp_path}/") is None
+    (tmp_path / "proc/vmstat").write_text(f"{'x' * 100} 1\n" * 100 + "oom_kill 7\n")
+    assert count_machines_oom_kills(f"{tmp_path}/") == 7
 
 
 class Cgroup:

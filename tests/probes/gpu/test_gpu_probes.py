@@ -90,12 +90,79 @@ def test_gpu_busy(
     assert report["probes"][0]["verdict"] == verdict, report["probes"]
 
 
-@pytest.mark.parametrize("name", ["nvidia-cuda-mps", "dcgm-exporter"])
-def test_services_may_use_a_gpu_in_a_prolog(name: str, machine: Machine, tmp_path: Path, check: Check) -> None:
+def _service(root: Path, name: str, uid: int, cgroup: str = "", pid: int = 811, parent: int = 1) -> None:
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "comm").write_text(name + "\n")
+    (folder / "status").write_text(f"Name:\t{name}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    (folder / "cgroup").write_text(f"0::{cgroup}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "cgroup", "found"),
+    [
+        ("nvidia-cuda-mps", 0, "/system.slice/slurmd.service", False),
+        ("dcgm-exporter", 0, "/kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope", False),
+        ("nvidia-persiste", 107, "/system.slice/nvidia-persistenced.service", False),
+        ("nv-hostengine", 999, "/system.slice/nvidia-dcgm.service", False),
+        ("dcgm-exporter", 1001, "/kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope", True),
+        ("nvidia-persiste", 1001, "/user.slice/user-1001.slice/session-3.scope", True),
+        ("nvidia-persiste", 1001, "/system.slice/cron.service", True),
+        (
+            "nvidia-persiste",
+            1001,
+            "/system.slice/slurmstepd.scope/job_7/system.slice/nvidia-persistenced.service",
+            True,
+        ),
+        ("nvidia-persiste", 1001, "/user.slice/user-1001.slice/x\n0::/system.slice/nvidia-persistenced.servic", True),
+        ("nvidia-persiste", None, "", True),
+    ],
+)
+def test_services_may_use_a_gpu_in_a_prolog_and_their_namesakes_may_not(
+    name: str, uid: int | None, cgroup: str, found: bool, machine: Machine, tmp_path: Path, check: Check
+) -> None:
     root = _copy(machine("hgx_h100_gpus"), tmp_path / "node", environ={"SLURM_JOB_GPUS": "3"}, gpu_3=USED)
-    (root / "proc/811").mkdir()
-    (root / "proc/811/comm").write_text(name + "\n")
-    assert check(root, "--only", "gpu_busy", "--profile", "prolog")["findings"] == []
+    if uid is None:
+        (root / "proc/811").mkdir()
+        (root / "proc/811/comm").write_text(name + "\n")
+    else:
+        _service(root, name, uid, cgroup)
+    report = check(root, "--only", "gpu_busy", "--profile", "prolog")
+    assert [it["code"] for it in report["findings"]] == ["GPU_BUSY"] * found
+
+
+@pytest.mark.parametrize(("parents_uid", "found"), [(0, []), (1001, ["GPU_BUSY"])])
+def test_a_server_of_roots_mps_runs_under_a_users_account(
+    parents_uid: int, found: list[str], machine: Machine, tmp_path: Path, check: Check
+) -> None:
+    root = _copy(machine("hgx_h100_gpus"), tmp_path / "node", environ={"SLURM_JOB_GPUS": "3"}, gpu_3=USED)
+    _service(root, "nvidia-cuda-mps", 1001, parent=700)
+    _service(root, "nvidia-cuda-mps", parents_uid, pid=700)
+    report = check(root, "--only", "gpu_busy", "--profile", "prolog")
+    assert [it["code"] for it in report["findings"]] == found
+
+
+@pytest.mark.parametrize(
+    ("uids", "program", "severities"),
+    [
+        ("0\t0\t0\t0", None, []),
+        ("0\t0\t0\t0", "/usr/bin/nv-fabricmanager", []),
+        ("0\t0\t0\t0", "/usr/bin/sudo", ["critical"]),  # a link to it, of a user's naming
+        ("1001\t0\t0\t0", None, ["critical"]),
+        ("1001\t1001\t1001\t1001", None, ["critical"]),
+    ],
+)
+def test_a_users_process_is_no_fabric_manager(
+    uids: str, program: str | None, severities: list[str], machine: Machine, tmp_path: Path, check: Check
+) -> None:
+    root = tmp_path / "node"
+    shutil.copytree(machine("fabric_manager_down"), root, symlinks=True)
+    _service(root, "nv-fabricmanage", 0, pid=4100)
+    (root / "proc/4100/status").write_text(f"Name:\tnv-fabricmanage\nUid:\t{uids}\n")
+    if program:
+        (root / "proc/4100/exe").symlink_to(program)
+    report = check(root, "--only", "fabric_manager")
+    assert [it["severity"] for it in report["findings"]] == severities
 
 
 @pytest.mark.parametrize(("session", "found"), [(800, []), (801, ["GPU_BUSY"])])
