@@ -22,7 +22,8 @@ _WORDS: Final = (
     "NCCL work", "ignal", "arrier", "egmentation", "egfault", "vict", "reempt", "low on resource", "what()",
     "failed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "RUNNING AT",
     "Process name", "ode failure",
-    "): invalid", "double free", "corrupted ", "onsolidate", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate",
+    "): invalid", "double free", "corrupted ", "onsolidate", "NET/OFI Request", "not connected",
+    "nan", "NaN", "NAN", "Illegal", "Duplicate",
 )  # fmt: skip
 """The words of which each line that a rule matches has one."""
 _MAX_STREAMS: Final = 8192
