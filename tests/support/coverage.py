@@ -25,6 +25,7 @@ ELSEWHERE: Final = {
     "RANK_LATE": "`laggard diagnose` (NCCL Inspector's logs)",
     **{code: "`laggard diagnose` (tools of GPUs)" for code in ("GPU_DIAG_FAILED",)},
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
+    "NETWORK_DROPS": "`laggard diagnose` (pastes)",
     "KERNEL_FAULT": "`laggard diagnose` (kernel logs)",
     "DISK_FAILED": "`laggard diagnose` (kernel logs)",
     "CLOCK_SOURCE_SLOW": "`laggard diagnose` (kernel logs)",

@@ -238,3 +238,30 @@ def test_a_folder_without_a_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
     status, document = answer(capsys, tmp_path)
     assert (status, document["files"], document["joined"]) == (2, [], None)
     assert "holds no file" in text_of(capsys, tmp_path)
+
+
+def test_stacks_in_the_logs_tell_who_is_in_no_collective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    collective = '  File "/v/site-packages/torch/distributed/distributed_c10d.py", line 2810 in all_reduce\n'
+    reads = '  File "/usr/lib/python3.11/socket.py", line 10 in readinto\n  File "/home/u/store.py", line 9 in fetch\n'
+    for rank in range(4):
+        head = f"rank {rank}/4 pid={100 + rank} host=gpu-0{rank}\nstep 1 loss 0.3\n"
+        dump = "Timeout (0:05:00)!\nThread 0x00007f1 (most recent call first):\n"
+        put(tmp_path, {f"worker-{rank}.log": head + dump + (reads if rank == 2 else collective)})
+    text = text_of(capsys, tmp_path)
+    assert text.startswith("Rank 2 on gpu-02 hung in fetch (/home/u/store.py:9): it is in no collective")
+    assert 'worker-2.log:6 (rank 2, gpu-02): File "/home/u/store.py", line 9 in fetch' in text
+
+
+@pytest.mark.parametrize(("packets", "blamed"), [(412, True), (0, False)])
+def test_a_rule_of_iptables_counts_where_it_dropped_something(
+    packets: int, blamed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = (
+        "Chain INPUT (policy ACCEPT 1000 packets, 20000 bytes)\n    pkts      bytes target     prot opt in     out\n"
+    )
+    rule = f"  {packets}    24720 DROP       tcp  --  ens3   *       10.0.0.0/8  0.0.0.0/0  tcp dpts:1024:65535\n"
+    put(tmp_path, {"iptables.node-1.txt": table, "iptables.node-2.txt": table + rule})
+    put(tmp_path, {f"node-{rank}/rank{rank}.log": STEPS + TRACEBACK + GLOO for rank in range(4)})
+    _, document = answer(capsys, tmp_path)
+    found = document["joined"]["host"], document["joined"]["ranks"]
+    assert found == (("node-2", [2]) if blamed else (None, []))

@@ -15,6 +15,7 @@ from laggard.diagnose.joined.stacks import Stack, stacks
 
 _MAX_NOTE_CHARACTERS: Final = 8192
 _SAMPLED_LINES: Final = 200
+_CALL_FIRST: Final = "(most recent call first)"
 _PROMPT = re.compile(r"^\[?[\w.-]{1,40}@([\w.-]{1,64})(?::[^\n$#]{0,120}|[ ][^\n$#\]]{0,120})?\]?[$#] ", re.MULTILINE)
 
 
@@ -58,13 +59,13 @@ def read_exhibit(path: str, origin: Origin, text: str, kind: str, is_job: bool, 
         origin = origin._replace(host=prompts.pop())
     if is_job:
         said, writers = identities(text), ranks_that_write(text)
-        return Exhibit(path, origin, True, said, writers, last=_last_time(text, year))
+        return Exhibit(path, origin, True, said, writers, stacks=_dumped(text), last=_last_time(text, year))
     rows = connections(text)
     return Exhibit(
         path,
         origin,
         False,
-        (),
+        identities(text) if not kind and _CALL_FIRST in text else (),
         frozenset(),
         processes(text),
         stacks(text),
@@ -74,6 +75,14 @@ def read_exhibit(path: str, origin: Origin, text: str, kind: str, is_job: bool, 
         _last_time(text, year) if kind else None,
         text if not kind and len(text) <= _MAX_NOTE_CHARACTERS and not rows else "",
     )
+
+
+def _dumped(text: str) -> tuple[Stack, ...]:
+    """The stacks that faulthandler wrote into a log, up to the next traceback of an exception."""
+    at = text.find(_CALL_FIRST)
+    if at < 0:
+        return ()
+    return stacks(text[text.rfind("\n", 0, at) + 1 :].partition("Traceback (most recent call last)")[0])
 
 
 def _last_time(text: str, year: int | None) -> float | None:

@@ -13,7 +13,7 @@ from laggard.diagnose.job.events import Event, Weight
 from laggard.diagnose.job.findings import MAX_ODD_SHARE, who
 from laggard.diagnose.joined.clock import is_near, minutes_agree
 from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
-from laggard.diagnose.joined.explains import HARDWARE, MEMORY, WAITING, faults_before
+from laggard.diagnose.joined.explains import HARDWARE, MEMORY, PORTS, WAITING, faults_before
 from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Roster, reporters
 from laggard.text.words import joined as listed
 from laggard.text.words import printable_line, ranks_text
@@ -22,6 +22,8 @@ MAX_SHOWN: Final = 8
 """The most lines of consequences that are shown."""
 _KILL_SECONDS: Final = 120.0
 """The longest time between the kernel's kill and what a launcher says of it."""
+_LATE_SECONDS: Final = 5.0
+"""The shortest time after the others' ends at which a rank ends that came too late."""
 _OF_ALL: Final = ("interrupted", "cancelled", "time_limit", "preempted")
 
 _SILENT_FIX: Final = (
@@ -341,10 +343,28 @@ def _accused_alone(roster: Roster, faults: Sequence[Fault]) -> First | None:
     accusing = next((it for it in faults if it.ranks and it.critical), None)
     if accusing is None:
         return None
+    network = [it for it in faults if it.code in PORTS and it.critical and it.host and not it.ranks]
+    if accusing.code == "JOB_KILLED" and len({it.host for it in network}) == 1:
+        return _of_port(network[0], accusing, roster)  # those that died may have timed out: a recording does not say
     shown = (Clue.of_fault(Role.FIRST, accusing), *_silent_clues(accusing.ranks, roster, Role.SHOWS))
     host = accusing.host or next((roster.hosts[rank] for rank in accusing.ranks if rank in roster.hosts), None)
     code, device, summary = accusing.code, accusing.device, accusing.summary
     return First(code, device, summary, accusing.fix, accusing.commands, shown, host, accusing.ranks, True)
+
+
+def _of_port(fault: Fault, died: Fault, roster: Roster) -> First:
+    ranks = there if len(there := _on_host(fault.host, roster)) == 1 and len(roster.ranks) > 2 else ()
+    return First(
+        fault.code,
+        f"{fault.device} on {fault.host}",
+        f"{fault.summary}; then {died.device} failed",
+        fault.fix,
+        fault.commands,
+        (Clue.of_fault(Role.FIRST, fault), Clue.of_fault(Role.THEN, died)),
+        fault.host,
+        ranks,
+        True,
+    )
 
 
 def _of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
@@ -365,6 +385,8 @@ def _of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster, 
         says = f"{lost}: {_own_log(ranks, roster)}, and the connections of {waiters} to it closed"
     hosts = sorted({roster.hosts[rank] for rank in ranks if rank in roster.hosts})
     subject = ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
+    if not (behind or roster.stuck) and not _are_one(ranks, roster):
+        return _of_one_among(ranks, subject, victims, timed_out, roster, files)
     clues = (*_silent_clues(ranks, roster), *_stuck_clues(roster, files), *_then(victims.events, files))
     return First(
         cause.first.code if timed_out else "JOB_KILLED",
@@ -375,6 +397,33 @@ def _of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster, 
         clues,
         hosts[0] if len(hosts) == 1 else None,
         tuple(ranks),
+        True,
+    )
+
+
+def _are_one(ranks: Sequence[int], roster: Roster) -> bool:
+    """Whether ranks can be lost by one cause: one rank, or all of a host that is not the only one."""
+    hosts = {roster.hosts.get(rank) for rank in ranks}
+    host = next(iter(hosts))
+    all_of_it = host is not None and set(_on_host(host, roster)) == set(ranks)
+    return len(ranks) == 1 or (len(hosts) == 1 and all_of_it and len(set(roster.hosts.values())) > 1)
+
+
+def _of_one_among(
+    ranks: Sequence[int], subject: str, victims: _Victims, timed_out: bool, roster: Roster, files: Sequence[JobFile]
+) -> First:
+    """Several ranks say nothing: one of them was first, and it is not told which."""
+    waited = "waited until they timed out" if timed_out else "found their peers gone"
+    hosts = {roster.hosts.get(rank) for rank in ranks}
+    return First(
+        "JOB_COLLECTIVE_TIMEOUT" if timed_out else "JOB_KILLED",
+        f"one of {subject}",
+        f"was first, and nothing says which: none of them has an error, while {ranks_text(victims.ranks)} {waited}",
+        _SILENT_FIX if timed_out else _LOST_FIX,
+        ("dmesg -T | tail -50",),
+        (*_silent_clues(ranks, roster), *_then(victims.events, files)),
+        hosts.pop() if len(hosts) == 1 else None,
+        (),
         True,
     )
 
@@ -458,12 +507,23 @@ def _late(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | Non
     events = _victims(cause).events
     waited = {event.writer.rank for event in events if event.weight is Weight.WAITED}
     late = [event.writer.rank for event in events if event.weight is Weight.SUMMARY and event.writer.rank is not None]
-    if not waited or len(late) != 1 or len(waited) < 2:
+    if not waited or len(late) != 1 or len(waited) < 2 or not _ended_later(late[0], roster):
         return None
     return _of_silent(late, "came late: it", cause, roster, files)._replace(
         says=f"came too late: it found its peers gone, and {ranks_text(r for r in waited if r is not None)} had timed "
         "out before"
     )
+
+
+def _ended_later(rank: int, roster: Roster) -> bool:
+    """Whether a rank ended well after the others, as one does that comes late. One whose peers time out and close their
+    connections ends at once, and only waited for longer itself. True where clocks do not tell."""
+    ends: dict[int | None, float] = {}
+    for event in roster.evidence.events:
+        if event.kind == "status" and event.place.dated and event.place.seconds is not None:
+            ends[event.writer.rank] = max(event.place.seconds, ends.get(event.writer.rank, 0.0))
+    others = [seconds for each, seconds in ends.items() if each not in (rank, None)]
+    return rank not in ends or not others or ends[rank] - max(others) >= _LATE_SECONDS
 
 
 def _of_network(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
@@ -481,4 +541,4 @@ def _of_network(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First
         fix, commands = advice.text, advice.commands
     events = victims.events or (first,)
     clues = tuple(Clue.of_event(Role.SHOWS, event, files[event.place.file].path) for event in events[:MAX_SHOWN])
-    return First(first.code, subject, says, fix, commands, clues, None, victims.ranks if every else (), True)
+    return First(first.code, subject, says, fix, commands, clues, None, (), True)

@@ -19,16 +19,16 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 _OTHER_NAME = re.compile(
-    r"(?<![a-z])(?:other[-_.]?(?:job|run)|old|prev(?:ious)?|yesterday|last[-_.]?run|unrelated)(?![a-z])", re.IGNORECASE
+    r"(?<![a-z])(?:other[-_.]?(?:job|run)|old|yesterday|last[-_.]?run|unrelated)(?![a-z])", re.IGNORECASE
 )
 
 
-def other_jobs(exhibits: Sequence[Exhibit], failed: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the paths of the logs that are of another job, each with how that is known. `failed`: the paths of logs
-    with a failure. Some log is always left."""
+def other_jobs(exhibits: Sequence[Exhibit]) -> dict[str, str]:
+    """Returns the paths of the logs that are of another job, each with how that is known. Where neither a note nor a
+    host says so, some log is always left."""
     logs = [it for it in exhibits if it.is_job]
-    found: dict[str, str] = {}
-    for told in (_by_time(exhibits), _by_note(logs, exhibits), _by_world(logs, exhibits), _by_name(logs)):
+    found = _by_note(logs, exhibits) | _by_name(logs, exhibits)
+    for told in (_by_time(exhibits), _by_world(logs, exhibits), _by_name(logs)):
         more = {path: why for path, why in told.items() if path not in found}
         if len(found) + len(more) < len(logs):
             found |= more
@@ -88,5 +88,10 @@ def _by_world(logs: Sequence[Exhibit], exhibits: Iterable[Exhibit]) -> dict[str,
     return {it.path: f"it has {rest} ranks, and not {main}" for it in told if rest in it.worlds}
 
 
-def _by_name(logs: Sequence[Exhibit]) -> dict[str, str]:
-    return {it.path: "its name says so" for it in logs if _OTHER_NAME.search(os.path.basename(it.path))}
+def _by_name(logs: Sequence[Exhibit], exhibits: Sequence[Exhibit] = ()) -> dict[str, str]:
+    """Those whose names say so; with `exhibits`: and that are of another host than all other files."""
+    named = [it for it in logs if _OTHER_NAME.search(os.path.basename(it.path))]
+    if exhibits:
+        rest = {it.host for it in exhibits if it not in named and it.host}
+        named = [it for it in named if it.host and rest and it.host not in rest]
+    return {it.path: "its name says so" for it in named}

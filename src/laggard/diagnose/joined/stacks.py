@@ -38,6 +38,8 @@ class Frame(NamedTuple):
     function: str
     file: str
     line: int | None
+    text: str = ""
+    """The line of the dump."""
 
 
 class Stack(NamedTuple):
@@ -110,7 +112,7 @@ def _ordered(thread: list[Frame], is_last_first: bool) -> list[Frame]:
 
 def _frame(line: str) -> Frame | None:
     if found := _PYTHON.match(line):
-        return Frame(found[3], found[1], int(found[2]))
+        return Frame(found[3], found[1], int(found[2]), line.strip())
     if (found := _PY_SPY.match(line)) and (found[3] or "/" in found[2] or "::" in found[1]):
-        return Frame(found[1], found[2], int(found[3]) if found[3] else None)
+        return Frame(found[1], found[2], int(found[3]) if found[3] else None, line.strip())
     return None

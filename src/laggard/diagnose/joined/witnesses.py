@@ -119,7 +119,8 @@ def _elsewhere(
     seen: dict[int, _Seen] = {}
     for it in exhibits:
         for stack in it.stacks:
-            own = stack.rank if stack.rank is not None else it.origin.rank
+            alone = next(iter(it.ranks)) if len(it.ranks) == 1 else it.origin.rank
+            own = stack.rank if stack.rank is not None else alone
             rank = own if own is not None else _rank_of(stack.pid, _host(it, roster), ranks)
             if rank is not None:
                 seen.setdefault(rank, _Seen(rank, stack, it.path))
@@ -137,7 +138,7 @@ def _elsewhere(
 
 
 def _odd(seen: Mapping[int, _Seen], calls: Mapping[int, str], roster: Roster) -> Iterator[Fault]:
-    places = {rank: (calls[rank], own_frame(each.stack)) for rank, each in seen.items()}
+    places = {rank: (calls[rank], own_frame(each.stack)._replace(text="")) for rank, each in seen.items()}
     counts = Counter(places.values()).most_common()
     if len(counts) != 2 or counts[1][1] > _MAX_ODD_SHARE * len(seen):
         return
@@ -152,8 +153,7 @@ def _odd(seen: Mapping[int, _Seen], calls: Mapping[int, str], roster: Roster) ->
 
 
 def _of_stack(seen: _Seen, says: str, fix: str, roster: Roster) -> Fault:
-    frame = own_frame(seen.stack)
-    place = f"{frame.function} ({frame.file}"
+    place = own_frame(seen.stack).text
     host = roster.hosts.get(seen.rank)
     return Fault(
         "JOB_COLLECTIVE_TIMEOUT",

@@ -26,6 +26,7 @@ _BRIEF: Final = re.compile(
 _HEAD: Final = re.compile(rf"{_LONG.pattern}|^lo +UNKNOWN +(?:00:){{5}}00 +<LOOPBACK", re.MULTILINE)
 _MADE: Final = re.compile(r"lo|docker.*|virbr.*|br-.*|cni.*|cali.*|flannel.*|veth[0-9a-f]{6,}|dummy.*|ifb.*|tun.*|wl.*")
 """Interfaces that containers, virtual machines and laptops make."""
+_SHAPED: Final = re.compile(r"^\d{1,6}: ([\w.-]{1,40})(?:@[\w.-]{1,40})?: <[^>\n]*> mtu \d+ qdisc (tbf|netem)\b", re.M)
 _ADDRESS: Final = re.compile(r"^\s+inet6? (?!fe80)\S", re.MULTILINE)
 _RECEIVED: Final = re.compile(r"^\s+RX:[^\n]*bytes[^\n]*\n\s+(\d+)", re.MULTILINE)
 _SET_UP: Final = "Set it up again, and look who set it down."
@@ -50,6 +51,8 @@ def read(section: Section) -> Iterator[Finding | Fact]:
     interfaces = [it for it in (*_long(section.text), *_brief(section.text)) if not _MADE.fullmatch(it.name)]
     yield Fact("interfaces", {it.name: it.state for it in interfaces[:64]})
     none_up = not any(it.state == "UP" for it in interfaces)
+    for shaped in _SHAPED.finditer(section.text):
+        yield _limited(shaped[1], shaped[2], shaped[0].strip())
     for it in interfaces:
         if it.state in _DOWN and (it.used or none_up):
             yield _down(it)
@@ -66,6 +69,18 @@ def _brief(text: str) -> Iterator[_Interface]:
     for row in _BRIEF.finditer(text):
         flags = tuple(row[3].split(",")) if row[3] else ()
         yield _Interface(row[1], row[2], flags, bool(row[4]), row[0].strip())
+
+
+def _limited(name: str, shaper: str, line: str) -> Finding:
+    return finding(
+        "NETWORK_DROPS",
+        f"interface {name}",
+        f"has traffic shaping ({shaper}), which holds back or drops what it sends",
+        severity=Severity.WARNING,
+        evidence={"line": line[:300]},
+        fix="Look how it is set, and take it away unless somebody wants it on a training network.",
+        commands=(f"tc -s qdisc show dev {name}", f"tc qdisc del dev {name} root"),
+    )
 
 
 def _down(it: _Interface) -> Finding:
