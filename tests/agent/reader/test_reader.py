@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from support.agents import let_others_enter
 from support.readers import NOBODY, Reader, as_nobody, as_root, environ
 
+from laggard.agent.reader import answers
 from laggard.agent.reader.answers import Refused, answer
 from laggard.agent.reader.server import MAX_CONNECTIONS, ReaderServer
 from laggard.cli import main
@@ -291,3 +292,14 @@ def test_an_abandoned_socket_is_replaced_and_one_in_use_is_not(tmp_path: Path) -
         assert main(["reader", "--socket", str(path), "--allow-user", "0"]) == 64
     finally:
         assert reader.stop() == 0
+
+
+def test_a_log_that_is_too_long_is_cut_between_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The middle of a line may be a user's text, and would stand at the beginning like a message."""
+    lines = [f"6,{number},1,-;x NVRM: Xid (PCI:0000:19:00): 79 {'y' * 4000}\n" for number in range(20_000)]
+    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(answers, "read_own_kmsg", lambda: "".join(lines))
+    log = answers.answer("kernel_log", Host()).decode()
+    assert log.startswith("6,") and log.endswith(lines[-1]) and 90_000 < len(log) <= 100_000
+    monkeypatch.setattr(answers, "read_own_kmsg", lambda: lines[0])
+    assert answers.answer("kernel_log", Host()).decode() == lines[0]

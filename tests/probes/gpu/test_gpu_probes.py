@@ -90,6 +90,26 @@ def test_gpu_busy(
     assert report["probes"][0]["verdict"] == verdict, report["probes"]
 
 
+@pytest.mark.parametrize(
+    ("place", "severity"),
+    [("", "warning"), ("sys/class/pci_bus/0000:17", "critical"), ("proc/driver/nvidia/gpus/0000:17:00.0", "critical")],
+)
+def test_an_xid_of_a_gpu_that_was_never_here_is_a_warning(
+    place: str, severity: str, machine: Machine, tmp_path: Path, check: Check
+) -> None:
+    """A GPU that is gone leaves its bus, and the driver's folder."""
+    root = _copy(machine("hgx_h100_gpus"), tmp_path / "node")
+    if place:
+        (root / place).mkdir(parents=True)
+    log = (root / "laggard/kmsg").read_text()
+    (root / "laggard/kmsg").unlink()
+    (root / "laggard/kmsg").write_text(
+        f"{log}3,9999,863990000000,-;NVRM: Xid (PCI:0000:17:00): 79, pid=7, GPU is off\n"
+    )
+    report = check(root, "--only", "gpu_xid")
+    assert [(it["severity"], it["device"]) for it in report["findings"]] == [(severity, "GPU 0000:17:00.0")]
+
+
 def _service(root: Path, name: str, uid: int, cgroup: str = "", pid: int = 811, parent: int = 1) -> None:
     folder = root / f"proc/{pid}"
     folder.mkdir(parents=True, exist_ok=True)

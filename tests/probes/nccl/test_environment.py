@@ -121,6 +121,8 @@ def test_a_process_on_a_gpu_whose_environment_cannot_be_read_is_unknown(
         "the environment of a process that trains (4242) is not for this user to read; root may",
     )
     (root / "proc/4242/comm").write_text("nv-hostengine\n")
+    assert verdict(root, capsys)[0] == "unknown", "a user's process may have any name"
+    (root / "proc/4242/cgroup").write_text("0::/system.slice/nvidia-dcgm.service\n")
     assert verdict(root, capsys)[0] == "ok", "a service that watches the GPU trains nothing"
 
 
