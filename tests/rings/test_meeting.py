@@ -80,6 +80,14 @@ def test_the_port_that_is_published_is_the_coordinators_on_all_addresses(start_n
         process.kill()
 
 
+def test_the_processes_of_one_machine_meet_where_no_other_reaches_them(
+    start_node_0: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    ((host, port),) = listening(start_node_0(0))
+    assert host == "127.0.0.1" and answers(host, port)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_ring_that_torchrun_starts_comes_to_its_end(seed: int, tmp_path: Path) -> None:
     torchrun = Path(sys.executable).with_name("torchrun")

@@ -36,8 +36,16 @@ def free_ports(count: int) -> list[int]:
 
 
 def _is_free(port: int) -> bool:
+    """Nobody else listens there: it is taken on all addresses of both families, and not listened on."""
     try:
-        socket.create_server(("", port)).close()
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+        if socket.has_dualstack_ipv6():
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(("::", port))
     except OSError:
         return False
     return True

@@ -93,7 +93,9 @@ def _free_port() -> int:
     ephemeral = _lowest_ephemeral_port()
     for _ in range(_PORT_TRIES):
         port = random.randrange(_LOWEST_PORT, ephemeral) if ephemeral > _LOWEST_PORT else 0
-        with contextlib.suppress(OSError), socket.create_server(("", port)) as probe:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))  # and does not listen: nobody is to connect
             return int(probe.getsockname()[1])
     raise DemoError(f"no port between {_LOWEST_PORT} and {ephemeral} is free for the rendezvous of the job's ranks")
 

@@ -49,6 +49,7 @@ from laggard.rings.strangers import Strangers
 from laggard.text.words import printable_line
 from laggard.wire.codec import WireError
 
+ONE_MACHINE: Final = "127.0.0.1"
 _HELLO_SECONDS: Final = 5.0
 _MAX_CONNECTIONS: Final = 4096
 _MAX_STRANGERS: Final = 256
@@ -404,8 +405,10 @@ class Coordinator:
 
 
 def _interface(place: Membership) -> str:
-    """The interface to listen on: an address that was given, else all (empty), since the machine's own name often
-    leads to 127.0.1.1."""
+    """The interface to listen on: an address that was given, or that no other machine reaches, else all (empty), since
+    the machine's own name often leads to 127.0.1.1."""
+    if place.is_one_machine:
+        return ONE_MACHINE
     try:
         return str(ipaddress.ip_address(place.host)) if place.chosen else ""
     except ValueError:

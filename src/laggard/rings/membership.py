@@ -34,6 +34,8 @@ class Membership(NamedTuple):
     """The GPU of the only rank, where the launcher chose it."""
     store: tuple[str, int] | None = None
     """torchrun's store, which holds MASTER_PORT itself."""
+    is_one_machine: bool = False
+    """True: all processes run on this machine, and meet at an address that no other reaches."""
     chosen: bool = True
     """True: the user gave the address; False: a launcher's environment did."""
     names: tuple[str, ...] = ()
@@ -94,7 +96,8 @@ def _from_torchrun(environ: Mapping[str, str]) -> Membership:
     place = _placed(_number(environ, "RANK"), _number(environ, "WORLD_SIZE"), host, port)
     place = place._replace(ranks=1, device_index=_number(environ, "LOCAL_RANK", 0), chosen=False)
     if "TORCHELASTIC_RUN_ID" in environ:
-        return place._replace(port=0, store=(host, port))
+        is_one_machine = environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]
+        return place._replace(port=0, store=(host, port), is_one_machine=is_one_machine)
     return place
 
 

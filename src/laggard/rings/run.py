@@ -10,7 +10,7 @@ import time
 from typing import Final, NamedTuple
 
 from laggard.model import EXIT_CODES, Verdict
-from laggard.rings.coordinator import Coordinator, NotAllCame
+from laggard.rings.coordinator import ONE_MACHINE, Coordinator, NotAllCame
 from laggard.rings.document import Ring
 from laggard.rings.gang import share_of
 from laggard.rings.keep import keep_share, pairs_of
@@ -123,6 +123,8 @@ async def _lead_and_take_part(member: Member, place: Membership, join_seconds: f
     port = await coordinator.listen()  # before the workers start: a busy port is told at once
     await _start_workers(member)
     host = place.store[0] if place.store is not None else place.host  # it is reached as the others reach it
+    if place.is_one_machine:
+        host = ONE_MACHINE
     if place.store is not None:
         await member.publish_address(host, port)
     leading = asyncio.ensure_future(_lead(member, coordinator, join_seconds))
