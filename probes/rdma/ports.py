@@ -11,9 +11,9 @@ from typing import Final
 
 from laggard.majority import majority
 from laggard.model import Finding, Severity
+from laggard.probes.errors import Unknown
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.errors import Unknown
 from laggard.probes.host.uptime import has_just_booted, read_uptime
 from laggard.probes.probe import Fact, NotNegative, Probe, finding
 from laggard.probes.rdma.model.netdev import has_been_up

@@ -121,10 +121,10 @@ _ARGUMENTS: Final = {
         "GPUDirect RDMA by DMA-BUF, which needs no module.", "The kernel's and the driver's versions."
     ),
     "RDMA_DEVICE_MISSING": Argument(
-        "A NIC lent to a guest; an Ethernet NIC for storage; a container without /dev/infiniband; a GPU beside which no "
-        "NIC was ever put in.",
-        "The driver that is bound, the peers of the same model, and whether this is a container. A hole in the board's "
-        "layout is critical where the kernel's log says that a device went there.",
+        "A NIC lent to a guest; an Ethernet NIC for storage; a container without /dev/infiniband; a GPU "
+        "beside which no NIC was ever put in.",
+        "The driver that is bound, the peers of the same model, and whether this is a container. A hole in the "
+        "board's layout is critical where the kernel's log says that a device went there.",
     ),
     "RDMA_DRIVER_ERROR": Argument(
         "One command of the firmware timed out, and it went on; a NIC was taken out and put back.",
