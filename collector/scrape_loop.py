@@ -16,7 +16,7 @@ from typing import TypeVar
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
-from laggard.collector.fleet.acknowledgements import Acknowledgements, known_findings
+from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.held_culprits import HeldCulprits
@@ -35,7 +35,7 @@ from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, acknowledged_path, incidents_path
 from laggard.locate.job_timings import step_rows
-from laggard.model import Report, Severity
+from laggard.model import Report, Severity, Verdict
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
 from laggard.wire.node_finding import NodeFinding
@@ -190,7 +190,9 @@ class ScrapeLoop:
         settings = self._settings
         together = fleet_wide.fleet_wide(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
         cluster = ClusterSnapshot(
-            nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
+            nodes=judged_rows(
+                (with_codes(agent.row(now), codes) for agent in self._agents), findings, _cannot_tell(self._agents)
+            ),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
             findings=_worst_first(findings),
             acknowledged=acknowledged,
@@ -288,6 +290,15 @@ def _node_findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:
     for agent in agents:
         for finding in agent.report.findings if agent.report else ():
             yield NodeFinding(agent.url, agent.name, finding)
+
+
+def _cannot_tell(agents: Iterable[AgentState]) -> frozenset[str]:
+    """The URLs of the agents of which a check is unknown."""
+    return frozenset(
+        agent.url
+        for agent in agents
+        if agent.report and any(it.verdict is Verdict.UNKNOWN for it in agent.report.probes)
+    )
 
 
 def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:

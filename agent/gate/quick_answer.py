@@ -11,13 +11,18 @@ What is unknown rejects no job, and so does not keep the agent from a yes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
+from laggard.acknowledge.matching import find
 from laggard.agent.gate.question import Answer, Question
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
 from laggard.model import Finding, Report, Severity
 from laggard.probes.runner.job_gpus import is_only_on, other_gpus
 from laggard.probes.runner.report import places_are_complete
+from laggard.wire.acknowledgement import Acknowledgement
 
 BUSY: Final = "GPU_BUSY"
 
@@ -43,7 +48,10 @@ class Now(NamedTuple):
     clock: float
 
 
-def quick_answer(question: Question, own: Own, latest: ProbeRound, now: Now) -> Answer:
+def quick_answer(
+    question: Question, own: Own, latest: ProbeRound, now: Now, acknowledged: Sequence[Acknowledgement] = ()
+) -> Answer:
+    """`acknowledged`: what is, on this node; the gate lowers that, too."""
     if question.fingerprint != own.fingerprint:
         return _look("version")
     if question.boot != own.boot:
@@ -58,10 +66,20 @@ def quick_answer(question: Question, own: Own, latest: ProbeRound, now: Now) -> 
     began = min(latest.began, latest.variants_began)
     if question.newer and began < question.newer + 1:
         return _look("changed", ROUND)
-    return _judge(question, own, latest) or Answer(True, math.ceil(age))
+    return _judge(question, own, latest, _Known(acknowledged, now.clock)) or Answer(True, math.ceil(age))
 
 
-def _judge(question: Question, own: Own, latest: ProbeRound) -> Answer | None:
+class _Known(NamedTuple):
+    acknowledged: Sequence[Acknowledgement]
+    now: float
+
+    def has(self, node: str, finding: Finding) -> bool:
+        """Whether the finding is acknowledged as a critical one, which it may be in a prolog."""
+        critical = structs.replace(finding, severity=Severity.CRITICAL)
+        return find(self.acknowledged, node, critical, self.now) is not None
+
+
+def _judge(question: Question, own: Own, latest: ProbeRound, known: _Known) -> Answer | None:
     """None: nothing stands against the job."""
     report, variants = latest.report, latest.variants
     if not own.variants <= _names(variants) or not own.probes - own.variants <= _names(report):
@@ -69,9 +87,13 @@ def _judge(question: Question, own: Own, latest: ProbeRound) -> Answer | None:
     if not (places_are_complete(report) and places_are_complete(variants)):
         return _look("incomplete")
     others = other_gpus(report, question.gpus)
-    if any(it.severity is Severity.CRITICAL and not is_only_on(others, it) for it in report.findings):
+
+    def counts(finding: Finding) -> bool:
+        return not is_only_on(others, finding) and not known.has(report.node, finding)
+
+    if any(it.severity is Severity.CRITICAL and counts(it) for it in report.findings):
         return _look("critical")
-    if any(_is_more(it, report, own.sees_processes) and not is_only_on(others, it) for it in variants.findings):
+    if any(_is_more(it, report, own.sees_processes) and counts(it) for it in variants.findings):
         return _look("stricter", VARIANTS)
     return None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from laggard.acknowledge.kept_file import NODE_FILE, KeptFileError, read_kept
 from laggard.agent.gate.listener import open_listener
 from laggard.agent.gate.question import Answer, Question
 from laggard.agent.gate.quick_answer import Now, Own, quick_answer
@@ -14,6 +16,7 @@ from laggard.agent.prober.loop import ProbeLoop, uptime
 from laggard.agent.prober.stricter import variant_names
 from laggard.probes.gate_question import fingerprint, gate_probes, gate_profile
 from laggard.probes.probe import Probe
+from laggard.wire.acknowledgement import Acknowledgement
 
 _BOOT: str = "/proc/sys/kernel/random/boot_id"
 
@@ -25,10 +28,10 @@ def answering_prologs(path: str, node: str, loop: ProbeLoop, probes: tuple[Probe
     if listener is None:
         yield
         return
-    own = own_facts(node, probes)
+    own, known = own_facts(node, probes), KeptAcknowledgements(NODE_FILE)
 
     def judge(question: Question) -> Answer:
-        return quick_answer(question, own, loop.latest, Now(uptime(), time.time()))
+        return quick_answer(question, own, loop.latest, Now(uptime(), time.time()), known.get())
 
     server = GateServer(listener, loop, judge)
     server.start()
@@ -36,6 +39,33 @@ def answering_prologs(path: str, node: str, loop: ProbeLoop, probes: tuple[Probe
         yield
     finally:
         server.stop()
+
+
+class KeptAcknowledgements:
+    """What is acknowledged on this node. The file is read again where it has changed; one that cannot be used
+    acknowledges nothing, and the gate then says why."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read: tuple[int, int, int] | None = None
+        self._known: tuple[Acknowledgement, ...] = ()
+
+    def get(self) -> tuple[Acknowledgement, ...]:
+        try:
+            status = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            self._read, self._known = None, ()
+            return ()
+        now = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        if now != self._read:
+            self._read, self._known = now, self._kept()
+        return self._known
+
+    def _kept(self) -> tuple[Acknowledgement, ...]:
+        try:
+            return read_kept(self._path)
+        except KeptFileError:
+            return ()
 
 
 def own_facts(node: str, probes: tuple[Probe, ...]) -> Own:

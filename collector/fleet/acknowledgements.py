@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec import structs
 
 from laggard.acknowledge.asked import NotAcknowledged, acknowledgement, without
 from laggard.acknowledge.kept_file import MAX_ACKNOWLEDGEMENTS, KeptFileError, read_kept, write_kept
-from laggard.acknowledge.matching import find, holding, with_acknowledgement
-from laggard.model import Finding
+from laggard.acknowledge.matching import find, holding, severity_of, with_acknowledgement
+from laggard.model import Finding, Severity, Verdict
 from laggard.wire.acknowledgement import AcknowledgeAsk, Acknowledgement
 from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeRow
 
 log = logging.getLogger("laggard.collector")
 
@@ -90,6 +91,21 @@ def known_findings(
         for node in it.nodes:
             by_node.setdefault(node, []).append(structs.replace(it, nodes=(node,)))
     return tuple(_known(it, by_node.get(it.node, ()), now) for it in findings)
+
+
+def judged_rows(
+    rows: Iterable[NodeRow], findings: Collection[NodeFinding], unknown: Collection[str]
+) -> tuple[NodeRow, ...]:
+    """The rows, in which a node does not fail of which everything critical is acknowledged. `findings`: as
+    known_findings() gives them; `unknown`: the agents' URLs where a check cannot tell."""
+    critical = {it.node for it in findings if it.finding.severity is Severity.CRITICAL}
+    known = {it.node for it in findings if severity_of(it.finding) is not it.finding.severity} - critical
+    return tuple(
+        structs.replace(row, verdict=(Verdict.UNKNOWN if row.url in unknown else Verdict.OK).value)
+        if row.node in known and row.verdict == Verdict.FAIL.value
+        else row
+        for row in rows
+    )
 
 
 def _known(found: NodeFinding, acknowledged: Sequence[Acknowledgement], now: float) -> NodeFinding:

@@ -9,10 +9,10 @@ drains.
 
 from __future__ import annotations
 
-from laggard.acknowledge.matching import of_node, severity_of
+from laggard.acknowledge.matching import of_node
 from laggard.collector.fleet.fleet_wide import words
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.model import Severity, Verdict
+from laggard.model import Verdict
 from laggard.text.words import counted
 from laggard.wire.nodes import DrainsDocument, NodeRow
 
@@ -48,10 +48,8 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
 
 
 def failing_nodes(snapshot: ClusterSnapshot) -> list[NodeRow]:
-    """The nodes that answer and fail their checks, for more than what was acknowledged."""
-    known = nodes_that_are_known(snapshot)
-    rows = (row for row in snapshot.nodes if row.state == "up" and row.verdict == Verdict.FAIL.value)
-    return [row for row in rows if row.node not in known]
+    """The nodes that answer and fail their checks, for more than what was acknowledged (`judged_rows`)."""
+    return [row for row in snapshot.nodes if row.state == "up" and row.verdict == Verdict.FAIL.value]
 
 
 def _why_held_back(snapshot: ClusterSnapshot, node: str | None, answering: int) -> str:
@@ -64,10 +62,3 @@ def _why_held_back(snapshot: ClusterSnapshot, node: str | None, answering: int) 
     if seconds is None:
         return ""
     return f"as many nodes as may be drained within an hour were first; this one may be in {seconds / 60:.0f} min"
-
-
-def nodes_that_are_known(snapshot: ClusterSnapshot) -> frozenset[str]:
-    """The nodes of which everything critical was acknowledged: they fail their checks, and are not to be drained."""
-    critical = {it.node for it in snapshot.findings if it.finding.severity is Severity.CRITICAL}
-    known = {it.node for it in snapshot.findings if severity_of(it.finding) is not it.finding.severity}
-    return frozenset(known - critical)

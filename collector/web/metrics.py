@@ -7,10 +7,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from prometheus_client import Metric
 
 from laggard import __version__
+from laggard.acknowledge.matching import EVIDENCE
 from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
@@ -97,6 +99,7 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
     yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
     yield _family("laggard_acknowledged_until_timestamp_seconds", _acknowledged(snapshot))
+    yield _family("laggard_acknowledged_finding", _acknowledged_findings(snapshot))
     yield _family("laggard_fleet_wide_finding_nodes", {(code,): float(n) for code, n in snapshot.fleet_wide.items()})
     yield _family("laggard_fleet_failing_nodes", {(): float(len(failing_nodes(snapshot)))})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
@@ -153,6 +156,11 @@ def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:
 def _acknowledged(snapshot: ClusterSnapshot) -> Samples:
     """Of several for one node and code the last to end."""
     return {(it.code, node): it.until for it in snapshot.acknowledged for node in it.nodes}
+
+
+def _acknowledged_findings(snapshot: ClusterSnapshot) -> Samples:
+    known = (it for it in snapshot.findings if EVIDENCE in it.finding.evidence)
+    return {(it.finding.code, it.finding.device, it.node, urlsplit(it.url).netloc): 1.0 for it in known}
 
 
 def _job_labels(job: JobSnapshot) -> tuple[str, str]:

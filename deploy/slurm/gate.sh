@@ -86,7 +86,7 @@ run_laggard() { # Runs it within the time that is left, and sets `reject` and `s
     while read_uptime && ((now < until)) && IFS= read -r -t $((until - now)) -u "$answer" line; do
         case ${FLAGS[*]} in *--verbose*) echo "$line" >&2 ;; *) said+=${said:+; }$line ;; esac
         case $line in "gate: reject") reject=1 ;; "gate: setup not checked"* | "gate: WRONG SETUP"*) checks=0 ;; esac
-        case $line in "gate: reject" | "gate: unfit" | "slurm: "*" was drained" | "slurm: "*" was resumed"*) changed=1 ;; esac
+        case $line in "gate: reject" | "gate: unfit" | "slurm: "*" was drained" | "slurm: "*" is drained already"* | "slurm: "*" was resumed"*) changed=1 ;; esac
     done
     # None of it outlives this script: it would drain the node of a job that was let in.
     ((group > 1)) && kill -KILL -- "-$group" 2>/dev/null
@@ -98,10 +98,20 @@ run_laggard() { # Runs it within the time that is left, and sets `reject` and `s
         said+="${said:+; }laggard: no answer within $GATE_SECONDS s"
     fi
     ((checks && now < until)) && echo checked >"$CHECKED"
-    [ -n "$changed" ] && is_ours "$RUN" && echo "$ticks" >"$RUN/gate-changed"
+    [ -n "$changed" ] && note_change
     [ -n "$ticket" ] && note_asks
     # From `words` without the deadline; the lock is still held.
     [ -n "$lock" ] && printf '%s\n' "$began $reject" "${words[*]:0:5} ${words[*]:7}" "$said" >"$shared"
+}
+
+note_change() { # An older report stands for nothing, and the next prolog runs as a whole: it alone knows of a resume.
+    local each
+    is_ours "$RUN" || return
+    echo "$ticks" >"$RUN/gate-changed"
+    for each in gate-ticket gate-asks; do
+        is_ours "$RUN/$each" && : >"$RUN/$each"
+    done
+    ticket=''
 }
 
 # --- A prolog that costs nothing: the agent's last report stands for a check.

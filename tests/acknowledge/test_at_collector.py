@@ -8,14 +8,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from msgspec import convert
 
 from laggard.acknowledge.asked import signed
 from laggard.cli import main
+from laggard.kubernetes.judge import judge
+from laggard.kubernetes.node import Node
+from laggard.kubernetes.view import FleetView
 from laggard.wire import decode, encode
 from laggard.wire.acknowledgement import AcknowledgeAsk
-from laggard.wire.nodes import DrainsDocument
+from laggard.wire.nodes import DrainsDocument, NodeRow
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +81,14 @@ def test_it_is_kept_shown_counted_and_withdrawn(site: Site, capsys: pytest.Captu
     found = {it["node"]: it["finding"] for it in site.collector.get("/api/v1/findings").json()["findings"]}
     assert (found["n1"]["severity"], found["n2"]["severity"]) == ("warning", "critical")
     assert "acknowledged by " in found["n1"]["summary"] and found["n1"]["summary"].endswith(": ticket 77)")
+    rows = site.collector.get("/api/v1/nodes").json()
+    assert {it["node"]: it["verdict"] for it in rows["nodes"]} == {"n1": "ok", "n2": "fail"} and rows["failing"] == 1
+    view = FleetView(tuple(convert(it, NodeRow) for it in rows["nodes"]), {})
+    nodes = [Node(it.node or "", "", frozenset({urlsplit(it.url).hostname or ""}), False, None, ()) for it in view.rows]
+    assert {name: it.status for name, it in judge(nodes, view).items()} == {"n1": "True", "n2": "False"}
     metrics = site.collector.get("/metrics").text
+    (told,) = [line for line in metrics.splitlines() if line.startswith("laggard_acknowledged_finding{")]
+    assert 'code="GPU_LOST"' in told and 'hostname="n1"' in told and f'agent="{site.agents[0].address}"' in told
     assert 'laggard_acknowledged_until_timestamp_seconds{code="GPU_LOST",hostname="n1"}' in metrics
     site.collector.stop()
     assert stat.S_IMODE(site.kept.stat().st_mode) & 0o022 == 0

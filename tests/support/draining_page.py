@@ -29,7 +29,7 @@ _ARGUMENTS: Final = {
     "DISK_FULL": Argument(
         "auditd fills its disk by design, cachefilesd what there is; a stick, the recovery partition, a service's "
         "tmpfs, a disk of datasets that nobody writes to.",
-        "Places at which no job writes are warnings, file systems mounted read-only are not judged, and with 32 GiB "
+        "Places at which no job writes are warnings, file systems mounted read-only are not judged, and with 16 GiB "
         "left nothing is critical.",
     ),
     "FABRIC_MANAGER_DOWN": Argument(
@@ -121,10 +121,10 @@ _ARGUMENTS: Final = {
         "GPUDirect RDMA by DMA-BUF, which needs no module.", "The kernel's and the driver's versions."
     ),
     "RDMA_DEVICE_MISSING": Argument(
-        "A NIC lent to a guest; an Ethernet NIC for storage; a container without /dev/infiniband; a GPU beside which "
-        "no NIC was ever put in.",
-        "The driver that is bound, the peers of the same model, and whether this is a container. A hole in the board's "
-        "layout is critical where the kernel's log says that a device went there.",
+        "A NIC lent to a guest; an Ethernet NIC for storage; a container without /dev/infiniband; a GPU "
+        "beside which no NIC was ever put in.",
+        "The driver that is bound, the peers of the same model, and whether this is a container. A hole in the "
+        "board's layout is critical where the kernel's log says that a device went there.",
     ),
     "RDMA_DRIVER_ERROR": Argument(
         "One command of the firmware timed out, and it went on; a NIC was taken out and put back.",

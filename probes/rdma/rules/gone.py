@@ -1,7 +1,7 @@
 """RDMA_DEVICE_MISSING: a NIC that is gone from the PCI bus, so that nothing of it is left to be judged.
 
-What is left is the hole in the board's layout, and what the kernel wrote when the NIC went. The hole alone is a
-warning: a NIC may never have been put in. Together they are critical.
+What is left is the hole in the layout, and what the kernel wrote when the NIC went. The hole alone is a warning:
+a NIC may never have been put in. Together they are critical.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds GPUs beside which a NIC is missing: the node's other GPUs have one behind the same kind of bridge. Pure.
 
-A board is built alike for all its GPUs: one NIC behind each GPU's switch, or one for two GPUs. Where one place has
-fewer than the others, a NIC is gone, or was never put in.
+A board is built alike for all its GPUs: one NIC behind each GPU's switch, or one for two GPUs. Where a place has fewer
+than the others, a NIC is gone, or was never put in.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from laggard.acknowledge.matching import EVIDENCE, find, with_acknowledgement
 from laggard.gate.evidence import Evidence, critical_evidence
 from laggard.gate.measure import Measured
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
-from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, Slurm, SlurmError
+from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, RESUMED_BY_HAND, Slurm, SlurmError
 from laggard.model import EXIT_CODES, Finding, Report, Severity, Verdict
 from laggard.probes.runner.report import finding_name, with_lowered
 from laggard.text.report import headline
@@ -83,7 +83,7 @@ def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = ()
     if policy.mode != REPORT_ONLY and report.verdict is Verdict.OK and policy.resume:
         resumed = _resume(settings, report.node, seen)
     elif policy.mode != REPORT_ONLY and policy.drain and seen is None:
-        _notice_resume(settings, report.node)
+        resumed = _notice_resume(settings, report.node)
     if policy.mode is None:
         return Decision(EXIT_CODES[report.verdict], (*lines, *resumed), report)
     return Decision(0, (*lines, f"{PASS}, {_why_not_critical(report)}", *resumed), report)
@@ -216,13 +216,17 @@ def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, 
     return (*((f"slurm: {done}",) if done else ()), *_memory_lines(problem))
 
 
-def _notice_resume(settings: GateSettings, node: str) -> None:
+def _notice_resume(settings: GateSettings, node: str) -> tuple[str, ...]:
     """Asks SLURM for a node that was drained when it was last looked at. So the next gates know that it was resumed,
     and take the agent's report again; no other gate that lets a job pass asks SLURM."""
     from laggard.gate.node_watch import look, remembered
 
-    if remembered(settings, node).seen_drained_at is not None:
-        look(settings, node)
+    if remembered(settings, node).seen_drained_at is None:
+        return ()
+    seen = look(settings, node)
+    if seen.node is None or seen.memory.seen_drained_at is not None:
+        return ()
+    return (f"slurm: {settings.slurm_node(node).node} {RESUMED_BY_HAND}",)
 
 
 def _memory_lines(problem: str) -> tuple[str, ...]:

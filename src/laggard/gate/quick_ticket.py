@@ -1,7 +1,8 @@
 """The ticket: what the next prologs may ask this node's agent without starting Python (deploy/slurm/gate.sh).
 
 Python alone knows what its gate judges, and by which thresholds. A prolog that has run as a whole writes that down, for
-an hour, in a folder of root's. Where the agent's report would not stand for its own probes, there is no ticket.
+an hour, in a folder of root's. Where the agent's report would not stand for its own probes, there is no ticket, nor
+for a node that was drained when it was last looked at: who notices its resume has to run as a whole.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 
+from laggard.acknowledge.kept_file import NODE_FILE
 from laggard.constants import AGENT_PORT
 from laggard.environment import ENV_GATE_TICKET
 from laggard.gate.settings import GateSettings
@@ -24,7 +26,7 @@ def write_ticket(settings: GateSettings, environ: Mapping[str, str]) -> None:
         return
     from laggard.probes.gate_question import PROFILE, SCHEMA, fingerprint, gate_profile
 
-    if settings.subject.profile != gate_profile():
+    if settings.subject.profile != gate_profile() or _is_known_as_drained(settings):
         return
     uptime = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 100)
     line = f"{SCHEMA} {PROFILE} {fingerprint(settings.subject.host.node())} {uptime}\n"
@@ -32,11 +34,18 @@ def write_ticket(settings: GateSettings, environ: Mapping[str, str]) -> None:
         _replace(path, line.encode("ascii"))
 
 
+def _is_known_as_drained(settings: GateSettings) -> bool:
+    from laggard.gate.node_watch import remembered
+
+    return remembered(settings, settings.subject.host.node()).seen_drained_at is not None
+
+
 def _may_be_asked(settings: GateSettings) -> bool:
     """Whether the agent's report answers the same question as this run of the gate."""
     subject = settings.subject
     is_prolog = bool(settings.slurm.mode) and not settings.slurm.resume
-    return is_prolog and settings.gang is None and not subject.active_probes and subject.agent_port == AGENT_PORT
+    is_plain = settings.gang is None and not subject.active_probes and settings.acknowledged == NODE_FILE
+    return is_prolog and is_plain and subject.agent_port == AGENT_PORT
 
 
 def _replace(path: str, data: bytes) -> None:

@@ -43,6 +43,8 @@ _REASON: Final = re.compile(r"^ +Reason=(.*?)(?: \[\S+@\S+\])?$", re.MULTILINE)
 DRAINED: Final = "was drained"
 RESUMED: Final = "was resumed, it had been drained for"
 """Stand in what drain() and resume() return where they changed the node."""
+RESUMED_BY_HAND: Final = "was resumed by somebody: reports of before stand for nothing"
+"""Is said where the gate finds so; deploy/slurm/gate.sh takes it for a change, as it does the two before."""
 
 
 class SlurmError(Exception):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 from msgspec import structs
 
+from laggard.acknowledge.kept_file import write_kept
 from laggard.agent.gate.question import Question, WrongQuestion, parse_question
 from laggard.agent.gate.quick_answer import Now, Own, quick_answer
+from laggard.agent.gate.serving import KeptAcknowledgements
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
 from laggard.agent.prober.stricter import split, stricter_probes, variant_names
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.gate_question import fingerprint, gate_probes
 from laggard.probes.profiles import PROFILES, choose_probes
+from laggard.wire.acknowledgement import Acknowledgement, Covered
 
 BOOT = "0f9a7c52-3f0e-4d5c-9c55-0a4b5d1f7e10"
 OWN = Own("a" * 32, BOOT, frozenset({"disks", "gpu_busy", "gpu_count"}), frozenset({"gpu_busy"}), 90.0, True)
@@ -103,6 +109,35 @@ def test_a_process_of_the_system_on_a_gpu_is_a_warning_in_a_prolog_too(
     service = structs.replace(found("GPU_BUSY", Severity.WARNING, f"GPU 1 {SECOND}"), evidence=evidence)
     busy = GOOD._replace(variants=report("gpu_busy", findings=(service,)))
     assert answered(busy, own=OWN._replace(sees_processes=sees))[0] == line
+
+
+def test_what_is_acknowledged_keeps_no_prolog_waiting() -> None:
+    disk = found("DISK_FULL", Severity.CRITICAL)
+    bad = GOOD._replace(report=report("gpu_count", "disks", findings=(disk,)))
+    covers = (Covered("/", "critical"),)
+    known = Acknowledgement("a1", "DISK_FULL", ("n1",), "op", "a bigger one is ordered", 0.0, 60_000.0, covers)
+    other = structs.replace(known, nodes=("n2",))
+    over = structs.replace(known, until=NOW.clock)
+    warning = structs.replace(known, covers=(Covered("/", "warning"),))
+
+    def answer(*acknowledged: Acknowledgement) -> str:
+        return quick_answer(ASKED, OWN, bad, NOW, acknowledged).line
+
+    assert answer(known) == "PASS 10"
+    assert {answer(), answer(other), answer(over), answer(warning)} == {"CHECK critical"}
+
+
+def test_the_agent_reads_what_is_acknowledged_when_it_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "acknowledged.json"
+    kept = KeptAcknowledgements(str(path))
+    assert kept.get() == ()
+    known = Acknowledgement("a1", "DISK_FULL", ("n1",), "op", "ordered", 0.0, time.time() + 600, ())
+    write_kept(str(path), (known,))
+    assert kept.get() == (known,) == kept.get()
+    path.chmod(0o666)
+    assert kept.get() == (), "anybody could have written it"
+    path.unlink()
+    assert kept.get() == ()
 
 
 def test_a_warning_that_the_agent_has_itself_is_no_more_than_a_warning() -> None:
