@@ -10,7 +10,7 @@ from laggard.agent.ranks.reader import MAX_ASKED
 from laggard.wire.query import Name
 
 Identifier = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-"""Of a user; more than any rank."""
+"""The number of a user, which is larger than any rank's."""
 
 SinceBoot = Annotated[float, Meta(ge=0, le=1e9)]
 """Up to 31 years."""

@@ -24,7 +24,7 @@ class HangingUsers:
         self._lock = threading.Lock()
         self._until: dict[tuple[str, int], float] = {}
         self.stops = 0
-        """How often one of them made a reader wait."""
+        """The number of times that one of them made a reader wait."""
 
     def blame(self, pid: int) -> None:
         """The process `pid` has made a reader wait."""

@@ -30,7 +30,8 @@ SPREAD_SECONDS: Final = 2 * HOUR
 """The time over which the losses of a link are spread before they are critical: an upgrade of a switch, with its
 restarts, is over by then."""
 _MANY: Final = 4.0
-"""How many times `flaps` a link is lost more often than an upgrade restarts a switch, however soon. Our own choice."""
+"""The multiple of `flaps` from which a link is lost more often than an upgrade restarts a switch, however soon. Our own
+choice."""
 
 
 class RdmaErrorThresholds(RdmaThresholds, frozen=True):

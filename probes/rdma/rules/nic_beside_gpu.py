@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-_LEAST_PLACES: Final = 3
+_MIN_PLACES: Final = 3
 """The fewest places that show how a board is built: of two that differ, neither is the usual one."""
 
 
@@ -39,7 +39,7 @@ def holes(gpu_paths: Sequence[Path], nic_paths: Sequence[Path]) -> tuple[Hole, .
         places.setdefault(tuple(path[:depth]), []).append(path[-1])
     nics = Counter(tuple(path[:depth]) for path in nic_paths)
     usual, agreeing = Counter((len(gpus), nics[place]) for place, gpus in places.items()).most_common(1)[0]
-    if len(places) < _LEAST_PLACES or 3 * agreeing < 2 * len(places):
+    if len(places) < _MIN_PLACES or 3 * agreeing < 2 * len(places):
         return ()
     return tuple(
         Hole(place[-1], tuple(gpus), nics[place], usual[1])

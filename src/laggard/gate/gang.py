@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from laggard.rings.run import Ended
 
 NAME: Final = "gang"
-"""Of the gang in a report, where it stands among the probes."""
+"""The gang's name in a report, where it stands among the probes."""
 
 SECONDS: Final = 60.0
-"""How long the nodes measure at most. Eight nodes take ten rounds of a second or two."""
+"""The time for which the nodes measure at most. Eight nodes take ten rounds of a second or two."""
 
 _EXTRA_SECONDS: Final = 60.0
 """For the start of processes, and the first connections."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives
-from laggard.locate.device_queues import DeviceQueues
 from laggard.locate.live_positions import live_positions
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import UNSEEN_WAITS
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow, StepRow
+
+if TYPE_CHECKING:
+    from laggard.locate.device_queues import DeviceQueues
 
 Floats = NDArray[np.floating[Any]]
 """Numbers of any precision: the arrays of the largest jobs are in single precision."""

@@ -29,7 +29,6 @@ from laggard.locate.hang.different_calls import different_calls
 from laggard.locate.hang.hangs import hung_ranks
 from laggard.locate.hang.mismatched import mismatched_collectives
 from laggard.locate.hang.stopped import stopped_to_the_end
-from laggard.locate.hang.stopped_devices import stopped_devices
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.slow_links import slow_links
@@ -93,13 +92,19 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     found = hung_ranks(timings, step_seconds) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
     if found == NOTHING_FOUND:
-        found = unfinished_collectives(timings) if timings.queues is None else stopped_devices(timings)
+        found = unfinished_collectives(timings) if timings.queues is None else _stopped_devices(timings)
     if found == NOTHING_FOUND or any(culprit.stopped or culprit.kind == "dead" for culprit in found.culprits):
         return found
     different = different_calls(timings)
     if different is None:
         return found
     return PartialVerdict(notes=(different.note(), *(note for note in found.notes if note.kind == "waiting")))
+
+
+def _stopped_devices(timings: JobTimings) -> PartialVerdict:
+    from laggard.locate.hang.stopped_devices import stopped_devices  # only Flight Recorder dumps tell of devices
+
+    return stopped_devices(timings)
 
 
 def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> PartialVerdict:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 ALL_CODES = "*"
-"""In place of a code: all findings of the nodes. So is a maintenance window."""
+"""The word in place of a code that means all findings of the nodes, as in a maintenance window."""
 ANY_DEVICE = "*"
 
 MAX_SECONDS = 90 * 86400.0

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 MAX_PARAMETERS: Final = 18
-"""In one question: sixteen ranks, their job and its owner."""
+"""The parameters of one question: sixteen ranks, their job and its owner."""
 
 Name = Annotated[str, Meta(max_length=300)]
 """Of a job or a node. No agent may report a name of more than 256 characters, and a job's key begins with its owner."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
@@ -18,6 +19,7 @@ ROUTES = all_routes(None, CollectorSettings())  # type: ignore[arg-type]
 class Source:
     snapshot = ClusterSnapshot(nodes=())
     incidents = IncidentHistory(HistorySettings("", 1, 1.0, 1.0))
+    acknowledgements = Acknowledgements("")
 
     async def refresh(self) -> bool:
         return True
