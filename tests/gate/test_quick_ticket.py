@@ -16,6 +16,7 @@ from support.paths import REPOSITORY
 from support.ports import free_ports
 
 from laggard.cli import main
+from laggard.gate.memory import NodeMemory
 from laggard.probes.gate_question import fingerprint
 
 NODE = os.uname().nodename
@@ -58,6 +59,19 @@ def test_a_prolog_leaves_a_ticket_for_those_after_it(ticket: Path, monkeypatch: 
 def test_who_asks_for_more_than_the_agent_reports_gets_none(words: tuple[str, ...], ticket: Path) -> None:
     main([*PROLOG, *words, *(("--scontrol", "/nowhere") if "--resume" in words else ())])
     assert not ticket.exists()
+
+
+@pytest.mark.usefixtures("without_processes")
+def test_a_node_that_was_drained_gets_none_until_its_resume_was_seen(
+    ticket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = NodeMemory(seen_drained_at=time.time())
+    monkeypatch.setattr("laggard.gate.node_watch.load_memory", lambda node, boot_id: known)
+    main([*PROLOG])
+    assert not ticket.exists()
+    known = NodeMemory(resumed_at=time.time())
+    main([*PROLOG])
+    assert ticket.exists()
 
 
 @pytest.mark.usefixtures("without_processes")

@@ -218,6 +218,26 @@ def test_what_the_gate_changed_has_to_be_in_the_agents_report(node: Node, agent:
     assert int((node.run_folder / "gate-changed").read_text()) > 7
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurm: n1 was drained",
+        "slurm: n1 is drained already, for that",
+        "slurm: n1 was resumed by somebody: reports of before stand for nothing",
+        "gate: reject",
+    ],
+)
+def test_after_a_change_the_next_prolog_runs_as_a_whole(said: str, node: Node, agent: StandIn) -> None:
+    """Whoever resumes the node by hand tells laggard nothing: a whole check has to look."""
+    ticket = node.ticket()
+    (node.run_folder / "gate-asks").write_text(f"{ticket.read_text()}/nowhere\n/nowhere\n5\n")
+    node.laggard(f'echo "{said}"')
+    node.call("healthcheck.sh")
+    assert (ticket.read_text(), (node.run_folder / "gate-asks").read_text()) == ("", "")
+    node.laggard('echo "laggard: Y"; echo "gate: pass, nothing critical"')
+    assert node.call()[0] == 0 and not agent.asked
+
+
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 @pytest.mark.parametrize("case", ["", "folder", "above", "no_agent"])
 def test_without_laggard_ask_curl_asks_where_nobody_else_can_put_a_socket(case: str, node: Node) -> None:
