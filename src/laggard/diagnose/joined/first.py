@@ -431,7 +431,7 @@ def _of_one_among(
 def _own_log(ranks: Sequence[int], roster: Roster) -> str:
     there = [rank for rank in ranks if rank in roster.files]
     whose = "its log ends" if len(ranks) == 1 else "their logs end"
-    return f"{whose} without an error" if there else "no line of any file is an error of it"
+    return f"{whose} without an error" if there else "no line of any file is of it (is its log missing?)"
 
 
 def _silent_clues(ranks: Sequence[int], roster: Roster, role: Role = Role.FIRST) -> tuple[Clue, ...]:
