@@ -387,6 +387,8 @@ def _of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster, 
     subject = ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
     if not (behind or roster.stuck) and not _are_one(ranks, roster):
         return _of_one_among(ranks, subject, victims, timed_out, roster, files)
+    if not (behind or roster.stuck or any(rank in roster.files for rank in ranks)):
+        says = f"{lost}, or no log of it is here, while {waiters} waited"
     clues = (*_silent_clues(ranks, roster), *_stuck_clues(roster, files), *_then(victims.events, files))
     return First(
         cause.first.code if timed_out else "JOB_KILLED",
