@@ -16,7 +16,7 @@ import uvicorn
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
-from laggard.collector.web.connection_table import kept_places
+from laggard.collector.web.connection_table import MAX_WAITING, kept_places
 from laggard.collector.web.connections import bounded
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tls_connections import after_handshake
@@ -75,7 +75,7 @@ def _affordable(max_connections: int, concurrency: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return max_connections
-    others = concurrency + _BACKLOG + _OTHER_FILES
+    others = concurrency + _BACKLOG + MAX_WAITING + _OTHER_FILES
     wanted = max_connections + kept_places(max_connections) + others
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

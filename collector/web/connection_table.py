@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import ipaddress
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,9 @@ MAX_UNSENT_BYTES: Final = 64 << 20
 NO_REQUEST: Final = "no_request"
 NOT_TAKEN: Final = "not_taken"
 REFUSED: Final = "refused"
+
+MAX_WAITING: Final = 32
+"""The most new connections that wait for a place."""
 
 _LOOKED_AT: Final = 16
 _KEPT_SHARE: Final = 4
@@ -63,6 +67,7 @@ class ConnectionTable:
         self._kept = _Places(kept_places(max_connections), kept_places(max_of_address))
         self._max_unsent_bytes = max_unsent_bytes
         self._untaken: dict[Connection, float] = {}  # since when; the longest comes first
+        self._waiting: dict[Connection, None] = {}  # the oldest first
         self.ended: Counter[str] = Counter({reason: 0 for reason in _WORDS})
         """Connections that were refused or closed at a limit, so far, by the reason."""
 
@@ -71,14 +76,27 @@ class ConnectionTable:
         return sum(self.ended.values())
 
     def admit(self, connection: Connection) -> bool:
-        """Whether the connection may stay; then it is in the table."""
+        """Whether there is a place for the connection; then it is in the table. Where there is none, many may have come
+        at once, so that what they sent was not read yet: it may wait, or has to be refused."""
+        self._waiting.pop(connection, None)
         for places in (self._ordinary, self._kept):
             crowds = places.crowds(connection.address)
-            if crowds is None or any(map(self._displace, crowds)):
+            if crowds is None or any(self._displace(crowd, connection) for crowd in crowds):
                 places.add(connection)
                 return True
-        self._end(connection, REFUSED)
         return False
+
+    def wait(self, connection: Connection) -> None:
+        """Lets the connection ask again in a moment; then admit(), refuse() or remove() has to follow. Where too many
+        wait, the oldest of the address that has the most is refused."""
+        if len(self._waiting) >= MAX_WAITING:
+            count = Counter(each.address for each in self._waiting)
+            oldest = max(self._waiting, key=lambda each: count[each.address])
+            self.refuse(oldest)
+        self._waiting[connection] = None
+
+    def refuse(self, connection: Connection) -> None:
+        self._close(connection, REFUSED)
 
     def has_kept_place(self, connection: Connection) -> bool:
         """Whether it is in a place that is kept for gates and agents; it is moved from there where it can be."""
@@ -94,6 +112,7 @@ class ConnectionTable:
         self._ordinary.remove(connection)
         self._kept.remove(connection)
         self._untaken.pop(connection, None)
+        self._waiting.pop(connection, None)
 
     def note_unsent(self, connection: Connection) -> None:
         """Notes that the connection has an answer to send, or has sent it. Where all answers together are too large,
@@ -113,9 +132,11 @@ class ConnectionTable:
     def _has(self, connection: Connection) -> bool:
         return self._ordinary.has(connection) or self._kept.has(connection)
 
-    def _displace(self, crowd: Iterable[Connection]) -> bool:
-        """Closes one of `crowd`. Returns False where all of them are being answered."""
-        slow = [(since, reason, each) for each in crowd for since, reason in self._waits(each)]
+    def _displace(self, crowd: Iterable[Connection], new: Connection) -> bool:
+        """Closes one of `crowd`. Returns False where all of them are being answered, or came later than `new`, which
+        may have waited."""
+        latest = math.inf if new.waits_since is None else new.waits_since
+        slow = [(since, reason, each) for each in crowd for since, reason in self._waits(each) if since <= latest]
         for _, reason, slowest in heapq.nsmallest(_LOOKED_AT, slow, key=lambda found: found[0]):
             if reason == NOT_TAKEN or not slowest.has_sent():  # else many come at once, and this one was not read yet
                 self._close(slowest, reason)

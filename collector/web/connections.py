@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.responses import PlainTextResponse
@@ -34,6 +35,8 @@ KEPT_PATHS: Final = ("/api/v1/drains", "/api/v1/rings/due", "/-/healthy", "/-/re
 """What gates, agents and supervisors ask. It is answered in the places that are kept for them as well."""
 
 
+_WAIT_SECONDS: Final = 0.05
+_MAX_WAITS: Final = 10
 _BUSY_HEADERS: Final = {"Retry-After": "5", "Connection": "close"}
 
 
@@ -79,18 +82,27 @@ class BoundedProtocol(H11Protocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    def admit(self, transport: asyncio.Transport) -> bool:
-        """Whether the connection may stay; from here on its deadline counts. A TLS handshake begins with this, so that
-        those that never end are bounded as well."""
+    def admit(self, transport: asyncio.Transport, then: Callable[[], None] = lambda: None) -> None:
+        """Asks for a place, waits for it for a moment where that may help, and calls `then` once it has one; from there
+        on its deadline counts. A TLS handshake begins with this, so that those that never end are bounded as well."""
         self.transport = self._plain = transport
+        self._admitted = True  # or on its way to be
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._admitted = self.table.admit(self)
-        if self._admitted:
+        self._ask_for_place(transport, then, _MAX_WAITS)
+
+    def _ask_for_place(self, transport: asyncio.Transport, then: Callable[[], None], waits: int) -> None:
+        if self.table.admit(self):
             self._set_deadline(HEAD_SECONDS)
+            if waits < _MAX_WAITS:
+                transport.resume_reading()
+            then()
+        elif waits:
+            self.table.wait(self)
+            transport.pause_reading()
+            self._deadline = self.loop.call_later(_WAIT_SECONDS, self._ask_for_place, transport, then, waits - 1)
         else:
-            self.abort()
-        return self._admitted
+            self.table.refuse(self)
 
     def leave(self) -> None:
         """The connection is gone: its place and deadline are given up."""

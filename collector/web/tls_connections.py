@@ -33,8 +33,10 @@ class _Handshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        if self._inner.admit(transport):
-            self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+        self._inner.admit(transport, lambda: self._begin(transport))
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
 
     def data_received(self, data: bytes) -> None:
         self._early += data

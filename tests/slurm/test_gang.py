@@ -35,7 +35,7 @@ export MASTER_ADDR=10.77.0.2 OMP_NUM_THREADS=1 PYTHONPATH={source}
 enter=({spaces})
 [ "$SLURMD_NODENAME" = n4 ] && exit 0
 ip netns exec ${{enter[SLURM_PROCID]}} {python} -m laggard healthcheck --active --gang --only disks --no-agent \
-    --gate enforce --collector none --join-seconds 25 > {folder}/said-$SLURMD_NODENAME
+    --gate enforce --collector none --join-seconds 25 --token-file {folder}/step-token > {folder}/said-$SLURMD_NODENAME
 echo $? > {folder}/status-$SLURMD_NODENAME
 """
 
@@ -55,6 +55,7 @@ def test_only_the_slow_node_fails_and_who_does_not_come_is_named(cluster: Any) -
         script = IN_STEP.format(source=REPOSITORY / "src", python=sys.executable, spaces=names, folder=folder)
         (folder / "step.sh").write_text(script)
         (folder / "step.sh").chmod(0o755)
+        (folder / "step-token").write_text("secret")
         done = cluster.run("srun", "-w", "n1,n2,n3,n4", "-N4", "-n4", str(folder / "step.sh"), seconds=LONG)
     assert done.returncode == 0, done.stderr  # of the script
     statuses = {node: (folder / f"status-{node}").read_text().strip() for node in ("n1", "n2", "n3")}

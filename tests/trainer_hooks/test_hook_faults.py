@@ -79,7 +79,7 @@ def test_a_rank_dir_that_only_another_user_may_enter(tmp_path: Path) -> None:
     let_others_enter(tmp_path)
     become = (
         "from laggard.trainer_hooks import attach\nfrom laggard.trainer_hooks.output import exposition, http_export\n"
-        "import os\nos.setresuid(61001, 61001, 61001)\n"
+        "import hashlib, os  # that user may not read where this Python is\nos.setresuid(61001, 61001, 61001)\n"
     )
     done = train(place, become + TRAINER)
     assert done.returncode == 7

@@ -89,7 +89,7 @@ def _judge_all(
 ) -> tuple[list[FileJudgement], list[JudgedFile], JobRead | None]:
     """Returns for each file, or part of one, its judgement; the same with its place, for the joiner; and what was read
     of the job."""
-    progress.begin(f"recognising {counted(len(given), 'file')}", len(given))
+    progress.begin(f"recognising {counted(len(given), 'file')}", len(given) if len(given) > 1 else None)
     siblings = Siblings()
     recognised: list[RecognisedFile] = []
     words: list[tuple[str, ...]] = []

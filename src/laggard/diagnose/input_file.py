@@ -162,17 +162,17 @@ def _read(file: BinaryIO, size: int | None) -> FileContent:
 
 
 def _read_both_ends(source: io.RawIOBase, file: BinaryIO, size: int) -> FileContent:
-    beginning = _read_up_to(source, BEGINNING_BYTES)
+    beginning = b"".join(_read_up_to(source, BEGINNING_BYTES))
     start = (size - END_BYTES) & ~1  # even: a UTF-16 character is not cut
     file.seek(start)
-    return FileContent(beginning, (_read_up_to(file, size - start),), start - len(beginning), "")
+    return FileContent(beginning, tuple(_read_up_to(file, size - start)), start - len(beginning), "")
 
 
-def _read_up_to(source: Any, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count and (piece := source.read(min(_PIECE_BYTES, count - len(data)))):
-        data += piece
-    return bytes(data)
+def _read_up_to(source: Any, count: int) -> Iterator[bytes]:
+    """Yields pieces: the end is not held twice, as it would be where it is put together."""
+    while count > 0 and (piece := source.read(min(_PIECE_BYTES, count))):
+        count -= len(piece)
+        yield piece
 
 
 def _read_stream(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import pytest
 
-from laggard.collector.web.connection_table import ConnectionTable, kept_places, network_of
+from laggard.collector.web.connection_table import MAX_WAITING, ConnectionTable, kept_places, network_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,7 +57,7 @@ def test_the_address_that_has_the_most_makes_room_first() -> None:
     for each in (gate, *crowd):
         assert table.admit(each)
         table.note_unsent(each)
-    assert table.admit(Client("10.0.0.1", waits_since=9.0))
+    assert table.admit(Client("10.0.0.1", waits_since=time.monotonic()))
     assert not gate.aborted and crowd[0].aborted
 
 
@@ -91,7 +92,10 @@ def test_where_all_are_answered_a_new_one_gets_a_kept_place_until_there_is_anoth
     for each in (*busy, *kept):
         assert table.admit(each)
     assert not any(map(table.has_kept_place, busy)) and all(map(table.has_kept_place, kept))
-    assert not table.admit(served("10.0.0.1")) and table.ended["refused"] == 1
+    late = served("10.0.0.1")
+    assert not table.admit(late) and table.ended["refused"] == 0
+    table.refuse(late)
+    assert table.ended["refused"] == 1
     table.remove(busy[0])
     assert not table.has_kept_place(kept[0]), "it has an ordinary one now"
     assert table.has_kept_place(kept[1])
@@ -108,3 +112,24 @@ def test_where_all_are_answered_a_new_one_gets_a_kept_place_until_there_is_anoth
 )
 def test_a_network_is_told(address: str, network: str) -> None:
     assert network_of(address) == network
+
+
+def test_so_many_wait_for_a_place_and_no_more() -> None:
+    table = ConnectionTable(1, 1)
+    crowd = [served("10.0.1.1") for _ in range(MAX_WAITING - 1)]
+    for each in (served("10.0.1.2"), *crowd):
+        table.wait(each)
+    gate = served("10.0.1.3")
+    table.wait(gate)
+    assert crowd[0].aborted and not gate.aborted and table.ended["refused"] == 1
+    table.remove(crowd[1])
+    table.wait(served("10.0.1.3"))
+    assert not crowd[2].aborted
+
+
+def test_who_has_waited_for_a_place_takes_none_of_a_later_one() -> None:
+    table = ConnectionTable(1, 1)
+    assert table.admit(Client("10.0.0.1", waits_since=5.0))
+    early = [Client("10.0.0.1", waits_since=4.0) for _ in range(kept_places(1) + 1)]
+    assert [table.admit(each) for each in early] == [True] * kept_places(1) + [False]
+    assert table.admit(Client("10.0.0.1", waits_since=6.0))

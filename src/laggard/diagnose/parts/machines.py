@@ -10,6 +10,7 @@ from laggard.diagnose.parts.part import MAX_PARTS, Part
 
 _MIN_SHARE: Final = 0.9
 _HEAD = re.compile(r"([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,62}){0,6}):(?: |$)", re.MULTILINE)
+_FIRST = re.compile(rf"\s*(?:{_HEAD.pattern})", re.MULTILINE)
 _NUMBERED = re.compile(r"\d")
 _NAME: Final = r"[A-Za-z][\w.-]{0,62}(?:\[[\d,-]{1,80}\])?"
 _BANNER = re.compile(rf"^-{{4,}}\n({_NAME}(?:,{_NAME}){{0,99}})(?: \(\d+\))?\n-{{4,}}\n", re.MULTILINE)
@@ -23,9 +24,9 @@ def split_machines(text: str) -> tuple[Part, ...]:
 
 def split_lines(text: str) -> tuple[Part, ...]:
     """Returns a part for each machine whose name stands before each of its lines; none where they do not."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines or not _HEAD.match(lines[0]):
+    if not _FIRST.match(text):  # before all lines are made, which take more than the text
         return ()
+    lines = [line for line in text.splitlines() if line.strip()]
     by_host: dict[str, list[str]] = {}
     strange = 0
     for line in lines:

@@ -6,7 +6,9 @@ Prompts and what pdsh and `srun -l` put before each line are those of parts/; ho
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -36,7 +38,7 @@ class Section(NamedTuple):
 def sections_of(text: str) -> tuple[Section, ...]:
     plain = without_colours(text[:MAX_PASTE_CHARACTERS])
     by_host = split_lines(plain)
-    return tuple(Section(part.host, "", part.text) for part in by_host) if by_host else _by_prompt(plain.split("\n"))
+    return tuple(Section(part.host, "", part.text) for part in by_host) if by_host else _by_prompt(plain)
 
 
 def only_host(text: str) -> str:
@@ -52,34 +54,54 @@ def parts_of(head: re.Pattern[str], text: str, most: int = 256) -> list[tuple[re
     return [(match, text[match.start() : end]) for match, end in zip(heads, ends, strict=False)]
 
 
-def _by_prompt(lines: list[str]) -> tuple[Section, ...]:
+def _by_prompt(text: str) -> tuple[Section, ...]:
     sections: list[Section] = []
     host = command = ""
-    rest: list[str] = []
-    for number, line in enumerate(lines):
-        prompt = prompt_of(line)
-        heading = "" if prompt else _heading(lines, number)
+    begin = 0  # of the text that belongs to the last prompt or heading
+    for line in _lines(text):
+        prompt = prompt_of(line.text)
+        heading = "" if prompt else _heading(line)
         if (not prompt and not heading) or len(sections) >= _MAX_SECTIONS:
-            rest.append(line)
             continue
-        sections.append(Section(host, command, "\n".join(rest)))
-        rest = []
+        sections.append(Section(host, command, text[begin : max(begin, line.begin - 1)]))
+        begin = min(line.begin + len(line.text) + 1, len(text))
         if prompt:
             command = prompt.command
             host = _host_of(command) or prompt.host or ("" if _host_of(sections[-1].command) else host)
         else:
             host, command = heading, ""
-    sections.append(Section(host, command, "\n".join(rest)))
+    sections.append(Section(host, command, text[begin:]))
     return tuple(section for section in sections if section.text.strip() or section.command)
 
 
-def _heading(lines: list[str], number: int) -> str:
+class _Line(NamedTuple):
+    begin: int
+    before: str
+    text: str
+    after: str
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    """Yields each line without its end, with the lines around it: a list of all would take more than the text."""
+    begin, before, line = 0, "", None
+    for after in io.StringIO(text, newline="\n"):
+        after = after.removesuffix("\n")
+        if line is not None:
+            yield _Line(begin, before, line, after)
+            begin += len(line) + 1
+            before = line
+        line = after
+    if line is not None:
+        yield _Line(begin, before, line, "")
+
+
+def _heading(line: _Line) -> str:
     """Returns the host that a line names as a heading; empty: it is none."""
-    line = lines[number].strip()
-    around = [lines[other].strip() if 0 <= other < len(lines) else "" for other in (number - 1, number + 1)]
-    if all(map(_FOLDED.fullmatch, around)) and re.fullmatch(r"[A-Za-z][\w.-]{1,79}", line):
-        return line
-    match = _HEADING.fullmatch(line)
+    name = line.text.strip()
+    around = (line.before.strip(), line.after.strip())
+    if all(map(_FOLDED.fullmatch, around)) and re.fullmatch(r"[A-Za-z][\w.-]{1,79}", name):
+        return name
+    match = _HEADING.fullmatch(name)
     return match[1] if match else ""
 
 
