@@ -130,6 +130,6 @@ def test_so_many_wait_for_a_place_and_no_more() -> None:
 def test_who_has_waited_for_a_place_takes_none_of_a_later_one() -> None:
     table = ConnectionTable(1, 1)
     assert table.admit(Client("10.0.0.1", waits_since=5.0))
-    early = [Client("10.0.0.1", waits_since=4.0) for _ in range(kept_places(1) + 1)]
+    early = [Client("10.0.0.1", waits_since=4.0 - number) for number in range(kept_places(1) + 1)]
     assert [table.admit(each) for each in early] == [True] * kept_places(1) + [False]
     assert table.admit(Client("10.0.0.1", waits_since=6.0))
