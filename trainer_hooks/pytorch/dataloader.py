@@ -18,11 +18,11 @@ def hook(forward: TorchForward) -> None:
     original = _BaseDataLoaderIter.__next__
     if getattr(original, "_laggard_hooked", False):
         return
-    recorder = forward.recorder
+    recorder, steps = forward.recorder, forward.steps
 
     @functools.wraps(original)
     def recorded(iterator: Any) -> Any:
-        if get_ident() != forward.steps.thread:  # one that reads ahead: the training does not wait for it here
+        if get_ident() != steps.thread:  # one that reads ahead: the training does not wait for it here
             return original(iterator)
         recorder.enter(EVALUATION if forward.evaluated is not None and forward.evaluates() else INPUT)
         try:

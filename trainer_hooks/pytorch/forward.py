@@ -82,17 +82,23 @@ class TorchForward:
             call = owner.__call__ if own is None else own  # looked up each time: torch.fx replaces it for a while
             if hooks is None:
                 return call(module, *args, **kwargs)
-            if on_unwatched is not None and id(module) not in hooks.watched:
-                on_unwatched(module)
-            if id(module) not in hooks.watched or get_ident() != hooks.steps.thread:
+            key = id(module)
+            if key not in hooks.watched:
+                if on_unwatched is not None:
+                    on_unwatched(module)
+                if key not in hooks.watched:
+                    return call(module, *args, **kwargs)
+            if get_ident() != hooks.steps.thread:
                 return call(module, *args, **kwargs)
             if module.training or hooks.trains_within(module):
                 hooks.evaluated = None
                 # Mostly a plain tensor, and then no function of Python is called for it.
-                plain = args and type(args[0]) is hooks.tensor and not hooks.is_tracing()
-                hooks.recorder.enter(FORWARD, args[0].numel() if plain else hooks.elements(args, kwargs))
+                if args and type(first := args[0]) is hooks.tensor and not hooks.is_tracing():
+                    hooks.recorder.enter(FORWARD, first.numel())
+                else:
+                    hooks.recorder.enter(FORWARD, hooks.elements(args, kwargs))
             else:
-                hooks.evaluated = hooks.watched[id(module)]
+                hooks.evaluated = hooks.watched[key]
                 hooks.recorder.enter(EVALUATION)
             try:
                 return call(module, *args, **kwargs)

@@ -58,7 +58,7 @@ class Aggregator:
         self._recent: deque[list[int]] = deque(maxlen=_RECENT_BLOCKS)
         self._flushed: tuple[int, ...] = ()
         self._lock = threading.Lock()
-        self._handlers: dict[int, Callable[..., None]] = {
+        self._handlers: dict[int, Callable[[int, int, int], None]] = {
             PHASE_ENTERED: self._phase_entered,
             PHASE_LEFT: self._phase_left,
             STEP_ENDED: self._step_ended,
@@ -160,10 +160,11 @@ class Aggregator:
                 events[at] = WAIT_COUNTED_APART - word
                 self._timer.waited(-events[at + 3])
                 continue
-            self._collectives(events[begin:at])
+            if begin < at:
+                self._collectives(events[begin:at])
             begin = at + EVENT_NUMBERS
             try:
-                self._handlers[word](*events[at + 1 : begin])
+                self._handlers[word](events[at + 1], events[at + 2], events[at + 3])
             except Exception:
                 self.totals.errors += 1
         self._collectives(events[begin:] if begin else events)
@@ -204,10 +205,10 @@ class Aggregator:
         for attached in self._sinks:
             self._give(attached.sink.collectives, step, block, launched)
 
-    def _waited(self, nanoseconds: int, *_: int) -> None:
+    def _waited(self, nanoseconds: int, _: int, __: int) -> None:
         self._timer.waited(nanoseconds)
 
-    def _phase_entered(self, now: int, phase: int, work: int, *_: int) -> None:
+    def _phase_entered(self, now: int, phase: int, work: int) -> None:
         timer = self._timer
         if not timer.begun:  # what came before the first phase of training belongs to no step
             if phase > OPTIMIZER:
@@ -217,19 +218,19 @@ class Aggregator:
             timer.begun = True
         timer.enter(now, phase, work)
 
-    def _phase_left(self, now: int, *_: int) -> None:
+    def _phase_left(self, now: int, _: int, __: int) -> None:
         if self._timer.begun:
             self._timer.leave(now)
 
-    def _step_ended(self, next_step: int, correction: int, *_: int) -> None:
+    def _step_ended(self, next_step: int, correction: int, _: int) -> None:
         if not self._timer.begun:  # only the end of the step is known
-            return self._step_abandoned(next_step)
+            return self._step_abandoned(next_step, 0, 0)
         self._give_block()
         record = self._timer.close()
         self._give_step(record)
         self._timer.begin(record.end + correction, next_step)
 
-    def _step_abandoned(self, next_step: int, *_: int) -> None:
+    def _step_abandoned(self, next_step: int, _: int, __: int) -> None:
         self._give_block()
         self._timer = StepTimer(self._timer.engine_gaps)
         self._timer.begin(0, next_step)

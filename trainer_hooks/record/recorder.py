@@ -90,6 +90,7 @@ class Recorder:
         self._found_native = False  # when the check was made last
         self._find_device = find_device or _no_device
         self._searched = False  # for a device, since the last step ended
+        self._is_sample = True  # the step under way, in which more is looked at than in each
 
     @property
     def depth(self) -> int:
@@ -153,8 +154,9 @@ class Recorder:
         forward pass the elements of its first input, as far as they are known."""
         if phase < OPTIMIZER:
             self.worked = True
-        self._depth += 1
-        if self._depth > 1:
+        depth = self._depth
+        self._depth = depth + 1
+        if depth > 0:
             return
         try:
             self.entered_at = now = clock()
@@ -173,8 +175,8 @@ class Recorder:
 
     def leave(self) -> None:
         """The training thread leaves the phase that it entered last."""
-        self._depth -= 1
-        if self._depth > 0:
+        self._depth = depth = self._depth - 1
+        if depth > 0:
             return
         try:
             now, live = clock(), self.live
@@ -207,20 +209,21 @@ class Recorder:
         self._depth, self.step_will_end = 0, False
         live, events = self.live, self.events
         try:
-            if self._found_native or live.step < FIRST_STEPS or live.step % STEPS_PER_SAMPLE == 0:
+            if self._is_sample or self._found_native:
                 self._found_native = self._native_check()
             pending = live.pending
             if pending.key or pending.others or pending.batches or pending.dropped:
                 pending.expire(live.step)
             finished, live.step = live.step, next_step
-            self._searched = next_step >= FIRST_STEPS and next_step % STEPS_PER_SAMPLE != 0
+            self._is_sample = is_sample = next_step % STEPS_PER_SAMPLE == 0 or next_step < FIRST_STEPS
+            self._searched = not is_sample
             if live.device is None:
                 events.append((STEP_ENDED, next_step, 0, 0, 0))
             else:
                 live.device.end_step(finished, next_step)
         except Exception:
             self.totals.errors += 1
-        if events.background is None or next_step % STEPS_PER_SAMPLE == 0:
+        if events.background is None or self._is_sample:
             events.drain_if_needed()
 
     def add_step(self, record: StepRecord) -> None:

@@ -86,5 +86,5 @@ class StepTimer:
             self._waited += waited
         self._own[phase] += length - waited
         if phase != OTHER and length > 0 and len(self._spans) < _SPAN_LIMIT:
-            self._spans.append(Span(phase, self.segment_began, now, max(self._micro, 0)))
+            self._spans.append(Span(phase, self.segment_began, now, self._micro if self._micro > 0 else 0))
         self.segment_began = now
