@@ -76,7 +76,7 @@ def _reap(child: int) -> None:
                 _unreaped.remove(each)
         if time.monotonic() > end:
             return
-        time.sleep(0.001)
+        time.sleep(0.0002)
 
 
 def _fork() -> int:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
+from _thread import allocate_lock  # threading takes a millisecond of the gate's start
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from laggard.probes.host.users_file import read_credentials
-
-log = logging.getLogger("laggard.probes")
 
 SKIPPED_SECONDS: Final = 600.0
 _MAX_USERS: Final = 1024
@@ -21,7 +18,7 @@ class HangingUsers:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._until: dict[tuple[str, int], float] = {}
         self.stops = 0
         """The number of times that one of them made a reader wait."""
@@ -36,7 +33,11 @@ class HangingUsers:
                 self._until.clear()
             self._until[key] = self._clock() + SKIPPED_SECONDS
         whom = f"the processes of user {uid} are" if uid else "it is"
-        log.warning("process %d does not let itself be read: %s left out for %d minutes", pid, whom, 10)
+        import logging  # only here: it takes some milliseconds of the gate's start
+
+        logging.getLogger("laggard.probes").warning(
+            "process %d does not let itself be read: %s left out for %d minutes", pid, whom, 10
+        )
 
     def without(self, pids: Iterable[str]) -> tuple[list[str], int]:
         """Those of the process ids that may be read, and how many are left out."""

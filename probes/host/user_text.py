@@ -13,6 +13,7 @@ nothing; at its beginning a user can place 15 characters, the name of a process,
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 NAME: Final = r"(?:\\x[0-9a-f]{2}|.){1,15}"
@@ -45,15 +46,22 @@ makes a driver's message one of these."""
 OF_ANY_LENGTH: Final = r".*IN=\S* OUT=\S* (?:.*\bSRC=\S+ DST=\S+ LEN=\d|MACSRC=\S+ MACDST=|ARP HTYPE=)"
 """The message of netfilter, which begins with up to 127 characters of whoever made the rule."""
 
-_ANY_LENGTH: Final = re.compile("|".join((*IN_THE_MIDDLE, OF_ANY_LENGTH)), re.DOTALL)
-_BEGINNING: Final = re.compile("|".join(AT_THE_BEGINNING), re.DOTALL)
+
+@cache  # where it is asked for first: most gates read no log, and compiling takes two milliseconds of their start
+def _any_length() -> re.Pattern[str]:
+    return re.compile("|".join((*IN_THE_MIDDLE, OF_ANY_LENGTH)), re.DOTALL)
+
+
+@cache
+def _beginning() -> re.Pattern[str]:
+    return re.compile("|".join(AT_THE_BEGINNING), re.DOTALL)
 
 
 def begins_with_users_text(text: str) -> bool:
     """Whether the message begins with what a user may have chosen, so that its beginning names no driver."""
-    return bool(_BEGINNING.match(text)) or holds_users_message(text)
+    return bool(_beginning().match(text)) or holds_users_message(text)
 
 
 def holds_users_message(text: str) -> bool:
     """Whether the message may hold a whole message that a user wrote."""
-    return bool(_ANY_LENGTH.match(text))
+    return bool(_any_length().match(text))

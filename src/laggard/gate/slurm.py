@@ -13,7 +13,6 @@ import os
 import re
 import time
 import zlib
-from calendar import timegm
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,14 +29,15 @@ SECONDS: Final = 3.0
 _GRACE_SECONDS: Final = 0.2
 _BASE: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 _FLAGS: Final = frozenset({"DRAIN", "COMPLETING", "CLOUD", "DYNAMIC_NORM", "RESERVED"})
-_STATE: Final = re.compile(r"^ +State=(\S+)", re.MULTILINE)
-_NOT_FOUND: Final = re.compile(r"\bNode \S+ not found\b")
-_LAST_BUSY: Final = re.compile(r"^ +LastBusyTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: |$)", re.MULTILINE)
-_MARKED: Final = re.compile(r"(.*) #([0-9a-f]{4})")
+# Texts, and not compiled: most gates read nothing of SLURM, and start sooner.
+_STATE: Final = r"(?m)^ +State=(\S+)"
+_NOT_FOUND: Final = r"\bNode \S+ not found\b"
+_LAST_BUSY: Final = r"(?m)^ +LastBusyTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: |$)"
+_MARKED: Final = r"(.*) #([0-9a-f]{4})"
 _TIMES_IN_UTC: Final = {"TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
 REASON_LENGTH: Final = HEADLINE_LENGTH - len(" #0000")
 """The most characters of a reason that own_reason() takes, so that with its mark it is as long as a first line."""
-_REASON: Final = re.compile(r"^ +Reason=(.*?)(?: \[\S+@\S+\])?$", re.MULTILINE)
+_REASON: Final = r"(?m)^ +Reason=(.*?)(?: \[\S+@\S+\])?$"
 
 
 DRAINED: Final = "was drained"
@@ -66,7 +66,7 @@ def own_reason(text: str) -> str:
 
 def is_own_reason(reason: str) -> bool:
     """Whether it is exactly what laggard wrote: nobody has changed it or added a word."""
-    found = _MARKED.fullmatch(reason)
+    found = re.fullmatch(_MARKED, reason)
     return found is not None and reason.startswith(PREFIX) and found[2] == _mark(found[1])
 
 
@@ -160,15 +160,17 @@ def parse_config(text: str) -> dict[str, str]:
 
 def parse_node(text: str) -> SlurmNode:
     """Parses the node that `scontrol show node` prints. Raises SlurmError where it is not exactly one."""
-    state, reason = _STATE.findall(text), _REASON.findall(text)
+    state, reason = re.findall(_STATE, text), re.findall(_REASON, text)
     if len(state) != 1 or not text.startswith("NodeName="):
         raise SlurmError("scontrol shows no node")
     base, *flags = state[0].replace("*", "+NOT_RESPONDING").split("+")
-    return SlurmNode(base, frozenset(flags), reason[0] if reason else "", _utc(_LAST_BUSY.findall(text)))
+    return SlurmNode(base, frozenset(flags), reason[0] if reason else "", _utc(re.findall(_LAST_BUSY, text)))
 
 
 def _utc(times: Sequence[str]) -> float | None:
     """The only time of `times`, in Unix seconds; None where there is no such time, as in a node that was never busy."""
+    from calendar import timegm  # only here: it takes a millisecond of each gate's start
+
     try:
         return float(timegm(time.strptime(times[0], "%Y-%m-%dT%H:%M:%S"))) if len(times) == 1 else None
     except ValueError:
@@ -205,6 +207,6 @@ def _run(command: Sequence[str], seconds: float, environ: Mapping[str, str]) -> 
         raise SlurmError(f"{command[0]} {command[1]} did not answer within {seconds:.2g} s") from None
     if process.returncode:
         said = " ".join((errors or output).decode(errors="replace").split())
-        kind = NoSuchNode if _NOT_FOUND.search(said) else SlurmError
+        kind = NoSuchNode if re.search(_NOT_FOUND, said) else SlurmError
         raise kind(f"{command[0]} {command[1]}: {said or f'exit status {process.returncode}'}")
     return output.decode(errors="replace")
