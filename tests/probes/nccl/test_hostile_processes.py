@@ -134,13 +134,13 @@ def test_the_processes_get_no_more_than_their_time(start: Callable[..., int], mo
     pids = {start({"NCCL_ALGO": "Ring"}) for _ in range(3)}
 
     def slow(host: Host, pid: str, read: Any) -> None:
-        asked.append(pid)
-        time.sleep(0.3)
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:  # it works, and so it is not taken for one that came to a stop
+            pass
 
-    asked: list[str] = []
     monkeypatch.setattr(running_ranks, "_rank_process", slow)
     found = read_own_rank_processes(Host(), seconds=0.2)
-    assert len(asked) <= 1 and found.left_out >= len(pids) - len(asked)
+    assert found.left_out >= len(pids) - 1, "time was left for one at most"
 
 
 def test_where_processes_were_left_out_the_answer_is_unknown(
