@@ -30,6 +30,10 @@ SAYS = {
     "port-link-down": "lost its carrier",
     "port-slow": "sends at 16 kbit/s at most",
     "port-firewall": "drops what others send to this host",
+    "port-blackhole": "throw away what this host sends to its neighbours in 10.77.0.0/24",
+    "port-absent": "Interface eno1np0 on n1 lost its carrier",
+    "kill-keyerror": "KeyError: 'void'",
+    "oom-page-cache": "killed by the kernel: its host was out of memory",
 }
 
 

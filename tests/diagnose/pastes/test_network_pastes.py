@@ -173,3 +173,36 @@ def test_the_host_stands_in_front_of_lines() -> None:
 def test_any_text_is_judged_within_bounds(line: str) -> None:
     for text in (line * 20_000, line.rstrip() + " " + "a " * 200_000):
         assert len(diagnose_text(text).findings) <= MAX_SHOWN
+
+
+LAN = "10.7.0.0/24 dev eth1 proto kernel scope link src 10.7.0.5 \n"
+POD_ROUTES = LAN + "blackhole 10.244.1.0/26 proto bird \n10.244.1.3 dev cali0 scope link \n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (LAN + "blackhole 10.7.0.0/28 \n", [("NETWORK_DROPS", "critical", "the routes")]),
+        (LAN + "unreachable 10.7.0.9 dev lo metric 4294967295 \n", [("NETWORK_DROPS", "critical", "the routes")]),
+        ("prohibit 10.7.0.128/25 \n" + LAN, [("NETWORK_DROPS", "critical", "the routes")]),
+        ("fd00:7::/64 dev eth1 proto kernel metric 256 pref medium\nblackhole fd00:7::8:0/112 dev lo metric 1024\n",
+         [("NETWORK_DROPS", "critical", "the routes")]),
+        (LAN + "blackhole 10.7.0.64/26 proto bird \n", [("NETWORK_DROPS", "warning", "the routes")]),
+        (POD_ROUTES, []),  # the block of this node's pods, as Calico has it on each node
+        (LAN + "blackhole 10.0.0.0/8 \n", []),  # the route to the neighbours is the longer one
+        (LAN + "blackhole 10.8.0.0/16 \nblackhole 300.1.1.1 \ndefault via 10.7.0.1 dev eth1 \n", []),
+        ("169.254.0.0/16 dev eth0 proto kernel scope link src 169.254.1.2 \nblackhole 169.254.169.0/24 \n", []),
+    ],
+)  # fmt: skip
+def test_a_route_that_throws_away_what_goes_to_neighbours(text: str, expected: list[tuple[str, str, str]]) -> None:
+    found = [(each.code, each.severity.value, each.device) for each in diagnose_text(text).findings]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "heading", ["== n3: ip route; ss -tn", "### n3: sudo ip -4 route show", "---- n3 ----", "=== n3 ==="]
+)
+def test_the_heading_of_a_loop_over_hosts_names_the_host(heading: str) -> None:
+    healthy = f"{heading.replace('n3', 'n2')}\n{LAN}"
+    (finding,) = diagnose_text(f"{healthy}{heading}\n{LAN}blackhole 10.7.0.0/28 \n").findings
+    assert finding.evidence["host"] == "n3"

@@ -388,6 +388,8 @@ def _of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster, 
     if not (behind or roster.stuck) and not _are_one(ranks, roster):
         return _of_one_among(ranks, subject, victims, timed_out, roster, files)
     if not (behind or roster.stuck or any(rank in roster.files for rank in ranks)):
+        if _have_logs_each(roster) or _have_hosts_each(ranks, roster):
+            return _of_missing_log(subject, cause, victims, timed_out, files)
         says = f"{lost}, or no log of it is here, while {waiters} waited"
     clues = (*_silent_clues(ranks, roster), *_stuck_clues(roster, files), *_then(victims.events, files))
     return First(
@@ -409,6 +411,36 @@ def _are_one(ranks: Sequence[int], roster: Roster) -> bool:
     host = next(iter(hosts))
     all_of_it = host is not None and set(_on_host(host, roster)) == set(ranks)
     return len(ranks) == 1 or (len(hosts) == 1 and all_of_it and len(set(roster.hosts.values())) > 1)
+
+
+def _have_logs_each(roster: Roster) -> bool:
+    """Whether each rank that has a log has it for itself: then a rank without one may only lack it. In one stream of all
+    ranks it would have been seen."""
+    places = Counter((path, roster.hosts.get(rank)) for rank, paths in roster.files.items() for path in paths)
+    return len(places) > 1 and max(places.values()) == 1
+
+
+def _have_hosts_each(ranks: Sequence[int], roster: Roster) -> bool:
+    """Whether what is here comes from hosts with a rank each, and nothing comes from a host of `ranks`."""
+    hosts = [roster.hosts.get(rank) for rank in sorted(roster.ranks - set(ranks))]
+    return (
+        len(hosts) > 1 and None not in hosts and len(set(hosts)) == len(hosts) and not roster.hosts.keys() & set(ranks)
+    )
+
+
+def _of_missing_log(subject: str, cause: Cause, victims: _Victims, timed_out: bool, files: Sequence[JobFile]) -> First:
+    waited = "waited until they timed out" if timed_out else "found peers gone"
+    return First(
+        cause.first.code,
+        ranks_text(victims.ranks),
+        f"{waited}, none of them was first, and no log of {subject} is here: give it too",
+        _SILENT_FIX if timed_out else _LOST_FIX,
+        ("laggard run --record DIR ...",) if timed_out else ("dmesg -T | tail -50",),
+        _then(victims.events, files),
+        None,
+        (),
+        False,
+    )
 
 
 def _of_one_among(

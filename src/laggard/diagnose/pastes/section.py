@@ -19,7 +19,12 @@ from laggard.diagnose.parts.terminal import without_colours
 MAX_PASTE_CHARACTERS: Final = 4 << 20
 """The most characters of a paste that are read. Tools print thousands of lines, never millions."""
 _MAX_SECTIONS: Final = 4096
-_HEADING: Final = re.compile(r"(?:#|=+|-{2,}|\*+)[ >]*([A-Za-z][\w.-]{1,79})[ :<]*(?:=+|-{2,}|\*+)?:?")
+_HEADING: Final = re.compile(
+    r"(?:#+|=+|-{2,}|\*+)[ >]*([A-Za-z][\w.-]{1,79})"
+    r"(?:[ :<]*(?:=+|-{2,}|\*+)?:?|:? (?:\$ )?(?:sudo )?(?:ip|ss|tc|nft|iptables|lspci|dmesg|journalctl|ethtool|rdma"
+    r"|ib[a-z]{3,20}|nvidia-smi|rocm-smi|dcgmi|ps|uptime|free|df|mount)(?: [^\n]{0,200})?)"
+)
+"""A host alone between marks; or before the command whose output follows, as loops over hosts print it."""
 _FOLDED: Final = re.compile(r"-{8,}")
 _COMMAND_HOST: Final = re.compile(
     r"\bssh (?:-\S+ )*(?:[\w.-]+@)?([\w.-]+) |\b(?:srun|pdsh|clush)\b.*? (?:-w|--nodelist=?) ?([\w.-]+)(?= )"

@@ -18,6 +18,7 @@ from laggard.diagnose.pastes.nccl_topology import NCCL_TOPOLOGY
 from laggard.diagnose.pastes.pods import PODS
 from laggard.diagnose.pastes.port_counters import ETHTOOL_COUNTERS, PERFQUERY
 from laggard.diagnose.pastes.rdma_ports import RDMA_PORTS
+from laggard.diagnose.pastes.routes import ROUTES
 from laggard.diagnose.pastes.slurm_jobs import SLURM_JOBS
 from laggard.diagnose.pastes.slurm_nodes import SLURM_NODES
 from laggard.diagnose.pastes.stuck_processes import STUCK_PROCESSES
@@ -45,4 +46,5 @@ TOOL_OUTPUTS: Final[tuple[FileFormat, ...]] = (
     TORCH_LOCK,
     TRAFFIC_CONTROL,
     FIREWALL,
+    ROUTES,
 )
