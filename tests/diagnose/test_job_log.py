@@ -231,3 +231,36 @@ def read_in_pieces(lines: list[str], end: str) -> tuple[list[tuple[str, str]], t
         reader.feed("".join(line + end for line in lines[start : start + 10_000]))
     evidence = reader.evidence()
     return [(event.code, event.summary) for event in evidence.events], evidence.progress
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("AssertionError", "the job failed: AssertionError"),
+        ("KeyError: 'void'\n\n", "the job failed: KeyError: 'void'"),
+        ("[rank3]: ValueError: too many values", "rank 3 failed first: ValueError: too many values"),
+        ('  File "/a/train.py", line 7, in f\n    g()\ntorch.cuda.Broken: no', None),
+        ('  File "/a/train.py", line 7, in f\n    g()\nZeroDivisionError: x', "the job failed: ZeroDivisionError: x"),
+        ("(W pid=1, ip=10.1.0.7) ERROR 06-25 15:28:30 w.py:8] TypeError: x", "a process on 10.1.0.7 failed first"),
+        ("step 1 loss 2.0\nstep 2 loss 1.9\nOSError: [Errno 99] x", "the job failed: OSError: [Errno 99] x"),
+        ("OSError: x\nstep 2 loss 1.9\n", None),  # it was caught
+        ("ValueError: x\nretrying\n", None),
+        ("2026-01-01 10:00:00 WARNING retry: ConnectionError: reset", None),
+        ("INFO 06-25 15:28:30 w.py:8] TypeError: x", None),
+        ("UserWarning: x", None),
+        ("We then saw ValueError: x", None),
+        (
+            "torch/api.py:826] failed (exitcode: -9) local_rank: 0 (pid: 1322) of binary: python",
+            "local rank 0 failed first",
+        ),
+        (
+            "rank2 (local rank: 2)exitcode: -9 (pid: 36071)error file: <N/A>",
+            "rank 2 failed first: the process was killed",
+        ),
+    ],
+)
+def test_the_last_line_of_an_exception_alone(text: str, says: str | None) -> None:
+    """As `tail`, a scheduler's comment or a picture have it: what is above it is not there."""
+    found = [f"{each.device} {each.summary}" for each in diagnose_text(text).findings]
+    assert len(found) == (says is not None)
+    assert says is None or found[0].startswith(says)

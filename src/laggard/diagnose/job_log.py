@@ -24,9 +24,9 @@ def recognise(content: FileContent) -> bool:
     reader.begin_file()
     for piece in content.pieces():
         reader.feed(piece)
-        if _is_job(reader.evidence()):
+        if _is_job(reader.evidence(ended=False)):
             return True
-    return False
+    return _is_job(reader.evidence())
 
 
 def _is_job(evidence: JobEvidence) -> bool:

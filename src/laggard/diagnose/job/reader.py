@@ -33,6 +33,7 @@ _MAX_STATUSES: Final = 1 << 15
 _LOOK_BACK: Final = 1 << 13
 _MAX_LOCATED_EVENTS: Final = 256
 _MAX_REPEATS: Final = 64
+_MAX_LAST_LINES: Final = 64
 _MIN_SHAPED: Final = 1 << 14
 _MAX_UNLIKE_SHARE: Final = 0.25
 """The largest share of a piece that lines of different shapes make up, for shapes to be searched in place of lines."""
@@ -54,6 +55,8 @@ _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
 _SETTING = re.compile(r"#|(?:export |\+ )?[A-Z]\w{2,}=")  # of a variable, or a comment
 _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
+_CLASS = re.compile(r"(?:\w+\.)*[A-Z]")  # of Python's: C++ has names that begin otherwise, and statistics count them
+_QUIET = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|SUCCESS)\b", re.IGNORECASE)
 _NOT_RAISED = re.compile(r"Exception ignored in|Exception in thread|Traceback of|\S+Warning: ")
 _WARNED = re.compile(
     r"(?:^| - |\| ?|\[)(?:(?:WARN(?:ING)?|warn(?:ing)?)(?: - | *\||:|\]|\s{2})"
@@ -133,12 +136,19 @@ class JobLogReader:
         self._dull: dict[str, int] = {}
         """The number of lines that said nothing, by their shape, numbers aside."""
         self._repeated: dict[tuple[str, tuple[object, ...]], int] = {}
+        self._raised: list[Event] = []
+        """The exceptions of the last lines of the file, of which no traceback is there: its beginning was cut off."""
+        self._raised_end = 0
+        self._raised_before: list[Event] = []
+        """Those of the files before."""
         self._dense = False
         """True where many lines have had one of the words."""
 
     def begin_file(self) -> None:
         self._progress.append(0)
-        self._offset = 0
+        self._offset = self._raised_end = 0
+        self._raised_before += self._raised[: MAX_EVENTS - len(self._raised_before)]
+        self._raised.clear()
         self._last_date = (None, False)
         self._tracebacks.clear()
         self._chained.clear()
@@ -159,6 +169,7 @@ class JobLogReader:
             if known == self._known() and len(self._dull) < _MAX_SHAPES and not _STATUS_WORDS.search(shape):
                 self._dull[shape] = self._dull.get(shape, 0) + 1
         self._progress[-1] += _count_progress(piece, counted, len(piece))
+        self._forget_raised(piece, len(piece))
         self._offset += len(piece)
         if not self._dense:
             self._dense = candidates > piece.count("\n") // _LINES_PER_CANDIDATE
@@ -184,8 +195,12 @@ class JobLogReader:
         found = len(self._events), self._dropped, len(self._tracebacks), len(self._chained)
         return *found, self._nan is None, tuple(self._statuses.items())[-1:]
 
-    def evidence(self) -> JobEvidence:
-        events = tuple(map(_with_rank, self._events) if self._one_node else self._events)
+    def evidence(self, ended: bool = True) -> JobEvidence:
+        """`ended`: the file was read to its end."""
+        found = self._events
+        if ended and all(event.weight is Weight.SUMMARY for event in found):
+            found = [*found, *self._raised_before, *self._raised]
+        events = tuple(map(_with_rank, found) if self._one_node else found)
         if not sum(self._progress) and all(event.kind == "bare" for event in events):
             events = ()  # a single word, in a text that shows no training
         return JobEvidence(
@@ -239,6 +254,8 @@ class JobLogReader:
         rule = self._rule_for(line.text) or (self._rule_for(line.logged) if line.logged else None)
         raised = _EXCEPTION.match(line.text)
         if rule is None and not (raised and (opened or line.traced)):
+            if raised and _CLASS.match(raised[1]) and not _QUIET.search(line.logged.removesuffix(line.text)):
+                self._note_raised(piece, start, end, line, place)
             return
         if rule is not None and not opened and self._is_repeated(rule.kind, line):
             return
@@ -267,6 +284,20 @@ class JobLogReader:
         if raised and opened and (writer := self._announced.pop(line.stream, None)) and event.writer == Writer():
             event = event._replace(writer=writer)
         self._add_raised(event, line)
+
+    def _note_raised(self, piece: str, start: int, end: int, line: JobLine, place: Place) -> None:
+        self._forget_raised(piece, start)
+        if len(self._raised) < _MAX_LAST_LINES:
+            where = self._where(piece, start, line)
+            text = line.text[:400]
+            event = Event("JOB_EXCEPTION", "exception", Weight.FAILED, text, line.text, place, _writer(line), where)
+            self._raised.append(event)
+        self._raised_end = self._offset + end
+
+    def _forget_raised(self, piece: str, until: int) -> None:
+        """Forgets the exceptions that something follows: what caught them went on."""
+        if self._raised and piece[max(0, self._raised_end - self._offset) : until].strip():
+            self._raised.clear()
 
     def _add_raised(self, event: Event, line: JobLine) -> None:
         """Adds an event; of exceptions that were raised one from another, the first that says more counts."""

@@ -161,7 +161,7 @@ RULES: Final[tuple[Rule, ...]] = (
     rule_of("JOB_NCCL_ERROR", "nccl_peer", SUMMARY, r"ncclRemoteError: .*|.*NET/OFI Request \S+ completed with error.*",
         "NCCL lost a peer: a remote process ended, or the network failed"),
     rule_of("JOB_NCCL_ERROR", "nccl_system", WAITED,
-        rf"(?:{RAISED}.*NCCL (?:error|operation).*(unhandled system error|internal error|unhandled cuda error).*"
+        rf"(?:{RAISED}.*NCCL (?:[Ee]rror|operation).*(unhandled system error|internal error|unhandled cuda error).*"
         r"|nccl(System|Internal|UnhandledCuda)Error: [A-Z].*)", "NCCL failed: {0}{1}"),
     rule_of("JOB_NCCL_ERROR", "nccl_system", WAITED, r"(?:\S+: )?Test NCCL failure \S+:\d+ '([^'/(]+)",
         "NCCL failed in nccl-tests: {0}"),
@@ -288,7 +288,11 @@ WEAK_TEXT: Final = re.compile(PEER_GONE)
 
 EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
     re.compile(
-        r"(?:ERROR:\S*:)?failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)"
+        r"(?:ERROR:\S*:|\S*\] )?failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<local_rank>\d+)"
+        r" \(pid: (?P<pid>\d+)\)"
+    ),
+    re.compile(  # the rows of torchrun's table in one line, as they are copied out of a picture
+        r"rank *:? *(?P<rank>\d+) *\(local[_ ]rank: (?P<local_rank>\d+)\) *exitcode *: (?P<status>-?\d+) \(pid"
     ),
     re.compile(r"exitcode\s*: (?P<status>-?\d+) \(pid: (?P<pid>\d+)\)"),
     re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<words>.+)"),

@@ -414,7 +414,7 @@ def _are_one(ranks: Sequence[int], roster: Roster) -> bool:
 
 
 def _have_logs_each(roster: Roster) -> bool:
-    """Whether each rank that has a log has it for itself: then a rank without one may only lack it. In one stream of all
+    """Whether each rank that has a log has it for itself: then one without may only lack it. In a stream of all
     ranks it would have been seen."""
     places = Counter((path, roster.hosts.get(rank)) for rank, paths in roster.files.items() for path in paths)
     return len(places) > 1 and max(places.values()) == 1
