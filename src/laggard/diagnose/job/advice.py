@@ -176,6 +176,11 @@ ADVICE: Final[dict[str, Advice]] = {
         "clip gradients; with fp16 look at the loss scale. If one rank alone has NaN, check that GPU: `laggard "
         "healthcheck --active`."),
     "exception": Advice("The program raised it: begin at the line that is named."),
+    "download": Advice(
+        "Nodes that compute have often no way to the internet: fetch models, data and tokenizers before the job, on a "
+        "file system that all nodes have, and set HF_HUB_OFFLINE=1; or set the proxy (HTTPS_PROXY) for the job.",
+        ("curl -sI https://huggingface.co", "env | grep -i proxy"),
+    ),
     "summary": Advice("The launcher's account has no cause. " + _LOGS),
     "status": Advice("The process left no reason in this log: look for that rank's own output (torchrun: --redirects "
         "3 --log-dir DIR), or decorate main() with torch.distributed.elastic.multiprocessing.errors.record."),

@@ -196,14 +196,31 @@ RULES: Final[tuple[Rule, ...]] = (
         "a rendezvous of XLA did not end in time: {1}{2} of {0} threads came to it"),
     rule_of("JOB_COLLECTIVE_TIMEOUT", "mismatch", FAILED,
         rf"{RAISED}.*(Detected mismatch between collectives on ranks.*)", "ranks called different collectives: {0}"),
+    # Downloads
+    rule_of("JOB_EXCEPTION", "download", FAILED,
+        rf"{EXCEPTION_NAME}: .*?(?:host='|[Cc]ouldn't connect to '(?:\w+://)?)([\w.-]+).*(?:Max retries exceeded"
+        r"|Failed to (?:resolve|establish a new connection)|load the files)",
+        "a download failed, since this node does not reach {0}"),
+    rule_of("JOB_EXCEPTION", "download", FAILED,
+        rf"(?=(?:urllib|requests|httpx|httpcore|aiohttp|huggingface_hub|botocore|fsspec)\w*\.)(?:{EXCEPTION_NAME}): .*?"
+        r"((?:[Nn]ame or service not known|Temporary failure in name resolution|Network is unreachable"
+        r"|All connection attempts failed|Max retries exceeded).*?)>?$",
+        "a download failed: {0}"),
     # Rendezvous
     rule_of("JOB_RENDEZVOUS_FAILED", "address_in_use", FAILED,
         rf"{EXCEPTION_NAME}: .*(?:EADDRINUSE|[Aa]ddress already in use)",
         "the port of the rendezvous is taken: address already in use"),
     rule_of("JOB_RENDEZVOUS_FAILED", "rendezvous", FAILED,
-        rf"{EXCEPTION_NAME}: .*(?:Error initializing torch\.distributed using env:// rendezvous"
-        r"|[Nn]ame or service not known|Temporary failure in name resolution)(.*)",
+        rf"{EXCEPTION_NAME}: .*(?:Error initializing torch\.distributed using env:// rendezvous)(?:: )?(.*)",
         "the rendezvous is not configured: {0}"),
+    rule_of("JOB_RENDEZVOUS_FAILED", "rendezvous", FAILED,
+        rf"{EXCEPTION_NAME}: .*network addresses of \(([^,()]+), \d+\) cannot be retrieved \(gai error: -?\d+ - "
+        r"([^()]+)\)",
+        "the name of the rendezvous' host, {0}, does not resolve: {1}"),
+    rule_of("JOB_RENDEZVOUS_FAILED", "rendezvous", FAILED,
+        rf"{EXCEPTION_NAME}: .*"
+        r"([Nn]ame or service not known|Temporary failure in name resolution)",
+        "the name of a host does not resolve: {0}"),
     rule_of("JOB_RENDEZVOUS_FAILED", "rendezvous", WAITED,
         rf"{EXCEPTION_NAME}: .*(client socket has (?:timed out|failed to connect).*"
         rf"|Timed out after \d+ seconds waiting for"
