@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,10 +39,13 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+PROGRESS = re.compile(r"(?:\r\x1b\[K[^\r\n]*)+\r\x1b\[K")
+
+
 def screen(words: list[str], columns: int, command: list[str] = LAGGARD, **environ: str) -> str:
-    """All that a terminal of this width is sent."""
+    """All that a terminal of this width is sent, but for the progress that a busy machine has time to show."""
     with terminal([*command, *words], columns=columns, environ=environ) as shown:
-        return shown.read_to_the_end().replace("\r\n", "\n")
+        return PROGRESS.sub("", shown.read_to_the_end().replace("\r\n", "\n"))
 
 
 def piped(words: list[str], status: int | None = None, **environ: str) -> str:
