@@ -17,7 +17,7 @@ from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
-from laggard.collector.fleet.outliers import compare_nodes, with_codes
+from laggard.collector.fleet.outliers import FleetComparison, compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.holdings import Limits
@@ -180,6 +180,19 @@ class ScrapeLoop:
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
         comparison = await asyncio.to_thread(compare_nodes, self._agents)
+        cluster = self._cluster(comparison, began, now)
+        # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
+        launched = launched_jobs(_ras_answers(self._agents, now))
+        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
+        jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
+        snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
+        self.snapshot = snapshot
+        urls = [row.url for row in snapshot.nodes if row.state == "up"]
+        self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now)
+        await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
+
+    def _cluster(self, comparison: FleetComparison, began: float, now: float) -> ClusterSnapshot:
+        """The nodes as the round that began at `began` found them, in monotonic seconds."""
         wall = time.time()
         acknowledged = self.acknowledgements.holding(wall)
         findings = known_findings((*_findings(self._agents), *comparison.findings), acknowledged, wall)
@@ -189,7 +202,7 @@ class ScrapeLoop:
         answering = sum(agent.state == "up" for agent in self._agents)
         settings = self._settings
         together = fleet_wide.fleet_wide(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
-        cluster = ClusterSnapshot(
+        return ClusterSnapshot(
             nodes=judged_rows(
                 (with_codes(agent.row(now), codes) for agent in self._agents), findings, _cannot_tell(self._agents)
             ),
@@ -213,15 +226,6 @@ class ScrapeLoop:
             scraped_at=now,
             round_began_at=began,
         )
-        # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
-        launched = launched_jobs(_ras_answers(self._agents, now))
-        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
-        jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
-        snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
-        self.snapshot = snapshot
-        urls = [row.url for row in snapshot.nodes if row.state == "up"]
-        self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now)
-        await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
 
     async def _ask_for_readers(self) -> None:
         """Asks for the collectives of the ranks that somebody looks at."""

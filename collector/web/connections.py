@@ -92,6 +92,8 @@ class BoundedProtocol(H11Protocol):
         self._ask_for_place(transport, then, _MAX_WAITS)
 
     def _ask_for_place(self, transport: asyncio.Transport, then: Callable[[], None], waits: int) -> None:
+        if transport.is_closing():  # it waited, and was refused or left meanwhile
+            return
         if self.table.admit(self):
             self._set_deadline(HEAD_SECONDS)
             if waits < _MAX_WAITS:

@@ -233,6 +233,9 @@ def read_in_pieces(lines: list[str], end: str) -> tuple[list[tuple[str, str]], t
     return [(event.code, event.summary) for event in evidence.events], evidence.progress
 
 
+DOWNLOAD = "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='api.x.ai', port=443): Max retries exceeded"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -245,6 +248,10 @@ def read_in_pieces(lines: list[str], end: str) -> tuple[list[tuple[str, str]], t
         ("step 1 loss 2.0\nstep 2 loss 1.9\nOSError: [Errno 99] x", "the job failed: OSError: [Errno 99] x"),
         ("OSError: x\nstep 2 loss 1.9\n", None),  # it was caught
         ("ValueError: x\nretrying\n", None),
+        (f"{DOWNLOAD}\nstep 1 loss 2.0\n", None),  # of telemetry, without which the training goes on
+        (f"step 1 loss 2.0\n{DOWNLOAD}", "the job failed: a download failed, since this node does not reach api.x.ai"),
+        ("step 1 loss 2.0\n2026-01-01 10:00:00,1 ERROR [data] ValueError: bad record, skipped", None),
+        ("Exception ignored in: <function f>\nTraceback (most recent call last):\n  File 'p'\nTypeError: x", None),
         ("2026-01-01 10:00:00 WARNING retry: ConnectionError: reset", None),
         ("INFO 06-25 15:28:30 w.py:8] TypeError: x", None),
         ("UserWarning: x", None),

@@ -6,9 +6,10 @@ Few lines do, so that a piece is searched for words first, and only the lines th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from laggard.diagnose.job.candidates import SHAPE_CHARACTERS, WORDS, candidates, shape_of, shapes_of, sparse
 from laggard.diagnose.job.events import MAX_EVENTS, Event, Group, Place, Weight, WorkStatus, Writer
 from laggard.diagnose.job.exits import read_exit
 from laggard.diagnose.job.known_reasons import reason_rule
@@ -17,15 +18,6 @@ from laggard.diagnose.job.progress import PROGRESS_WORDS
 from laggard.diagnose.job.rule import EXCEPTION_NAME, Rule
 from laggard.diagnose.job.rules import NAN_LOSS, RULES, WEAK_TEXT
 
-_WORDS: Final = (
-    "rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog",
-    "NCCL work", "ignal", "arrier", "egmentation", "egfault", "vict", "reempt", "low on resource", "what()",
-    "ailed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "EXIT CODE", "SIGNAL: ",
-    "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan",
-    "NaN", "NAN", "Illegal", "Duplicate", "Memory access fault", "marked dead", "has died", "HSA_STATUS",
-    "): invalid", "double free", "corrupted ", "onsolidate",
-)  # fmt: skip
-"""The words of which each line that a rule matches has one."""
 _MAX_STREAMS: Final = 8192
 _MAX_SHAPES: Final = 8192
 _MAX_RANKS: Final = 1 << 18
@@ -34,14 +26,12 @@ _LOOK_BACK: Final = 1 << 13
 _MAX_LOCATED_EVENTS: Final = 256
 _MAX_REPEATS: Final = 64
 _MAX_LAST_LINES: Final = 64
-_MIN_SHAPED: Final = 1 << 14
-_MAX_UNLIKE_SHARE: Final = 0.25
-"""The largest share of a piece that lines of different shapes make up, for shapes to be searched in place of lines."""
+_OFTEN_CAUGHT: Final = ("download",)
+"""The kinds of exceptions that programs catch and go on without, as of telemetry: a line of them counts with its
+traceback, or as the last one."""
 _DULL_LINES: Final = 64
 """The number of lines of one shape that say nothing, after which further ones are not looked at."""
 
-_SHAPE_CHARACTERS: Final = 200
-"""The number of a line's first characters, numbers aside, that are its shape."""
 _LINES_PER_CANDIDATE: Final = 8
 """The number of lines of which one has a word, from where on lines are looked at one by one."""
 
@@ -49,8 +39,6 @@ MIN_FINITE_LINES: Final = 3
 """The number of lines of progress without NaN after which a loss that was NaN is no failure."""
 
 _NUMBER = re.compile(r"[0-9]+")
-_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
-_DIGITS: Final = str.maketrans("123456789", "0" * 9)
 _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
 _SETTING = re.compile(r"#|(?:export |\+ )?[A-Z]\w{2,}=")  # of a variable, or a comment
@@ -156,10 +144,10 @@ class JobLogReader:
 
     def feed(self, piece: str) -> None:
         self._note_ranks(piece)
-        counted = candidates = 0
-        for start, end in self._interesting(piece) if self._dense else _sparse(piece):
-            candidates += 1
-            shape = _shape(piece[start:end])
+        counted = looked_at = 0
+        for start, end in self._interesting(piece) if self._dense else sparse(piece):
+            looked_at += 1
+            shape = shape_of(piece[start:end])
             if self._is_dull(shape):
                 continue
             self._progress[-1] += _count_progress(piece, counted, start)
@@ -172,21 +160,21 @@ class JobLogReader:
         self._forget_raised(piece, len(piece))
         self._offset += len(piece)
         if not self._dense:
-            self._dense = candidates > piece.count("\n") // _LINES_PER_CANDIDATE
+            self._dense = looked_at > piece.count("\n") // _LINES_PER_CANDIDATE
 
     def _is_dull(self, shape: str) -> bool:
         return self._dull.get(shape, 0) >= _DULL_LINES and not self._tracebacks
 
     def _interesting(self, piece: str) -> Iterator[tuple[int, int]]:
-        """The lines of _candidates(), found line by line and without dull lines, which is faster where very many lines
+        """The lines of candidates(), found line by line and without dull lines, which is faster where very many lines
         have one of the words."""
         start = 0
-        for line, shape in zip(piece.split("\n"), _shapes(piece).split("\n"), strict=True):
-            if self._is_dull(shape[:_SHAPE_CHARACTERS]):
+        for line, shape in zip(piece.split("\n"), shapes_of(piece).split("\n"), strict=True):
+            if self._is_dull(shape[:SHAPE_CHARACTERS]):
                 pass
             elif len(line) > MAX_LINE_CHARACTERS or "\r" in line:
-                yield from ((start + first, start + last) for first, last in _candidates(line))
-            elif any(word in line for word in _WORDS):
+                yield from ((start + first, start + last) for first, last in candidates(line))
+            elif any(word in line for word in WORDS):
                 yield start, start + len(line)
             start += len(line) + 1
 
@@ -253,9 +241,9 @@ class JobLogReader:
         opened = self._tracebacks.get(line.stream)
         rule = self._rule_for(line.text) or (self._rule_for(line.logged) if line.logged else None)
         raised = _EXCEPTION.match(line.text)
-        if rule is None and not (raised and (opened or line.traced)):
-            if raised and _CLASS.match(raised[1]) and not _QUIET.search(line.logged.removesuffix(line.text)):
-                self._note_raised(piece, start, end, line, place)
+        if (rule is None or rule.kind in _OFTEN_CAUGHT) and not (raised and (opened or line.traced)):
+            if raised and _CLASS.match(raised[1]):
+                self._note_raised(piece, start, end, line, place, rule)
             return
         if rule is not None and not opened and self._is_repeated(rule.kind, line):
             return
@@ -269,8 +257,9 @@ class JobLogReader:
         else:
             assert raised is not None
             weak = WEAK_TEXT.search(line.text)
-            kind, weight = ("peer_gone", Weight.SUMMARY) if weak else ("exception", Weight.FAILED)
-            event = Event("JOB_EXCEPTION", kind, weight, line.text[:400], line.text, place, _writer(line))
+            event = _exception_event(line, place)
+            if weak:
+                event = event._replace(kind="peer_gone", weight=Weight.SUMMARY)
             if weak and len(self._events) < _MAX_LOCATED_EVENTS and self._fetches(piece, start, line):
                 told = f"a DataLoader worker was gone when its batch was fetched: {line.text[:300]}"
                 event = event._replace(
@@ -285,13 +274,16 @@ class JobLogReader:
             event = event._replace(writer=writer)
         self._add_raised(event, line)
 
-    def _note_raised(self, piece: str, start: int, end: int, line: JobLine, place: Place) -> None:
+    def _note_raised(self, piece: str, start: int, end: int, line: JobLine, place: Place, rule: Rule | None) -> None:
         self._forget_raised(piece, start)
+        where = self._where(piece, start, line)
+        # What a logger says of an exception in a training may be of one that was caught, unless code stands above it.
+        head = line.logged.removesuffix(line.text)
+        if _QUIET.search(head) or (head and not where and self._progress[-1] + _count_progress(piece, 0, start)):
+            return
         if len(self._raised) < _MAX_LAST_LINES:
-            where = self._where(piece, start, line)
-            text = line.text[:400]
-            event = Event("JOB_EXCEPTION", "exception", Weight.FAILED, text, line.text, place, _writer(line), where)
-            self._raised.append(event)
+            event = _event_of(rule, line, place) if rule else _exception_event(line, place)
+            self._raised.append(event._replace(where=where))
         self._raised_end = self._offset + end
 
     def _forget_raised(self, piece: str, until: int) -> None:
@@ -419,59 +411,6 @@ def rule_for(text: str) -> Rule | None:
     return None if _SETTING.match(text) else next((rule for rule in RULES if rule.pattern.match(text)), None)
 
 
-def _sparse(piece: str) -> Iterable[tuple[int, int]]:
-    """The same places as those of _candidates(), found by the shapes of lines: of thousands of lines most differ in
-    numbers alone, and each shape is searched for words once."""
-    if "\r" in piece or len(piece) < _MIN_SHAPED or not piece.isascii():  # other text takes four times the memory
-        return _candidates(piece)
-    shapes = piece.translate(_NO_DIGITS).split("\n")
-    unlike = set(shapes)
-    if sum(map(len, unlike)) > len(piece) * _MAX_UNLIKE_SHARE:
-        return _candidates(piece)
-    wanted = {shape for shape in unlike if any(word in shape for word in _WORDS)}
-    return _places(piece, shapes, wanted) if wanted else ()
-
-
-def _places(piece: str, shapes: Iterable[str], wanted: Collection[str]) -> Iterator[tuple[int, int]]:
-    start = 0
-    for line, shape in zip(piece.split("\n"), shapes, strict=True):
-        if shape in wanted:
-            if len(line) > MAX_LINE_CHARACTERS:
-                yield from ((start + first, start + last) for first, last in _candidates(line))
-            else:
-                yield start, start + len(line)
-        start += len(line) + 1
-
-
-def _candidates(piece: str) -> list[tuple[int, int]]:
-    """The places of the lines that have one of the words, in order. A carriage return ends a line, too."""
-    found: dict[int, int] = {}
-    for word in _WORDS:
-        at = piece.find(word)
-        while at >= 0:
-            start = max(piece.rfind("\n", 0, at), piece.rfind("\r", max(0, at - MAX_LINE_CHARACTERS), at)) + 1
-            end = piece.find("\n", at)
-            end = len(piece) if end < 0 else end
-            turn = piece.find("\r", at, min(end, at + MAX_LINE_CHARACTERS))
-            end = turn if turn >= 0 else end
-            found[max(start, at - MAX_LINE_CHARACTERS)] = end
-            at = piece.find(word, end)
-    return sorted(found.items())
-
-
-def _shape(line: str) -> str:
-    """The beginning of a line, with 0 for each number."""
-    return _NUMBER.sub("0", line[:MAX_LINE_CHARACTERS])[:_SHAPE_CHARACTERS]
-
-
-def _shapes(piece: str) -> str:
-    """The piece with 0 for each number: as _shape(), for all lines at once."""
-    shapes = piece.translate(_DIGITS)
-    while "00" in shapes:
-        shapes = shapes.replace("00", "0")
-    return shapes
-
-
 def _count_progress(piece: str, start: int, end: int) -> int:
     return sum(piece.count(word, start, end) for word in PROGRESS_WORDS)
 
@@ -485,6 +424,10 @@ def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
     )
     accused = tuple(map(int, re.findall(r"\d{1,7}", groups[0])[:64])) if rule.kind == "monitored" else ()
     return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, _writer(line), "", accused)
+
+
+def _exception_event(line: JobLine, place: Place) -> Event:
+    return Event("JOB_EXCEPTION", "exception", Weight.FAILED, line.text[:400], line.text, place, _writer(line))
 
 
 def _with_reason(event: Event, reason: str) -> Event:

@@ -4,8 +4,8 @@ nothing before those that waited for it."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 from laggard.diagnose.job.advice import ADVICE
 from laggard.diagnose.job.cause import Cause, find_cause, find_waiting
@@ -15,34 +15,22 @@ from laggard.diagnose.joined.clock import is_near, minutes_agree
 from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
 from laggard.diagnose.joined.explains import HARDWARE, MEMORY, PORTS, WAITING, faults_before
 from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Roster, reporters
+from laggard.diagnose.joined.silent import of_silent, silent_clues
+from laggard.diagnose.joined.victims import MAX_SHOWN, on_host, then, victims_of
 from laggard.text.words import joined as listed
 from laggard.text.words import printable_line, ranks_text
 
-MAX_SHOWN: Final = 8
-"""The most lines of consequences that are shown."""
 _KILL_SECONDS: Final = 120.0
 """The longest time between the kernel's kill and what a launcher says of it."""
 _LATE_SECONDS: Final = 5.0
 """The shortest time after the others' ends at which a rank ends that came too late."""
 _OF_ALL: Final = ("interrupted", "cancelled", "time_limit", "preempted")
 
-_SILENT_FIX: Final = (
-    "Look at that process: `py-spy dump --pid PID` and /proc/PID/status while it hangs; start the job under `laggard "
-    "run` and the next time the step and the line are told."
-)
-_LOST_FIX: Final = (
-    "Look at that host: its kernel's log (dmesg), the scheduler's account of the job, and whether it is up at all."
-)
 _NETWORK_FIX: Final = (
     "No rank failed: look at the ports and links of both hosts (`ip -br link`, `ibstat`, `dmesg -T | grep -i link`) "
     "and at the switch between them."
 )
 _NETWORK_COMMANDS: Final[tuple[str, ...]] = ("ip -br link", "dmesg -T | grep -i link")
-
-
-class _Victims(NamedTuple):
-    events: tuple[Event, ...]
-    ranks: tuple[int, ...]
 
 
 def find_first(roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]) -> First | None:
@@ -106,7 +94,7 @@ def _of_looked_at(direct: Sequence[Fault], cause: Cause | None, roster: Roster, 
     first = direct[0]
     same = [it for it in direct if it.path != first.path or it.ranks != first.ranks]
     ranks = tuple(sorted({rank for it in direct for rank in it.ranks}))
-    victims = _victims(cause, ranks).events if cause else ()
+    victims = victims_of(cause, ranks).events if cause else ()
     hosts = sorted({it.host for it in direct if it.host})
     waited = ranks_text(it.writer.rank for it in victims if it.writer.rank is not None)
     subject = first.device if len(ranks) == 1 else ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
@@ -119,8 +107,8 @@ def _of_looked_at(direct: Sequence[Fault], cause: Cause | None, roster: Roster, 
         (
             Clue.of_fault(Role.FIRST, first),
             *(Clue.of_fault(Role.SHOWS, it) for it in same[:MAX_SHOWN]),
-            *_silent_clues(ranks, roster, Role.SHOWS),
-            *_then(victims, files),
+            *silent_clues(ranks, roster, Role.SHOWS),
+            *then(victims, files),
         ),
         hosts[0] if len(hosts) == 1 else None,
         ranks,
@@ -196,29 +184,13 @@ def _silent(roster: Roster) -> frozenset[int]:
     return frozenset(rank for rank in silent if rank in roster.files) or silent
 
 
-def _victims(cause: Cause, of: Iterable[int] = ()) -> _Victims:
-    """The first event of each rank that complained, the culprits' own aside."""
-    culprits = set(of)
-    kept: dict[object, Event] = {}
-    for event in (cause.first, *cause.same, *cause.later):
-        if event.writer.rank not in culprits and event.kind not in OF_A_LAUNCHER:
-            kept.setdefault(event.writer.rank if event.writer.rank is not None else event.writer, event)
-    events = tuple(kept.values())
-    return _Victims(events, tuple(sorted(event.writer.rank for event in events if event.writer.rank is not None)))
-
-
-def _then(events: Iterable[Event], files: Sequence[JobFile]) -> tuple[Clue, ...]:
-    listed_events = list(events)[:MAX_SHOWN]
-    return tuple(Clue.of_event(Role.THEN, event, files[event.place.file].path) for event in listed_events)
-
-
 def _of_event(cause: Cause, files: Sequence[JobFile]) -> First:
     first = cause.first
     advice = ADVICE.get(first.kind) or ADVICE["killed"]
     subject = "the job" if first.kind in _OF_ALL else who(first.writer)
     verb = "failed" if subject == "the job" or first.weight is Weight.STOPPED else "failed first"
     rank = first.writer.rank
-    victims = _victims(cause, () if rank is None else (rank,)).events
+    victims = victims_of(cause, () if rank is None else (rank,)).events
     own = Clue.of_event(Role.FIRST, first, files[first.place.file].path)
     shows = _launchers_word(cause, files)
     return First(
@@ -227,7 +199,7 @@ def _of_event(cause: Cause, files: Sequence[JobFile]) -> First:
         f"{verb}: {printable_line(first.summary)}" + (f" ({first.where})" if first.where else ""),
         advice.text,
         advice.commands,
-        (own, *shows, *_then((event for event in victims if event is not first), files)),
+        (own, *shows, *then((event for event in victims if event is not first), files)),
         first.writer.host,
         () if rank is None else (rank,),
         first.place.seconds is None and bool(victims),
@@ -256,9 +228,9 @@ def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFil
         says = f"was killed by the kernel: its host was out of memory ({fault.device})"
     else:
         subject, says = f"{fault.device}{on}", f"{fault.summary}{_consequence(event, rank, roster, fault)}"
-    if rank is None and len(there := _on_host(fault.host, roster)) == 1 and len(roster.ranks) > 2:
+    if rank is None and len(there := on_host(fault.host, roster)) == 1 and len(roster.ranks) > 2:
         ranks = there
-    victims = [it for it in _victims(cause).events if it is not event]
+    victims = [it for it in victims_of(cause).events if it is not event]
     clock = event.place.seconds if event.place.dated else None
     by_cause = fault.seconds is None or clock is None or fault.seconds > clock
     return First(
@@ -267,15 +239,11 @@ def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFil
         says,
         fault.fix,
         fault.commands,
-        (Clue.of_fault(Role.FIRST, fault), *_silent_clues(ranks, roster, Role.SHOWS), *_then((event, *victims), files)),
+        (Clue.of_fault(Role.FIRST, fault), *silent_clues(ranks, roster, Role.SHOWS), *then((event, *victims), files)),
         fault.host or event.writer.host,
         ranks,
         by_cause,
     )
-
-
-def _on_host(host: str | None, roster: Roster) -> tuple[int, ...]:
-    return tuple(sorted(rank for rank, its in roster.hosts.items() if host and its == host))
 
 
 def _killed_rank(fault: Fault, roster: Roster) -> int | None:
@@ -290,7 +258,7 @@ def _consequence(event: Event, rank: int | None, roster: Roster, fault: Fault) -
     if rank is not None:
         return f"; then {who(event.writer)} failed"
     waited = sorted(reporters(roster))
-    there = _on_host(fault.host, roster)
+    there = on_host(fault.host, roster)
     waited = [rank for rank in waited if rank not in there] or waited
     named = f" for {ranks_text(there)} on it" if there and len(there) < len(roster.ranks) else ""
     return f"; {ranks_text(waited)} waited{named}" if waited else ""
@@ -306,15 +274,15 @@ def _of_waiting(
     waits = [wait for wait in find_waiting(roster.evidence) if not wait.within]
     behind = next((wait.behind for wait in waits if wait.behind), ())
     if behind:
-        return _of_silent(behind, "had not started the collective in which", cause, roster, files)
+        return of_silent(behind, "had not started the collective in which", cause, roster, files)
     if roster.stuck:
-        return _of_silent(sorted(roster.stuck), "", cause, roster, files)
+        return of_silent(sorted(roster.stuck), "", cause, roster, files)
     silent = sorted(_silent(roster))
     if accusing is not None and not silent:
         return _of_accused(accusing, cause, roster, files)
     if silent:
         agreed = sorted(set(silent) & set(accusing.ranks)) if accusing is not None else []
-        found = _of_silent(agreed or silent, "", cause, roster, files)
+        found = of_silent(agreed or silent, "", cause, roster, files)
         return _with_witness(found, accusing) if accusing is not None and agreed else found
     several = (_quiet_end, _elsewhere, _late)
     told = (tell(cause, roster, files) for tell in several)
@@ -331,9 +299,9 @@ def _with_witness(first: First, witness: Fault) -> First:
 
 
 def _of_accused(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
-    victims = _victims(cause, fault.ranks)
-    logs = _silent_clues(fault.ranks, roster, Role.SHOWS)
-    shown = (Clue.of_fault(Role.FIRST, fault), *logs, *_then(victims.events, files))
+    victims = victims_of(cause, fault.ranks)
+    logs = silent_clues(fault.ranks, roster, Role.SHOWS)
+    shown = (Clue.of_fault(Role.FIRST, fault), *logs, *then(victims.events, files))
     host = fault.host or next((roster.hosts[rank] for rank in fault.ranks if rank in roster.hosts), None)
     return First(fault.code, fault.device, fault.summary, fault.fix, fault.commands, shown, host, fault.ranks, True)
 
@@ -346,14 +314,14 @@ def _accused_alone(roster: Roster, faults: Sequence[Fault]) -> First | None:
     network = [it for it in faults if it.code in PORTS and it.critical and it.host and not it.ranks]
     if accusing.code == "JOB_KILLED" and len({it.host for it in network}) == 1:
         return _of_port(network[0], accusing, roster)  # those that died may have timed out: a recording does not say
-    shown = (Clue.of_fault(Role.FIRST, accusing), *_silent_clues(accusing.ranks, roster, Role.SHOWS))
+    shown = (Clue.of_fault(Role.FIRST, accusing), *silent_clues(accusing.ranks, roster, Role.SHOWS))
     host = accusing.host or next((roster.hosts[rank] for rank in accusing.ranks if rank in roster.hosts), None)
     code, device, summary = accusing.code, accusing.device, accusing.summary
     return First(code, device, summary, accusing.fix, accusing.commands, shown, host, accusing.ranks, True)
 
 
 def _of_port(fault: Fault, died: Fault, roster: Roster) -> First:
-    ranks = there if len(there := _on_host(fault.host, roster)) == 1 and len(roster.ranks) > 2 else ()
+    ranks = there if len(there := on_host(fault.host, roster)) == 1 and len(roster.ranks) > 2 else ()
     return First(
         fault.code,
         f"{fault.device} on {fault.host}",
@@ -367,123 +335,9 @@ def _of_port(fault: Fault, died: Fault, roster: Roster) -> First:
     )
 
 
-def _of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
-    victims = _victims(cause, ranks)
-    waiters = ranks_text(victims.ranks) or "the others"
-    timed_out = any(event.weight is Weight.WAITED for event in victims.events)
-    lost = "hung or was lost" if timed_out else "was lost"
-    if len(ranks) > 1:
-        lost = "hung or were lost" if timed_out else "were lost"
-    if behind:
-        says = f"hung: {'it' if len(ranks) == 1 else 'they'} {behind} {waiters} waited"
-    elif roster.stuck & set(ranks):
-        it = "it" if len(ranks) == 1 else "they"
-        says = f"hung: {it} did not even end on SIGTERM (stopped, or stuck in the kernel), while {waiters} waited"
-    elif timed_out:
-        says = f"{lost}: {_own_log(ranks, roster)}, while {waiters} waited until they timed out"
-    else:
-        says = f"{lost}: {_own_log(ranks, roster)}, and the connections of {waiters} to it closed"
-    hosts = sorted({roster.hosts[rank] for rank in ranks if rank in roster.hosts})
-    subject = ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
-    if not (behind or roster.stuck) and not _are_one(ranks, roster):
-        return _of_one_among(ranks, subject, victims, timed_out, roster, files)
-    if not (behind or roster.stuck or any(rank in roster.files for rank in ranks)):
-        if _have_logs_each(roster) or _have_hosts_each(ranks, roster):
-            return _of_missing_log(subject, cause, victims, timed_out, files)
-        says = f"{lost}, or no log of it is here, while {waiters} waited"
-    clues = (*_silent_clues(ranks, roster), *_stuck_clues(roster, files), *_then(victims.events, files))
-    return First(
-        cause.first.code if timed_out else "JOB_KILLED",
-        subject,
-        says,
-        _SILENT_FIX if timed_out else _LOST_FIX,
-        ("laggard run --record DIR ...",) if timed_out else ("dmesg -T | tail -50",),
-        clues,
-        hosts[0] if len(hosts) == 1 else None,
-        tuple(ranks),
-        True,
-    )
-
-
-def _are_one(ranks: Sequence[int], roster: Roster) -> bool:
-    """Whether ranks can be lost by one cause: one rank, or all of a host that is not the only one."""
-    hosts = {roster.hosts.get(rank) for rank in ranks}
-    host = next(iter(hosts))
-    all_of_it = host is not None and set(_on_host(host, roster)) == set(ranks)
-    return len(ranks) == 1 or (len(hosts) == 1 and all_of_it and len(set(roster.hosts.values())) > 1)
-
-
-def _have_logs_each(roster: Roster) -> bool:
-    """Whether each rank that has a log has it for itself: then one without may only lack it. In a stream of all
-    ranks it would have been seen."""
-    places = Counter((path, roster.hosts.get(rank)) for rank, paths in roster.files.items() for path in paths)
-    return len(places) > 1 and max(places.values()) == 1
-
-
-def _have_hosts_each(ranks: Sequence[int], roster: Roster) -> bool:
-    """Whether what is here comes from hosts with a rank each, and nothing comes from a host of `ranks`."""
-    hosts = [roster.hosts.get(rank) for rank in sorted(roster.ranks - set(ranks))]
-    return (
-        len(hosts) > 1 and None not in hosts and len(set(hosts)) == len(hosts) and not roster.hosts.keys() & set(ranks)
-    )
-
-
-def _of_missing_log(subject: str, cause: Cause, victims: _Victims, timed_out: bool, files: Sequence[JobFile]) -> First:
-    waited = "waited until they timed out" if timed_out else "found peers gone"
-    return First(
-        cause.first.code,
-        ranks_text(victims.ranks),
-        f"{waited}, none of them was first, and no log of {subject} is here: give it too",
-        _SILENT_FIX if timed_out else _LOST_FIX,
-        ("laggard run --record DIR ...",) if timed_out else ("dmesg -T | tail -50",),
-        _then(victims.events, files),
-        None,
-        (),
-        False,
-    )
-
-
-def _of_one_among(
-    ranks: Sequence[int], subject: str, victims: _Victims, timed_out: bool, roster: Roster, files: Sequence[JobFile]
-) -> First:
-    """Several ranks say nothing: one of them was first, and it is not told which."""
-    waited = "waited until they timed out" if timed_out else "found their peers gone"
-    hosts = {roster.hosts.get(rank) for rank in ranks}
-    return First(
-        "JOB_COLLECTIVE_TIMEOUT" if timed_out else "JOB_KILLED",
-        f"one of {subject}",
-        f"was first, and nothing says which: none of them has an error, while {ranks_text(victims.ranks)} {waited}",
-        _SILENT_FIX if timed_out else _LOST_FIX,
-        ("dmesg -T | tail -50",),
-        (*_silent_clues(ranks, roster), *_then(victims.events, files)),
-        hosts.pop() if len(hosts) == 1 else None,
-        (),
-        True,
-    )
-
-
-def _own_log(ranks: Sequence[int], roster: Roster) -> str:
-    there = [rank for rank in ranks if rank in roster.files]
-    whose = "its log ends" if len(ranks) == 1 else "their logs end"
-    return f"{whose} without an error" if there else "no line of any file is of it (is its log missing?)"
-
-
-def _silent_clues(ranks: Sequence[int], roster: Roster, role: Role = Role.FIRST) -> tuple[Clue, ...]:
-    return tuple(
-        Clue(role, path, host=roster.hosts.get(rank), ranks=(rank,), is_last_line=True)
-        for rank in ranks[:MAX_SHOWN]
-        for path in roster.files.get(rank, ())
-    )
-
-
-def _stuck_clues(roster: Roster, files: Sequence[JobFile]) -> tuple[Clue, ...]:
-    found = [event for event in roster.evidence.events if event.kind == "stuck_process"]
-    return tuple(Clue.of_event(Role.SHOWS, event, files[event.place.file].path) for event in found[:MAX_SHOWN])
-
-
 def _quiet_end(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
     """A rank that ended with a status and says nothing, while the others complain of it."""
-    complained = set(_victims(cause).ranks)
+    complained = set(victims_of(cause).ranks)
     ended = [
         it for it in (cause.first, *cause.same, *cause.later) if it.kind == "status" and it.writer.rank is not None
     ]
@@ -499,7 +353,7 @@ def _quiet_end(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First 
         f"ended first: {quiet[0].summary}, and its log has no error; {ranks_text(complained)} complained afterwards",
         advice.text,
         advice.commands,
-        (own, *_silent_clues(ranks, roster), *_then(_victims(cause, ranks).events, files)),
+        (own, *silent_clues(ranks, roster), *then(victims_of(cause, ranks).events, files)),
         roster.hosts.get(ranks[0]),
         tuple(ranks),
         True,
@@ -508,7 +362,7 @@ def _quiet_end(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First 
 
 def _elsewhere(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
     """Ranks that waited at another line of the program than most: they did not call the same collective."""
-    waited = [event for event in _victims(cause).events if event.weight is Weight.WAITED and event.where]
+    waited = [event for event in victims_of(cause).events if event.weight is Weight.WAITED and event.where]
     places = Counter(event.where for event in waited)
     if len(places) != 2 or len(waited) < 3:
         return None
@@ -529,7 +383,7 @@ def _elsewhere(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First 
         f"waited at another line than the others: {odd}, while {ranks_text(others)} waited at {usual}",
         advice.text,
         advice.commands,
-        (*clues, *_then((event for event in waited if event.where == usual), files)),
+        (*clues, *then((event for event in waited if event.where == usual), files)),
         hosts[0] if len(hosts) == 1 else None,
         tuple(ranks),
         True,
@@ -538,12 +392,12 @@ def _elsewhere(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First 
 
 def _late(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
     """A rank that finds its peers gone, which had timed out waiting: it came too late."""
-    events = _victims(cause).events
+    events = victims_of(cause).events
     waited = {event.writer.rank for event in events if event.weight is Weight.WAITED}
     late = [event.writer.rank for event in events if event.weight is Weight.SUMMARY and event.writer.rank is not None]
     if not waited or len(late) != 1 or len(waited) < 2 or not _ended_later(late[0], roster):
         return None
-    return _of_silent(late, "came late: it", cause, roster, files)._replace(
+    return of_silent(late, "came late: it", cause, roster, files)._replace(
         says=f"came too late: it found its peers gone, and {ranks_text(r for r in waited if r is not None)} had timed "
         "out before"
     )
@@ -561,7 +415,7 @@ def _ended_later(rank: int, roster: Roster) -> bool:
 
 
 def _of_network(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
-    victims = _victims(cause)
+    victims = victims_of(cause)
     hosts = sorted({roster.hosts[rank] for rank in victims.ranks if rank in roster.hosts})
     first = cause.first
     every = len(victims.ranks) > 1 and set(victims.ranks) >= roster.ranks
