@@ -68,10 +68,9 @@ def locate(timings: JobTimings) -> Location:
         verdict = Verdict.FAIL
     elif hung.notes or not slow.conclusive or any(note.kind == "first_unseen" for note in dead.notes):
         verdict = Verdict.UNKNOWN
-    if verdict is not Verdict.FAIL and steps and culprit_may_be_missing(timings, steps):
+    if verdict is not Verdict.FAIL and steps and (missing := culprit_may_be_missing(timings, steps)):
         verdict = Verdict.UNKNOWN
-        text = "the ranks that are seen wait for others; the slow rank may be one that is not"
-        notes.append(Note("unseen_ranks", text))
+        notes.append(missing)
     return Location(
         verdict=verdict,
         job_id=timings.job_id,
