@@ -39,7 +39,8 @@ settings.load_profile("laggard")
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary files go into memory, where there is room. Who says where, by --basetemp or PYTEST_DEBUG_TEMPROOT, gets
     them there, also to look at: those in memory go when the run ends."""
-    hide_state()
+    if not hasattr(config, "workerinput"):  # the workers of a run share what the run sees, as their warm servers do
+        hide_state()
     if worker := getattr(config, "workerinput", None):
         config.args[:] = _from_another_file_on(config.args, worker)
     if config.option.basetemp or os.environ.get("PYTEST_DEBUG_TEMPROOT") or not memory.has_room():

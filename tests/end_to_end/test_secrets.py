@@ -86,6 +86,7 @@ class Scene:
         self.seen, self.planted, self.rank_dir = folder / "seen", folder / "planted", rank_dir
         self.files, self.start, self.warm = files, start, warm
         self.prometheus = Refuses()
+        self.ranks: list[WarmProcess] = []
         for each in (self.seen, self.planted):
             each.mkdir()
         self.secrets = {name: new_secret() for name in (*VARIABLES, "proxy", "argument", "url", "token", "password")}
@@ -166,7 +167,8 @@ class Scene:
         script = ["-m", "laggard", "run", TRAINING / "all_reduce_loop.py", "1000000"]
         words = [*script, "--api-key", self.secrets["argument"]]
         ranks = [{**self.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-        return [self.warm.start(words, environment) for environment in ranks]
+        self.ranks = [self.warm.start(words, environment) for environment in ranks]
+        return self.ranks
 
     @property
     def export(self) -> int:
@@ -198,8 +200,17 @@ class Scene:
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, [content_of(path)[-3000:] for path in self.seen.parent.glob("*.log")]
+            assert time.monotonic() < deadline, self.told()
             time.sleep(0.1)
+
+    def told(self) -> str:
+        """What the ranks and the daemons said, for who has to find out why a test waits in vain."""
+        logs = {path.name: content_of(path)[-3000:].decode(errors="replace") for path in self.seen.parent.glob("*.log")}
+        for rank in self.ranks:
+            logs[f"rank {rank.pid}, status {rank.poll()}"] = rank.printed()[-3000:]
+        for path in AGENT[-2:]:
+            logs[path] = self.get(f"{self.agent.url}{path}")[:3000]
+        return "\n".join(f"--- {name}\n{text}" for name, text in logs.items())
 
 
 REQUIRED = "RequireAndVerifyClientCert"

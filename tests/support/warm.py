@@ -54,6 +54,10 @@ class WarmProcess:
         """What it has printed to standard error until now."""
         return io.StringIO(self._printed(1))
 
+    def printed(self) -> str:
+        """What it has printed until now: to standard output, then to standard error."""
+        return self._printed(0) + self._printed(1)
+
     def poll(self) -> int | None:
         self._server.receive(0.0)
         return self.returncode

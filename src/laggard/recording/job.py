@@ -141,10 +141,10 @@ def _lost_gaps(part: RecordedPart, tables: Tables) -> Iterable[str]:
         lost = "lost" if part.writer.is_gone else "not here"
         yield f"the recording of rank {rank} has no end: its process {how}, and what it did after {after} is {lost}"
     if not part.ranks and part.writer.lives(None):
-        yield f"{part.path} holds no record yet: its process has not finished a step"
+        yield f"{part.path} holds no step yet: its process has not finished one"
     elif not part.ranks:
         how = "was killed" if part.writer.is_gone else "was killed, or copied,"
-        yield f"{part.path} holds no record: its process {how} before its first step was over"
+        yield f"{part.path} holds no step: its process {how} before its first was over"
 
 
 def _timings(

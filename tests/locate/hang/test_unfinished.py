@@ -75,6 +75,28 @@ def test_a_hang_is_found_where_no_collective_tells_its_step() -> None:
     assert hung(locate(dataclasses.replace(timings, collectives=stepless))) == [(6,)]
 
 
+def test_what_nobody_waits_for_is_no_hang_where_later_ones_were_finished() -> None:
+    """DDP's join() begins an all_reduce of its own in each step, whose end nobody waits for. The job was killed, and
+    rank 6's recording ends three steps before the others'."""
+    last: list[Entry] = []
+    for late in range(4):
+        ranks = [rank for rank in range(RANKS) if rank != 6 or late == 0]
+        last += [(rank, 0, "all_reduce", STEPS + 2 * late, -1, False) for rank in ranks]
+        last += [(rank, 0, "all_reduce", STEPS + 2 * late + 1, -1, True) for rank in ranks]
+    location = locate(recorded(last))
+    assert not location.culprits, location.culprits
+
+
+def test_who_never_came_is_named_beside_what_nobody_waits_for() -> None:
+    others = [rank for rank in range(RANKS) if rank != 6]
+    unwaited = entered(range(RANKS), 0)
+    after = [(rank, 0, "all_reduce", STEPS + 1, -1, True) for rank in range(RANKS)]
+    stuck = [(rank, 0, "all_reduce", STEPS + 2, -1, False) for rank in others]
+    location = locate(recorded(unwaited + after + stuck))
+    assert hung(location) == [(6,)]
+    assert location.culprits[0].evidence[0].startswith("never came to all_reduce number 22 of")
+
+
 def test_through_nested_groups_the_one_at_the_root_is_named() -> None:
     """Rank 6 never came to its tensor group; its mates there never came to the world's collective."""
     last = entered((4, 5, 7), 2) + entered((*range(4), *range(8, 16)), 0)

@@ -321,7 +321,7 @@ os._exit(3)
     environment = {**os.environ, "LAGGARD_RECORD_DIR": str(tmp_path), "LAGGARD_RANK_DIR": str(tmp_path / "ranks")}
     assert subprocess.run([sys.executable, "-c", body], env=environment, timeout=300).returncode == 3
     (gap,) = (each for each in read_recording([tmp_path / "rank-0.jsonl"]).gaps if "killed" in each)
-    assert gap.startswith(f"{tmp_path}/rank-0.jsonl holds no record")
+    assert gap.startswith(f"{tmp_path}/rank-0.jsonl holds no step")
 
 
 def test_a_forked_child_that_exits_normally_writes_nothing_twice(tmp_path: Path) -> None:

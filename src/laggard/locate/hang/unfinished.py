@@ -104,7 +104,7 @@ def _stuck(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
     finished."""
     known = ~np.isfinite(collectives.end) & (collectives.seq >= 0)
     ended = [state.state == "finished" and state.end is not None for state in timings.states]
-    known &= ~np.array(ended, np.bool_)[collectives.column]
+    known &= ~np.array(ended, np.bool_)[collectives.column] & ~_passed(collectives, known)
     if not timings.steps_recorded:
         return np.flatnonzero(known)
     finished = np.isfinite(collectives.end) & (collectives.step >= 0)
@@ -116,6 +116,25 @@ def _stuck(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
     known &= collectives.op >= 0
     of_last_step = (collectives.step >= 0) & (collectives.step >= last_step[collectives.column])
     return np.flatnonzero(known & (of_last_step | ((collectives.step < 0) & _begun_last(collectives))))
+
+
+def _passed(collectives: Collectives, unfinished: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[C]: which of the unfinished collectives the rank went on from: it finished a later one of the same group and
+    operation, to which all had to come after this one. Nobody waits for it, as for those that DDP's join() adds."""
+    passed = np.zeros(len(unfinished), np.bool_)
+    candidates = np.flatnonzero(unfinished & (collectives.op != SEND) & (collectives.op != RECV))
+    if not len(candidates):
+        return passed
+    op = np.full_like(collectives.op, -1) if collectives.numbered_by_group else collectives.op
+    groups = len(collectives.groups)
+    lanes = (collectives.column.astype(np.int64) * groups + collectives.group) * (len(OPS) + 1) + op
+    wanted = distinct(lanes[candidates])
+    place = np.minimum(np.searchsorted(wanted, lanes), len(wanted) - 1)
+    finished = np.isfinite(collectives.end) & (wanted[place] == lanes)
+    newest = np.full(len(wanted), -1, np.int64)
+    np.maximum.at(newest, place[finished], collectives.seq[finished])
+    passed[candidates] = newest[place[candidates]] > collectives.seq[candidates]
+    return passed
 
 
 def _begun_last(collectives: Collectives) -> NDArray[np.bool_]:
