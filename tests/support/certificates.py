@@ -19,7 +19,7 @@ import trustme
 
 from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
 
-SECONDS = 100.0
+SECONDS = 300.0
 
 
 class Files(NamedTuple):
