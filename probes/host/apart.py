@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import select
 import signal
@@ -21,8 +22,12 @@ from typing import Final
 SILENCE_SECONDS: Final = 0.3
 """The time for one process; thousands of them are read in that."""
 
-_STEP, _RESULT, _ERROR = b"S", b"R", b"E"
+_LOOKS: Final = 4
+"""How often the parent looks within the time for one process, whether the child has begun with another."""
+
+_RESULT, _ERROR = b"R", b"E"
 _HEAD: Final = struct.Struct("<cI")
+_STEP: Final = struct.Struct("<II")
 _KEPT_FILE: Final = 3
 
 
@@ -42,6 +47,7 @@ def apart(work: Callable[[Callable[[int], None]], bytes], silence_seconds: float
     """Returns what `work` returns, in a child process. It is given a function to call with each item (a process id)
     that it begins with. Raises Stopped where it is silent for so long, and NoChild."""
     read_end, write_end = os.pipe()
+    steps = _Steps()
     try:
         child = _fork()
     except OSError as error:
@@ -49,15 +55,32 @@ def apart(work: Callable[[Callable[[int], None]], bytes], silence_seconds: float
         os.close(write_end)
         raise NoChild(f"cannot start a process: {error.strerror}") from None
     if not child:
-        _be_child(work, write_end)
+        _be_child(work, write_end, steps)
     os.close(write_end)
     try:
-        return _follow(child, read_end, silence_seconds)
+        return _follow(child, read_end, steps, silence_seconds)
     finally:
         os.close(read_end)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         _reap(child)
+
+
+class _Steps:
+    """The number of the items that the child began with, and the last of them, in memory that both see: a message for
+    each would wake the parent for each."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+        self._count = 0
+
+    def begin(self, item: int) -> None:
+        self._count += 1
+        _STEP.pack_into(self._page, 0, self._count & 0xFFFFFFFF, item)
+
+    def newest(self) -> tuple[int, int]:
+        count, item = _STEP.unpack_from(self._page)
+        return count, item
 
 
 _unreaped: list[int] = []
@@ -86,7 +109,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _be_child(work: Callable[[Callable[[int], None]], bytes], write_end: int) -> None:
+def _be_child(work: Callable[[Callable[[int], None]], bytes], write_end: int, steps: _Steps) -> None:
     """Does the work, tells of it, and ends: nothing of the parent's is run."""
     status = 1
     try:
@@ -95,8 +118,7 @@ def _be_child(work: Callable[[Callable[[int], None]], bytes], write_end: int) ->
             os.dup2(write_end, _KEPT_FILE)
         os.closerange(_KEPT_FILE + 1, os.sysconf("SC_OPEN_MAX"))
         try:
-            result = work(lambda item: _tell(_STEP, struct.pack("<I", item)))
-            _tell(_RESULT, result)
+            _tell(_RESULT, work(steps.begin))
         except Exception as error:
             _tell(_ERROR, f"{type(error).__name__}: {error}".encode())
         status = 0
@@ -119,29 +141,37 @@ def _is_waiting(child: int) -> bool:
         return False
 
 
-def _follow(child: int, read_end: int, silence_seconds: float) -> bytes:
-    data, item, waited = bytearray(), 0, False
+def _follow(child: int, read_end: int, steps: _Steps, silence_seconds: float) -> bytes:
+    data, newest, since, waited = bytearray(), steps.newest(), time.monotonic(), False
     poll = select.poll()  # not select(): the number of a file may be large
     poll.register(read_end, select.POLLIN)
     while True:
-        if not poll.poll(silence_seconds * (250 if waited else 1000)):
+        if poll.poll(silence_seconds * 1000 / _LOOKS):
+            part = os.read(read_end, 1 << 16)
+            if not part:
+                raise NoChild("a process of laggard's ended early")
+            data += part
+            answer = _answer(data)
+            if answer is not None:
+                return answer
+        elif newest == steps.newest():
+            if time.monotonic() - since < silence_seconds:
+                continue
             if waited and _is_waiting(child):
-                raise Stopped(item)
+                raise Stopped(newest[1])
             waited = _is_waiting(child)
             continue
-        waited = False
-        part = os.read(read_end, 1 << 16)
-        if not part:
-            raise NoChild("a process of laggard's ended early")
-        data += part
-        while len(data) >= _HEAD.size:
-            kind, size = _HEAD.unpack_from(data)
-            if len(data) < _HEAD.size + size:
-                break
-            body = bytes(data[_HEAD.size : _HEAD.size + size])
-            del data[: _HEAD.size + size]
-            if kind == _RESULT:
-                return body
-            if kind == _ERROR:
-                raise NoChild(body.decode(errors="replace"))
-            (item,) = struct.unpack("<I", body)
+        newest, since, waited = steps.newest(), time.monotonic(), False
+
+
+def _answer(data: bytearray) -> bytes | None:
+    """The child's answer, where all of it has come. Raises NoChild where that is an error."""
+    if len(data) < _HEAD.size:
+        return None
+    kind, size = _HEAD.unpack_from(data)
+    if len(data) < _HEAD.size + size:
+        return None
+    body = bytes(data[_HEAD.size : _HEAD.size + size])
+    if kind == _ERROR:
+        raise NoChild(body.decode(errors="replace"))
+    return body

@@ -93,3 +93,20 @@ model.module.train(); model(torch.ones(3, 4)).square().sum().backward(); optimiz
     assert len(steps) == 5
     assert all(step.phases[forward] > 0 and step.work == 12 for step in steps[1:])
     assert [step.phases[evaluation] > 0 for step in steps] == [False] * 4 + [True]
+
+
+def test_a_checkpoints_first_update_is_no_step(steps_of: Callable[[str], list[Step]]) -> None:
+    """torch's distributed checkpoints call step() before they load the state, where there is none."""
+    steps = steps_of("""
+import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+model = torch.nn.Linear(4, 4)
+optimizers = [torch.optim.AdamW(half, lr=0.1) for half in ([model.weight], [model.bias])]
+for optimizer in optimizers:
+    assert get_optimizer_state_dict(model, optimizer)["state"]
+for _ in range(4):
+    model(torch.ones(3, 4)).square().sum().backward()
+    for optimizer in optimizers:
+        optimizer.step(); optimizer.zero_grad()
+""")
+    assert len(steps) == 4
