@@ -249,7 +249,7 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
         all_slow = (f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow in this phase",)
     waits = (
         ()
-        if not compared.peer_count
+        if not compared.peer_count or compared.waited == compared.peers_waited == 0
         else (f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}",)
     )
     when = "" if each.hits is None else "in its slow steps, "
