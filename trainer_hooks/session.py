@@ -239,8 +239,8 @@ class Session:
         if self.steps.updates_elsewhere:
             return UNSEEN_THREADS
         initialized = self._had_groups or (not self._forked and _has_groups())
-        if initialized and FACTS.get(ENDING) is None:
-            return UNSEEN_GROUPS
+        if initialized and FACTS.get(ENDING) is None and getattr(sys, "last_value", None) is None:
+            return UNSEEN_GROUPS  # an exception, which Python keeps as the last, kept it from more
         return SEEN
 
     def _tell_of_helper(self) -> None:

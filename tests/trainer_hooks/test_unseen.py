@@ -51,6 +51,10 @@ def loads():
 def starts(act, method):
     torch.multiprocessing.start_processes(act, nprocs=1, start_method=method)
 
+def raises():
+    initialize()
+    raise ValueError("its configuration")
+
 def fails():
     initialize()
     raise SystemExit(3)
@@ -132,6 +136,15 @@ def test_what_is_no_training_or_is_seen_says_nothing(tmp_path: Path, what: str, 
     done = run(tmp_path, what, warm_torch)
     assert (done.returncode, done.stderr) == (SILENT[what], "")
     assert marks(tmp_path) == []
+
+
+def test_a_process_that_a_launcher_started_and_that_an_exception_ended_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = [sys.executable, "-m", "laggard", "run", sys.executable, str(tmp_path / "script.py"), "raises()"]
+    environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 1 and "ValueError: its configuration" in done.stderr
+    assert "laggard: " not in done.stderr and marks(tmp_path) == []
 
 
 def test_hooks_that_are_off_say_nothing(tmp_path: Path) -> None:
