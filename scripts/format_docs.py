@@ -31,6 +31,7 @@ from laggard.collector.web.documents import (
 )
 from laggard.collector.web.newest_ring import NewestRing
 from laggard.diagnose.document import Diagnosis
+from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
 from laggard.reports.documents import (
@@ -61,6 +62,7 @@ class Document(NamedTuple):
 DOCUMENTS = (
     Document(Location, "`laggard locate --format json`, `/api/v1/location` of the collector"),
     Document(Report, "`laggard healthcheck --format json`, `/api/v1/report` of the agent"),
+    Document(GateAudit, "`laggard healthcheck --explain-drain --format json`"),
     Document(Recommendation, "`laggard recommend --format json`, `/api/v1/recommendation` of the collector"),
     Document(Diagnosis, "`laggard diagnose --format json`"),
     Document(IncidentsDocument, "`laggard incidents --format json`, `/api/v1/incidents` of the collector"),

@@ -79,6 +79,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-agent", action="store_true", help="run the probes, also where the agent has a fresh report"
     )
+    parser.add_argument(
+        "--explain-drain",
+        action="store_true",
+        help="list each code that can take this node away: its rule, what looks like it, what there is of it now",
+    )
     add_meeting(parser.add_argument_group("for --gang, where srun, torchrun or SLURM's prolog do not tell"))
     _configure_slurm(parser.add_argument_group("for SLURM, see deploy/slurm"))
 
@@ -147,6 +152,7 @@ def make_settings(arguments: argparse.Namespace) -> GateSettings:
         is_switched_off=is_switched_off,
         checks_setup=arguments.check_gate,
         gate_conf=_gate_conf(arguments) if checks_setup_alone else None,
+        explains_drain=arguments.explain_drain,
         as_json=arguments.format == "json",
         verbose=arguments.verbose,
     )
@@ -182,6 +188,8 @@ def _check_flags(arguments: argparse.Namespace) -> None:
     cap; a gate without one judges, and complains of it each time, since nobody reads a prolog's usage errors."""
     if arguments.drain and arguments.gate is None and not arguments.check_gate and not arguments.collector:
         raise UsageError(f"add --collector URL, which caps how many nodes may be drained, or --collector {NO_CAP}")
+    if arguments.explain_drain and (arguments.gate or arguments.drain or arguments.resume or arguments.check_gate):
+        raise UsageError("--explain-drain changes nothing: leave out --gate, --drain, --resume and --check-gate")
     if arguments.active and arguments.host_root is not None:
         raise UsageError("--active loads the GPUs of this machine: a recorded one (--host-root) has none to load")
     if not arguments.scontrol.startswith("/"):
@@ -206,9 +214,10 @@ def _gpus(text: str | None) -> frozenset[int] | None:
 
 def _agent_knows(arguments: argparse.Namespace, profile: Profile) -> bool:
     """Whether the agent's last report answers the same question: all probes, judged as the agent judges them. To resume
-    a node the gate runs the probes itself: the agent's report may be older than the drain."""
-    asks_for_more = arguments.only or arguments.skip or arguments.expect or arguments.resume or profile.warnings_fail
-    return bool(profile.agent_seconds) and not asks_for_more and not arguments.no_agent
+    a node, and to explain, the gate runs the probes itself: the agent's report may be older than the drain."""
+    asks_for_more = arguments.only or arguments.skip or arguments.expect or profile.warnings_fail
+    is_fresh = arguments.resume or arguments.explain_drain or arguments.no_agent
+    return bool(profile.agent_seconds) and not asks_for_more and not is_fresh
 
 
 def _gang(arguments: argparse.Namespace) -> Gang | None:

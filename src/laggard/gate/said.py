@@ -18,6 +18,8 @@ from laggard.text.report import headline, headline_line, render, report_parts
 
 def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
     """Prints the report and what was done, and writes both to the system's log."""
+    if settings.explains_drain:
+        return _explain(settings, decision.report)
     report, age = _with_decision(measured.age, decision), measured.age
     said = [Line(line) for line in decision.messages]
     if settings.as_json:
@@ -35,6 +37,17 @@ def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
     if settings.slurm.mode or decision.messages:
         urgent = report.verdict is not Verdict.OK or any(WRONG_SETUP in line for line in decision.messages)
         _log("; ".join((headline(report, age), *decision.messages)), urgent)
+
+
+def _explain(settings: GateSettings, report: Report) -> None:
+    from laggard.gate.audit import audit, audit_lines  # where a person asks
+
+    audited = audit(report)
+    if settings.as_json:
+        sys.stdout.write(wire.encode(audited).decode() + "\n")
+        sys.stdout.flush()
+    else:
+        show(list(audit_lines(audited)))
 
 
 def say_disabled(settings: GateSettings) -> None:

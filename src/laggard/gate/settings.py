@@ -104,6 +104,8 @@ class GateSettings(NamedTuple):
     """Whether the gate also checks its own setup."""
     gate_conf: GateConf | None
     """Where the gate checks nothing but its own setup: what that is compared with."""
+    explains_drain: bool
+    """Whether it is told, in place of the report, what can take the node away."""
     as_json: bool
     verbose: bool
 

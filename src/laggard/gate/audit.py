@@ -1,0 +1,123 @@
+"""What can take this node away, and what is there of it now: `laggard healthcheck --explain-drain`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from laggard.acknowledge.matching import EVIDENCE
+from laggard.gate.draining import DRAINING_CODES
+from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
+from laggard.terminal.parts import Line
+from laggard.text.words import ascii_line, counted
+
+AUDIT_SCHEMA: Final = "laggard.gate_audit/1"
+TAKES, ACKNOWLEDGED, WARNS, UNKNOWN, QUIET, NOT_HERE = "takes", "acknowledged", "warns", "unknown", "quiet", "not_here"
+_TOLD: Final[Mapping[str, tuple[str, str]]] = {
+    TAKES: ("takes this node now", "critical"),
+    ACKNOWLEDGED: ("is acknowledged: it takes no node meanwhile", "warning"),
+    WARNS: ("is there, and takes no node", "warning"),
+    UNKNOWN: ("cannot be told, and takes no node", "warning"),
+    QUIET: ("not found", ""),
+}
+
+
+class AuditedCode(msgspec.Struct, frozen=True):
+    """A code that can take the node away. `state`: takes, acknowledged, warns, unknown, quiet, or not_here where no
+    probe of this run judges it. `now`: what there is of it, a line for each finding, or why it is not judged."""
+
+    code: str
+    probe: str
+    state: str
+    now: tuple[str, ...]
+    rule: str
+    looks_like_it: str
+    doc: str
+
+
+class GateAudit(msgspec.Struct, frozen=True):
+    """All codes that can take a node away, in the order of their states."""
+
+    node: str
+    verdict: Verdict
+    codes: tuple[AuditedCode, ...]
+    schema: str = AUDIT_SCHEMA
+
+
+def audit(report: Report) -> GateAudit:
+    """The audit of a report in which findings are as the gate judges them. A critical finding of a code that nothing
+    is written about takes the node like any other, and is listed."""
+    by_code: dict[str, list[Finding]] = {}
+    for finding in report.findings:
+        if finding.code in DRAINING_CODES or finding.severity is Severity.CRITICAL:
+            by_code.setdefault(finding.code, []).append(finding)
+    results = {result.name: result for result in report.probes}
+    raised = {report.findings[place].code: it.name for it in report.probes for place in it.findings}
+    codes = [_audited(code, by_code.get(code, ()), results, raised) for code in sorted({*DRAINING_CODES, *by_code})]
+    order = [*_TOLD, NOT_HERE]
+    codes.sort(key=lambda each: order.index(each.state))
+    return GateAudit(report.node, report.verdict, tuple(codes))
+
+
+def _audited(
+    code: str, findings: Iterable[Finding], results: Mapping[str, ProbeResult], raised: Mapping[str, str]
+) -> AuditedCode:
+    known = DRAINING_CODES.get(code)
+    probe = known.probe if known else raised.get(code, "")
+    state, now = _state(tuple(findings), results.get(probe))
+    rule, healthy = (known.apart, known.healthy) if known else ("", "")
+    return AuditedCode(code, probe, state, now, rule, healthy, f"docs/findings/{code}.md")
+
+
+def _state(findings: tuple[Finding, ...], result: ProbeResult | None) -> tuple[str, tuple[str, ...]]:
+    told = tuple(f"{each.device} {each.summary}" for each in findings)
+    if any(each.severity is Severity.CRITICAL for each in findings):
+        return TAKES, told
+    if findings:
+        return ACKNOWLEDGED if any(EVIDENCE in each.evidence for each in findings) else WARNS, told
+    if result is None:
+        return NOT_HERE, ("no probe of this profile looks for it",)
+    if result.verdict is Verdict.UNKNOWN:
+        return UNKNOWN, (result.reason,)
+    if result.verdict is Verdict.SKIPPED:
+        return NOT_HERE, (result.reason,)
+    return QUIET, ()
+
+
+def audit_lines(audited: GateAudit) -> Iterator[Line]:
+    """The answer first: what takes the node; then each code that is judged here, with its rule and what looks like it;
+    last the codes that are not."""
+    yield Line(_answer(audited), "critical" if _of(audited, TAKES) else "ok")
+    for each in audited.codes:
+        if each.state == NOT_HERE:
+            continue
+        words, style = _TOLD[each.state]
+        yield Line("")
+        yield Line(f"{each.code} {words}", style)
+        yield from (Line(ascii_line(f"  Now: {text}")) for text in each.now)
+        if each.rule:
+            yield Line(f"  Rule: {each.rule}")
+            yield Line(f"  Healthy, and looks like it: {each.looks_like_it}")
+    reasons: dict[str, list[str]] = {}
+    for each in _of(audited, NOT_HERE):
+        reasons.setdefault(each.now[0], []).append(each.code)
+    if reasons:
+        yield Line("")
+        yield Line("Not judged here:")
+        yield from (Line(ascii_line(f"  {', '.join(codes)}: {reason}"), "aside") for reason, codes in reasons.items())
+
+
+def _of(audited: GateAudit, state: str) -> tuple[AuditedCode, ...]:
+    return tuple(each for each in audited.codes if each.state == state)
+
+
+def _answer(audited: GateAudit) -> str:
+    taking = [each.code for each in _of(audited, TAKES)]
+    judged = len(audited.codes) - len(_of(audited, NOT_HERE))
+    if taking:
+        return f"{', '.join(taking)} would take {audited.node} away now."
+    unknown = len(_of(audited, UNKNOWN))
+    rest = f"; of {counted(unknown, 'code')} it cannot be told" if unknown else ""
+    return f"Nothing would take {audited.node} away now: {counted(judged, 'code')} that can were looked for{rest}."
