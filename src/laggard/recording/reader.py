@@ -81,9 +81,7 @@ def _recognised(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
     `gaps`."""
     if not path.is_dir():
         if not path.is_file():
-            raise UsageError(
-                f"no recording at {path}; where a job made none, `laggard diagnose LOG` reads its log"
-            )
+            raise UsageError(f"no recording at {path}; where a job made none, `laggard diagnose LOG` reads its log")
         kind = kind_of(path)
         if kind is None:
             raise UsageError(f"{path} {NO_RECORDING if path.stat().st_size else 'is empty'}")
