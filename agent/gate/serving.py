@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from laggard.acknowledge.kept_file import NODE_FILE, KeptFileError, read_kept
+from laggard.acknowledge.kept_file import KeptFileError, read_kept
 from laggard.agent.gate.listener import open_listener
 from laggard.agent.gate.question import Answer, Question
 from laggard.agent.gate.quick_answer import Now, Own, quick_answer
 from laggard.agent.gate.server import GateServer
 from laggard.agent.prober.loop import ProbeLoop, uptime
 from laggard.agent.prober.stricter import variant_names
+from laggard.constants import ACKNOWLEDGED_FILE
 from laggard.probes.gate_question import fingerprint, gate_probes, gate_profile
 from laggard.probes.probe import Probe
 from laggard.wire.acknowledgement import Acknowledgement
@@ -28,7 +29,7 @@ def answering_prologs(path: str, node: str, loop: ProbeLoop, probes: tuple[Probe
     if listener is None:
         yield
         return
-    own, known = own_facts(node, probes), KeptAcknowledgements(NODE_FILE)
+    own, known = own_facts(node, probes), KeptAcknowledgements(ACKNOWLEDGED_FILE)
 
     def judge(question: Question) -> Answer:
         return quick_answer(question, own, loop.latest, Now(uptime(), time.time()), known.get())

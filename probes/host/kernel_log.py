@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+
+from laggard.text.lazy_pattern import lazy_pattern
 
 KMSG_PATH: Final = "/laggard/kmsg"
 """The log of a recorded machine."""
@@ -17,10 +18,10 @@ _RECORD_BYTES: Final = 8192  # more than the longest record (CONSOLE_EXT_LOG_MAX
 _MAX_BYTES: Final = 64 << 20  # larger than the log buffers that people configure (log_buf_len)
 _NO_DEVICE: Final = (errno.ENOENT, errno.EACCES, errno.EPERM)
 _READ_ALL, _SIZE_BUFFER = 3, 10  # SYSLOG_ACTION_* of include/linux/syslog.h
-_KMSG = re.compile(r"(\d+),(\d+),(\d+),([^,;]*)[^;]*;(.*)")
-_SECONDS = re.compile(r"(?:<(\d+)>)?\[\s*(\d+\.\d+)\]\s?(\[\s*[TC]\d+\]\s)?(.*)")
-_DATE = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]\s?(.*)")
-_SYSLOG = re.compile(r".{1,80}? kernel: (.*)")
+_KMSG = lazy_pattern(r"(\d+),(\d+),(\d+),([^,;]*)[^;]*;(.*)")
+_SECONDS = lazy_pattern(r"(?:<(\d+)>)?\[\s*(\d+\.\d+)\]\s?(\[\s*[TC]\d+\]\s)?(.*)")
+_DATE = lazy_pattern(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]\s?(.*)")
+_SYSLOG = lazy_pattern(r".{1,80}? kernel: (.*)")
 _CONTINUES: Final = "c"
 """The flag of a record that goes on with another one: a piece that another processor's message cut off. It can begin
 with a name that a user chose, as that of a cgroup."""

@@ -6,15 +6,16 @@ records, and knows from which moment on it has missed none: records are numbered
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
+
+from laggard.text.lazy_pattern import lazy_pattern
 
 MAX_RECORDS: Final = 4096
 """The largest number of records that are kept. Where there are more, the oldest go, and the memory begins later."""
 
 _MAX_CHARACTERS: Final = 1024
-_RECORD: Final = re.compile(r"\d+,(\d+),(\d+),[^;]*;(.*)")
-_FIRST_LINE: Final = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]")
+_RECORD: Final = lazy_pattern(r"\d+,(\d+),(\d+),[^;]*;(.*)")
+_FIRST_LINE: Final = lazy_pattern(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]")
 _DRIVERS: Final = ("NVRM: ", "nvidia-nvswitch", "mlx5_core ")
 """The beginnings of the records that the probes judge."""
 

@@ -13,9 +13,11 @@ import re
 import stat
 from typing import Final, NamedTuple
 
+from laggard.text.lazy_pattern import lazy_pattern
+
 MAX_BYTES: Final = 1 << 18
 _STATUS_BYTES: Final = 16_384
-_NUMBERS: Final = re.compile(r"^(Uid|Gid|Groups):([\d\t ]*)$", re.MULTILINE)
+_NUMBERS: Final = lazy_pattern(r"^(Uid|Gid|Groups):([\d\t ]*)$", re.MULTILINE)
 
 
 class Credentials(NamedTuple):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
+from laggard.text.lazy_pattern import lazy_pattern
 
 _VENDORS: Final = (
     "QEMU",
@@ -28,7 +28,7 @@ _PRODUCTS: Final = (
     "HVM domU",
     "OpenStack Nova",
 )
-_METAL: Final = re.compile(r"[a-z0-9-]+\.metal(-[a-z0-9]+)?")
+_METAL: Final = lazy_pattern(r"[a-z0-9-]+\.metal(-[a-z0-9]+)?")
 """The product names of Amazon's machines without a hypervisor: `g5g.metal`, `i8g.metal-24xl`."""
 
 

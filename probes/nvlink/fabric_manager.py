@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,13 +15,14 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.uptime import has_just_booted
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.text.lazy_pattern import lazy_pattern
 
 _COMM: Final = "nv-fabricmanage"  # nv-fabricmanager, cut at 15 characters
 _PID_FILES: Final = (
     "/run/nvidia-fabricmanager/nv-fabricmanager.pid",
     "/var/run/nvidia-fabricmanager/nv-fabricmanager.pid",
 )
-_HGX_NAMES: Final = re.compile(r"\bB[23]00\b")
+_HGX_NAMES: Final = lazy_pattern(r"\bB[23]00\b")
 STARTING_SECONDS: Final = 300.0
 """The time after boot within which the manager may not run yet: its service waits for the driver."""
 

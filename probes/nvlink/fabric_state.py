@@ -15,6 +15,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.uptime import has_just_booted
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, error_name
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.text.lazy_pattern import lazy_pattern
 
 _STATES: Final = {1: "has not been connected", 2: "is still being connected"}
 _COMPLETED: Final = 3
@@ -51,7 +52,7 @@ CONNECTING_SECONDS: Final = 600.0
 on NVLink 5, waits for the subnet manager."""
 
 _MANAGER_FILE: Final = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
-_SHARED_MODE: Final = re.compile(r"^\s*FABRIC_MODE\s*=\s*[12]\s*$", re.MULTILINE)
+_SHARED_MODE: Final = lazy_pattern(r"^\s*FABRIC_MODE\s*=\s*[12]\s*$", re.MULTILINE)
 
 
 class FabricThresholds(Thresholds, frozen=True):

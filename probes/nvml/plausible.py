@@ -7,13 +7,13 @@ ones.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from laggard.probes.nvml.model import IMPLAUSIBLE, GpuFabricInfo, RemappedRows
+from laggard.text.lazy_pattern import lazy_pattern
 
-_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_BUS_ID = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CELSIUS: Final = (-100, 300)
 _MARGIN: Final = (-200, 200)
 _MHZ: Final = (0, 20_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -10,9 +9,10 @@ import msgspec
 
 from laggard.model import Finding, Report
 from laggard.probes.runner.report import drop_findings, finding_name
+from laggard.text.lazy_pattern import lazy_pattern
 
 _MAX_GPUS: Final = 4096
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def parse_gpus(text: str) -> frozenset[int] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, Literal
@@ -174,8 +173,10 @@ def _judge(
     critical = critical and not _matches(mount.point, thresholds.warning_only)
     if thresholds.filled_by_users == "warning" and whose and _is_filled_by_users(whose, size):
         critical = False
+    from shlex import quote  # few gates have anything to quote
+
     point = printable_path(mount.point)
-    quoted = shlex.quote(point)
+    quoted = quote(point)
     texts = [text for _, text, _ in short] + (
         [f"the kubelet's disk, where {point} of this pod lies"] if of_kubelet else []
     )

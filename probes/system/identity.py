@@ -6,7 +6,6 @@ without it this is no machine whose files could be read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -18,13 +17,14 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
+from laggard.text.lazy_pattern import lazy_pattern
 
 _NVIDIA = "/proc/driver/nvidia"
 _DMI = "/sys/class/dmi/id"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
-_NCCL = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
-_DRIVER = re.compile(r"NVRM version:.*?(Open)?\s*Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
-_CUDA = re.compile(r'"cuda"\s*:\s*\{[^}]*?"version"\s*:\s*"([\w.+-]+)"')
+_NCCL = lazy_pattern(r"libnccl\.so\.(\d+\.\d+\.\d+)")
+_DRIVER = lazy_pattern(r"NVRM version:.*?(Open)?\s*Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
+_CUDA = lazy_pattern(r'"cuda"\s*:\s*\{[^}]*?"version"\s*:\s*"([\w.+-]+)"')
 
 
 class IdentityThresholds(Thresholds, frozen=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Final
@@ -129,6 +128,8 @@ def _why_no_jobs(mount: Mount, jobs: Iterable[str]) -> str:
 
 
 def _finding(mount: Mount, reply: StatvfsReply, jobs: Iterable[str]) -> Finding:
+    from shlex import quote  # few gates have anything to quote
+
     point, source = printable_path(mount.point), printable_path(mount.source)
     answer = f"says {reply.error!r}" if reply.error else f"has not answered for {reply.silent_seconds:.0f} s"
     server = source.split(":")[0]
@@ -144,7 +145,7 @@ def _finding(mount: Mount, reply: StatvfsReply, jobs: Iterable[str]) -> Finding:
             "error": reply.error or None,
         },
         fix=_FIX,
-        commands=(f"ping -c 3 {shlex.quote(server)}", f"umount -l {shlex.quote(point)}", "dmesg | tail -n 50"),
+        commands=(f"ping -c 3 {quote(server)}", f"umount -l {quote(point)}", "dmesg | tail -n 50"),
         severity=Severity.WARNING if why else Severity.CRITICAL,
     )
 

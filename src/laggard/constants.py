@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+ACKNOWLEDGED_FILE: Final = "/etc/laggard/acknowledged.json"
+"""What is acknowledged on a node itself: root's own file."""
+
 PHASES: Final = (
     "input",
     "forward",

@@ -3,15 +3,15 @@ forbids, and nothing tells them from faulty ones."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
+from laggard.text.lazy_pattern import lazy_pattern
 
-_DEVICE = re.compile(r"nvidia\d+")
+_DEVICE = lazy_pattern(r"nvidia\d+")
 _MARKERS: Final = ("/.dockerenv", "/run/.containerenv")  # of Docker and of Podman
 _KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every container
 

@@ -16,20 +16,21 @@ from typing import Final, Literal, NamedTuple
 
 from laggard.probes.host.kernel_log import KernelMessage, parse_messages
 from laggard.probes.host.user_text import begins_with_users_text
+from laggard.text.lazy_pattern import lazy_pattern
 
 OFF_THE_BUS: Final = 79
 RECOVERY_ACTION: Final = 154
 
 _ADDRESS: Final = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}[^)]*\): (\d{{1,5}})\b[,:]?\s*(.*)")
-_SXID = re.compile(rf"nvidia-nvswitch\d*: SXid \(PCI:{_ADDRESS}[^)]*\): (\d{{1,6}}), ((?:Non-f|F)atal\b.*)")
-_GONE = re.compile(rf"NVRM: GPU {_ADDRESS}\.\d: (GPU has fallen off the bus.*)")
-_GONE_AT_START = re.compile(rf"NVRM: The NVIDIA GPU {_ADDRESS}\.\d")  # and two lines on, or all in one record:
+_XID = lazy_pattern(rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}[^)]*\): (\d{{1,5}})\b[,:]?\s*(.*)")
+_SXID = lazy_pattern(rf"nvidia-nvswitch\d*: SXid \(PCI:{_ADDRESS}[^)]*\): (\d{{1,6}}), ((?:Non-f|F)atal\b.*)")
+_GONE = lazy_pattern(rf"NVRM: GPU {_ADDRESS}\.\d: (GPU has fallen off the bus.*)")
+_GONE_AT_START = lazy_pattern(rf"NVRM: The NVIDIA GPU {_ADDRESS}\.\d")  # and two lines on, or all in one record:
 _NOT_RESPONDING: Final = "fallen off the bus and is not responding"
 _BEGINNINGS: Final = ("NVRM: ", "nvidia-nvswitch")
 _LOADED: Final = "NVRM: loading NVIDIA UNIX"
 _PROBE_FAILED: Final = "NVRM: The NVIDIA probe routine failed"
-_RECOVERED = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \(([^()]*)\) to 0x0+ \(None\)")
+_RECOVERED = lazy_pattern(r"recovery action changed from 0x[0-9a-fA-F]+ \(([^()]*)\) to 0x0+ \(None\)")
 """Longer than a process's name, which stands before it."""
 _SAME_EVENT_SECONDS: Final = 10.0
 _LINES_BETWEEN: Final = 3

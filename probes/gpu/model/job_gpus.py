@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from laggard.probes.errors import Unknown
 from laggard.probes.nvml.model import Gpu, Nvml
+from laggard.text.lazy_pattern import lazy_pattern
 
-_PART = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+_PART = lazy_pattern(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 class JobGpus(NamedTuple):

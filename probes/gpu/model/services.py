@@ -6,18 +6,18 @@ by the unit of systemd that it is in, or by its parent.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from typing import Final
 
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
+from laggard.text.lazy_pattern import lazy_pattern
 
 GPU_SERVICES: Final = ("nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste")
 """The services that hold GPUs, by their names in /proc/PID/comm, which is cut at 15 characters."""
 
 
-_UNIT: Final = re.compile(r"\d+:[^:]*:/system\.slice/([\w@.\\-]+)\.service(?:/.*)?")
+_UNIT: Final = lazy_pattern(r"\d+:[^:]*:/system\.slice/([\w@.\\-]+)\.service(?:/.*)?")
 _NVIDIAS_UNITS: Final = ("nvidia-", "dcgm", "nv-hostengine")
 
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from laggard.model import Severity
 from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION
 from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_action
+from laggard.text.lazy_pattern import lazy_pattern
 
 TABLE_VERSION: Final = "NVIDIA Xid catalog of 2025-10, nverror.h of driver 595.45"
 
@@ -106,16 +107,16 @@ _TABLE: Final[dict[int, Xid]] = {
 }
 _NOT_IN_TABLE: Final = Xid("not in laggard's table", Action.WATCH)
 _NVLINK5: Final = range(144, 151)
-_PROGRAM: Final = re.compile(r"name=.{0,15}, ")
+_PROGRAM: Final = lazy_pattern(r"name=.{0,15}, ")
 """The name of the program, which it chooses itself and which may hold any word."""
 
-_SUB_CODE = re.compile(r"\(0x([0-9a-fA-F]{1,8})\b")  # intrinfo, the first of the numbers in parentheses
+_SUB_CODE = lazy_pattern(r"\(0x([0-9a-fA-F]{1,8})\b")  # intrinfo, the first of the numbers in parentheses
 _LINK_DOWN: Final = 149
 _LINK_DOWN_TO_IGNORE: Final = frozenset({0b100110, 0b101000})
 """Sub-codes of NETIR_LINK_DOWN whose immediate action is IGNORE in the catalog: software, a user or the host took the
 link down. Their text has `Fatal` all the same."""
 
-_RECOVERY_REQUEST = re.compile(r"\bto 0x([0-9a-fA-F]{1,8}) \(")
+_RECOVERY_REQUEST = lazy_pattern(r"\bto 0x([0-9a-fA-F]{1,8}) \(")
 _LINK_WENT_DOWN: Final = 20034
 
 

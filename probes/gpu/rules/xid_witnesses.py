@@ -8,7 +8,6 @@ can choose, and the lines hold such names.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -18,12 +17,13 @@ from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine
 from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_action
 from laggard.probes.gpu.rules.xid_table import Action, explain_xid
 from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu, Nvml
+from laggard.text.lazy_pattern import lazy_pattern
 
 _MEMORY: Final = frozenset({48, 64, 95, 140, 171, 172})
 _LINKS: Final = frozenset({74, 136, 155, *range(144, 151)})
 _POWER: Final = frozenset({54})
 _HELD_DOWN: Final = 0x08 | 0x80  # nvmlClocksEventReason: HwSlowdown, HwPowerBrakeSlowdown
-_PID: Final = re.compile(r"\bpid=(\d{1,10})\b")
+_PID: Final = lazy_pattern(r"\bpid=(\d{1,10})\b")
 _COMPLETED: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _BAD_HEALTH: Final = {0: 0b01, 4: 0b01}  # of NVML_GPU_FABRIC_HEALTH_MASK: reduced bandwidth, an unhealthy route
 

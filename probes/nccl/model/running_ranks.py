@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -26,12 +25,13 @@ from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.apart import NoChild, Stopped, apart
 from laggard.probes.host.hanging_users import HANGING
 from laggard.probes.host.host import Host
+from laggard.text.lazy_pattern import lazy_pattern
 from laggard.text.words import printable_line
 
-_HOLDS: Final = re.compile(rf"/dev/nvidia[0-9]+|({SHARED_RANK_DIR}|{FALLBACK_RANK_DIR})/.*")
-_NAME = re.compile(r"NCCL_[A-Z0-9_]{1,80}")
-_LIBRARY = re.compile(r"/libnccl\.so(?:\.(\d{1,4}\.\d{1,4}\.\d{1,4})|\.\d{1,4})?(?: \(deleted\))?$")
-_WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d{1,4}\.\d{1,4}\.\d{1,4})\S*\.dist-info")
+_HOLDS: Final = lazy_pattern(rf"/dev/nvidia[0-9]+|({SHARED_RANK_DIR}|{FALLBACK_RANK_DIR})/.*")
+_NAME = lazy_pattern(r"NCCL_[A-Z0-9_]{1,80}")
+_LIBRARY = lazy_pattern(r"/libnccl\.so(?:\.(\d{1,4}\.\d{1,4}\.\d{1,4})|\.\d{1,4})?(?: \(deleted\))?$")
+_WHEEL = lazy_pattern(r"nvidia_nccl_cu\d+-(\d{1,4}\.\d{1,4}\.\d{1,4})\S*\.dist-info")
 
 ReadNamed = Callable[[str, str], str]
 """Reads the file at a path that the user of a process (its id) chose. Raises NotFound and Unknown."""

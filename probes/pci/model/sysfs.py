@@ -11,15 +11,16 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.config_space import STANDARD_BYTES, parse_config, read_needed_bytes
 from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
+from laggard.text.lazy_pattern import lazy_pattern
 
 _DEVICES: Final = "/sys/bus/pci/devices"
 _BUSES: Final = "/sys/class/pci_bus"
-_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ADDRESS: Final = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _SUBSYSTEMS: Final = ("infiniband", "net", "nvme")
 _WITH_FUNCTIONS: Final = (0x02, 0x03, 0x12)
 """The base classes of NICs, GPUs and accelerators: the devices that have virtual functions, or subsystems' devices."""
 
-_MODALIAS: Final = re.compile(
+_MODALIAS: Final = lazy_pattern(
     r"pci:v([0-9A-F]{8})d([0-9A-F]{8})sv[0-9A-F]{8}sd[0-9A-F]{8}bc([0-9A-F]{2})sc([0-9A-F]{2})"
 )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
+
+import msgspec
 
 from laggard.probes.pci.model.config_space import ConfigSpace
 
@@ -79,8 +80,7 @@ class PciDevice(NamedTuple):
         return self.address.split(":", 1)[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class PciTree:
+class PciTree(msgspec.Struct, frozen=True):
     devices: Mapping[str, PciDevice]  # by address
 
     def __iter__(self) -> Iterator[PciDevice]:

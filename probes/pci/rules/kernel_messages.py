@@ -12,6 +12,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.host.kernel_log import KernelMessage, last_at, parse_messages
 from laggard.probes.host.user_text import begins_with_users_text
 from laggard.probes.probe import finding
+from laggard.text.lazy_pattern import lazy_pattern
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _MANY_CORRECTED: Final = 100
@@ -32,34 +33,34 @@ class MessageRule(NamedTuple):
 
 
 _MLX5 = rf"mlx5_core {_ADDRESS}:? .*?"
-_RECOVERED: Final = re.compile(_MLX5 + r"health recovery succeeded|" + rf"mlx5_core {_ADDRESS}: firmware version: ")
+_RECOVERED: Final = lazy_pattern(_MLX5 + r"health recovery succeeded|" + rf"mlx5_core {_ADDRESS}: firmware version: ")
 _AER = rf"\S{{1,40}} {_ADDRESS}: (?:AER: )?PCIe Bus Error: severity="
 _RESEAT = "Reseat the card or its riser; check the link's width and speed, and other cards in that slot."
 _RESET_NIC = "Reset the NIC (`mlxfwreset`) or restart the node; then look for newer firmware."
 _RULES: Final = (  # of each code the most severe first
     MessageRule(
-        re.compile(rf"NVRM: .*?GPU (?:at PCI:)?{_ADDRESS}.*has fallen off the bus"),
+        lazy_pattern(rf"NVRM: .*?GPU (?:at PCI:)?{_ADDRESS}.*has fallen off the bus"),
         "GPU_LOST",
         Severity.CRITICAL,
         "fell off the bus",
         "Drain the node, power it off and on; if it happens again, have the GPU and its board inspected.",
     ),
     MessageRule(
-        re.compile(_MLX5 + r"(?:device's health compromised|reached miss count|health poll failed)"),
+        lazy_pattern(_MLX5 + r"(?:device's health compromised|reached miss count|health poll failed)"),
         "RDMA_DRIVER_ERROR",
         Severity.CRITICAL,
         "the NIC's firmware stopped answering",
         _RESET_NIC,
     ),
     MessageRule(
-        re.compile(_MLX5 + r"(?:unrecoverable hardware error|firmware internal error|Fatal error \d+ detected)"),
+        lazy_pattern(_MLX5 + r"(?:unrecoverable hardware error|firmware internal error|Fatal error \d+ detected)"),
         "RDMA_DRIVER_ERROR",
         Severity.CRITICAL,
         "the NIC reports an error of its firmware or hardware",
         _RESET_NIC,
     ),
     MessageRule(
-        re.compile(_MLX5 + r"timeout\. Will cause a leak of a command resource"),
+        lazy_pattern(_MLX5 + r"timeout\. Will cause a leak of a command resource"),
         "RDMA_DRIVER_ERROR",
         Severity.CRITICAL,
         "the NIC's firmware does not carry out commands",
@@ -67,14 +68,14 @@ _RULES: Final = (  # of each code the most severe first
         proof_from=3,  # one may be a firmware that was busy, and went on
     ),
     MessageRule(
-        re.compile(_MLX5 + r"(?:[Hh]igh [Tt]emperature|temperature warning event)"),
+        lazy_pattern(_MLX5 + r"(?:[Hh]igh [Tt]emperature|temperature warning event)"),
         "RDMA_DRIVER_ERROR",
         Severity.WARNING,
         "the NIC or its transceiver is too hot",
         "Check the airflow, the transceiver and the cable.",
     ),
     MessageRule(
-        re.compile(_MLX5 + r"Detected insufficient power on the PCIe slot"),
+        lazy_pattern(_MLX5 + r"Detected insufficient power on the PCIe slot"),
         "RDMA_DRIVER_ERROR",
         Severity.WARNING,
         "the slot offers less power than the NIC asks for",
@@ -82,14 +83,14 @@ _RULES: Final = (  # of each code the most severe first
         "Some boards (DGX Spark) report this and lack nothing.",
     ),
     MessageRule(
-        re.compile(_AER + r"Uncorrect(?:ed|able) \(Fatal\)"),
+        lazy_pattern(_AER + r"Uncorrect(?:ed|able) \(Fatal\)"),
         "PCIE_AER_ERRORS",
         Severity.CRITICAL,
         "a fatal PCIe error",
         _RESEAT,
     ),
     MessageRule(
-        re.compile(
+        lazy_pattern(
             _AER + r"Uncorrect(?:ed|able) \(Non-Fatal\)"
         ),  # also a request of a driver that a device does not support
         "PCIE_AER_ERRORS",
@@ -98,7 +99,7 @@ _RULES: Final = (  # of each code the most severe first
         _RESEAT,
     ),
     MessageRule(
-        re.compile(_AER + r"Correct(?:ed|able)"),
+        lazy_pattern(_AER + r"Correct(?:ed|able)"),
         "PCIE_AER_ERRORS",
         Severity.WARNING,
         "many corrected PCIe errors",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.rdma.model.port import Port
+from laggard.text.lazy_pattern import lazy_pattern
 
 V2: Final = "RoCE v2"  # gid_attrs/types/N; the other is "IB/RoCE v1" (sysfs-class-infiniband)
 _MAX_ENTRIES: Final = 64
 _GAP: Final = 8
 """The number of empty entries after which the search ends: tables have 256 entries and are filled from the start."""
-_GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
+_GID = lazy_pattern(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 
 
 class Gid(NamedTuple):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
+
+from laggard.text.lazy_pattern import lazy_pattern
 
 RDMA: Final = "/sys/class/infiniband"
 ACTIVE: Final = 4  # enum ib_port_state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
 DISABLED: Final = 3
 LINK_UP: Final = 5  # enum ib_port_phys_state: 1 Sleep, 2 Polling, 3 Disabled, 4 Training, 5 LinkUp, 6 ErrorRecovery
 
-_STATE = re.compile(r"(\d{1,2}): (\S.*)")
-_RATE = re.compile(r"(\d{1,6}(?:\.\d+)?) Gb/sec(?: \((\d{1,2})X[^)]*\))?")
+_STATE = lazy_pattern(r"(\d{1,2}): (\S.*)")
+_RATE = lazy_pattern(r"(\d{1,6}(?:\.\d+)?) Gb/sec(?: \((\d{1,2})X[^)]*\))?")
 
 
 class PortKind(NamedTuple):

@@ -17,7 +17,6 @@ from laggard import wire
 from laggard.acknowledge.asked import NotAcknowledged, acknowledgement, signed, without
 from laggard.acknowledge.kept_file import (
     MAX_ACKNOWLEDGEMENTS,
-    NODE_FILE,
     KeptFileError,
     change_kept,
     read_kept,
@@ -26,7 +25,7 @@ from laggard.acknowledge.matching import words
 from laggard.address import without_login
 from laggard.catalogue import command as catalogue
 from laggard.collector_client import COLLECTOR_HELP, answer, ask
-from laggard.constants import AGENT_PORT
+from laggard.constants import ACKNOWLEDGED_FILE, AGENT_PORT
 from laggard.environment import node_name
 from laggard.errors import UsageError
 from laggard.model import Finding, Report
@@ -72,7 +71,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--token-file", metavar="FILE", default=TOKEN_FILE, help=f"the collector's secret (default: {TOKEN_FILE})"
     )
     group.add_argument(
-        "--file", metavar="FILE", default=NODE_FILE, help=f"without --collector: this node's (default: {NODE_FILE})"
+        "--file",
+        metavar="FILE",
+        default=ACKNOWLEDGED_FILE,
+        help=f"without --collector: this node's (default: {ACKNOWLEDGED_FILE})",
     )
     group.add_argument("--agent-port", type=int, metavar="PORT", default=AGENT_PORT, help="of this node's agent")
 

@@ -18,7 +18,6 @@ from laggard.errors import UsageError
 from laggard.wire import WireError, decode, encode
 from laggard.wire.acknowledgement import Acknowledgement, AcknowledgementsDocument
 
-NODE_FILE: Final = "/etc/laggard/acknowledged.json"
 MAX_ACKNOWLEDGEMENTS: Final = 1024
 _MAX_BYTES: Final = 8 << 20
 

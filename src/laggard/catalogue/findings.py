@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 from laggard.model import Severity
 
 
-@dataclasses.dataclass(frozen=True)
-class FindingType:
+class FindingType(NamedTuple):
     """A finding code with its usual severity and its meaning in one line. Its page is docs/findings/CODE.md."""
 
     code: str

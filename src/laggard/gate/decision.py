@@ -6,13 +6,13 @@ And no drain that an operator took back is made again for the same evidence (`me
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.acknowledge.matching import EVIDENCE, find, with_acknowledgement
 from laggard.gate.evidence import Evidence, critical_evidence
 from laggard.gate.measure import Measured
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
@@ -122,7 +122,7 @@ def _on_critical(settings: GateSettings, report: Report) -> Decision:
 
 def _with_own_acknowledgements(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
     """The report with what is acknowledged on this node itself, by root's file, and the lines that say so."""
-    if not report.findings:
+    if not report.findings or not os.path.lexists(settings.acknowledged):
         return report, ()
     from laggard.acknowledge.kept_file import KeptFileError, read_kept
 
@@ -136,6 +136,10 @@ def _acknowledged(
     settings: GateSettings, report: Report, acknowledged: Sequence[Acknowledgement]
 ) -> tuple[Report, tuple[str, ...]]:
     """The report in which acknowledged findings are warnings at most, and a line for each that was critical."""
+    if not acknowledged:
+        return report, ()
+    from laggard.acknowledge.matching import EVIDENCE, find, with_acknowledgement
+
     now = time.time()
     by = {place: find(acknowledged, report.node, it, now) for place, it in enumerate(report.findings)}
     known = {place: with_acknowledgement(report.findings[place], it) for place, it in by.items() if it is not None}

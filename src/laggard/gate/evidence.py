@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-from laggard.acknowledge.matching import kind_of
 from laggard.model import Finding, Severity
 
 _COUNTS: Final[Mapping[str, Sequence[str]]] = {
@@ -41,6 +40,8 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def evidence_of(finding: Finding) -> Evidence:
+    from laggard.acknowledge.matching import kind_of  # where something is critical
+
     told = finding.evidence
     return Evidence(
         finding.code,

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from laggard.acknowledge.kept_file import NODE_FILE
-from laggard.constants import AGENT_PORT
+from laggard.constants import ACKNOWLEDGED_FILE, AGENT_PORT
 from laggard.errors import UsageError
 from laggard.gate.job_gpus import parse_gpus
 from laggard.gate.settings import MODES, NO_CAP, REPORT_ONLY, Gang, GateConf, GateSettings, SlurmSettings, Subject
@@ -71,9 +70,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--acknowledged",
-        default=NODE_FILE,
+        default=ACKNOWLEDGED_FILE,
         metavar="FILE",
-        help=f"what `laggard findings acknowledge` keeps on this node (default: {NODE_FILE})",
+        help=f"what `laggard findings acknowledge` keeps on this node (default: {ACKNOWLEDGED_FILE})",
     )
     parser.add_argument("--agent-port", type=_port, default=AGENT_PORT, metavar="PORT", help="of this node's agent")
     parser.add_argument(
