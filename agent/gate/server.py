@@ -89,20 +89,27 @@ class GateServer:
             each.close()
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError:  # no descriptor, or no memory, for the moment
-            time.sleep(_PAUSE_SECONDS)
-            return
+        """Takes all who wait, and their questions where these are there already, as they are when many ask at once."""
+        for _ in range(MAX_CONNECTIONS):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # no descriptor, or no memory, for the moment
+                time.sleep(_PAUSE_SECONDS)
+                return
+            self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
         if len(self._prologs) >= MAX_CONNECTIONS or _user(connection) not in (0, os.geteuid()):
             connection.close()
             return
         connection.setblocking(False)
         prolog = _Prolog(connection, time.monotonic() + QUESTION_SECONDS)
         self._prologs.add(prolog)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(prolog))
+        self._read(prolog)
+        if prolog in self._prologs:
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(prolog))
 
     def _read(self, prolog: _Prolog) -> None:
         try:
