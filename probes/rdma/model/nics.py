@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
 
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
+from laggard.text.lazy_pattern import lazy_pattern
 
 PCI: Final = "/sys/bus/pci/devices"
 _ETHERNET, _INFINIBAND = "0x0200", "0x0207"  # PCI class codes: base class 02, sub-class (PCI Code and ID Assignment)
 _MELLANOX: Final = 0x15B3
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GPU_DRIVERS: Final = ("nvidia", "amdgpu")
 
 

@@ -5,7 +5,6 @@ A port that cannot be read is Unreadable, never taken for a good one, and the pr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple, NoReturn
@@ -16,8 +15,9 @@ from laggard.probes.probe import Thresholds
 from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
 from laggard.probes.rdma.model.port import RDMA, Port, PortKind, parse_rate, parse_state
 from laggard.probes.unreadable import Unreadable, split_unreadable
+from laggard.text.lazy_pattern import lazy_pattern
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class RdmaThresholds(Thresholds, frozen=True):
