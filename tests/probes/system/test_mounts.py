@@ -35,6 +35,20 @@ sys.exit(main(["healthcheck", "--profile", sys.argv[2], "--only", "mounts", "--f
 """
 
 
+OF_A_USER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+device = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={device},rootmode=40000,user_id=1000,group_id=1000,allow_other".encode()
+if libc.mount(b"rclone", sys.argv[1].encode(), b"fuse.rclone", 6, options):
+    sys.exit("cannot mount: " + os.strerror(ctypes.get_errno()))
+if sys.argv[2] == "dead":
+    os.close(device)
+from laggard.cli import main
+sys.exit(main(["healthcheck", "--only", "mounts", "--gate", "enforce", "--collector", "none", "--format", "json"]))
+"""
+
+
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
     path = tmp_path / "profile.yaml"
@@ -128,6 +142,19 @@ def test_users_mounts_do_not_keep_the_servers_from_being_asked(
     report = json.loads(capsys.readouterr().out)
     assert "MOUNT_HUNG" in {found["code"] for found in report["findings"]}
     assert "file systems that users have mounted" in report["facts"]["mounts"]["not_asked"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("state", "words"), [("silent", "has not answered for"), ("dead", "not connected")])
+def test_a_users_real_mount_rejects_no_job(state: str, words: str, tmp_path: Path) -> None:
+    """Their rclone hangs, or has died: the kernel has written down whose mount it is."""
+    command = ["unshare", "--mount", sys.executable, "-c", OF_A_USER, str(tmp_path), state]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if not done.stdout:
+        pytest.skip(f"no FUSE mounts here: {done.stderr.strip()[-200:]}")
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (done.returncode, finding["code"], finding["severity"]) == (0, "MOUNT_HUNG", "warning")
+    assert words in finding["summary"] and "a user's" in finding["summary"]
 
 
 def test_a_users_mount_with_the_filers_name_is_asked_apart(copy_of: Callable[[str], Path]) -> None:
