@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
+import stat
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -66,6 +68,7 @@ class IncidentDatabase:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _make(path)
+            _check_is_file(path)
             self._connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
         except BaseException:
             os.close(self._lock)
@@ -123,6 +126,7 @@ class IncidentDatabase:
     def _prepare(self) -> None:
         """Makes the table in a new file; a file that is something else is left as it is."""
         run = self._connection.execute
+        _refuse_programs(self._connection)
         if is_new := run("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
             run("PRAGMA auto_vacuum = INCREMENTAL")
         elif int(self._pragma("user_version")) != VERSION or int(self._pragma("application_id")) != _APPLICATION:
@@ -183,6 +187,23 @@ def _make(path: str) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
 
 
+def _check_is_file(path: str) -> None:
+    """Raises OSError, also for what is no regular file: a pipe is waited for without end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+
+
+def _refuse_programs(connection: sqlite3.Connection) -> None:
+    """Keeps a file that somebody else made from running anything when it is read or written. Raises
+    sqlite3.DatabaseError where it holds triggers, views or virtual tables, of which ours has none."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    found = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
+    ).fetchone()
+    if found is not None:
+        raise sqlite3.DatabaseError(f"it is no database of incidents: it has {found[0]!r}, which laggard has not made")
+
+
 def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:
     """The incidents that a file holds, and how many of them are open. The file is only read, also while a collector
     writes it. Raises DatabaseError."""
@@ -220,11 +241,12 @@ def _decoded(document: bytes) -> Incident | None:
 
 
 def _connect_to_read(path: str) -> sqlite3.Connection:
-    os.stat(path)  # names the file where it is not there
+    _check_is_file(path)
     place = f"file:{quote(os.path.abspath(path))}?mode=ro"
     for uri in (place, f"{place}&immutable=1"):  # the second: a copy in a folder that is only readable
         connection = sqlite3.connect(uri, uri=True, timeout=5.0)
         try:
+            _refuse_programs(connection)
             connection.execute("SELECT count(*) FROM incidents WHERE id = 0").fetchone()
             return connection
         except sqlite3.Error as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 from msgspec import structs
 
 from laggard.cli import main
-from laggard.collector.incidents.database import IncidentDatabase, read_incidents
+from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_incidents
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
 from laggard.collector.incidents.tracker import Moment
@@ -274,6 +275,36 @@ def test_a_damaged_row_costs_that_row(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [it["id"] for it in document["incidents"]] == [2] and document["history"][
         "reason"
     ] == "1 row could not be read"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER mine AFTER INSERT ON incidents BEGIN DELETE FROM incidents; END",
+        "CREATE VIEW mine AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+        "CREATE VIRTUAL TABLE mine USING fts5(words)",
+    ],
+)
+def test_a_file_that_would_run_something_is_refused(
+    statement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "incidents.sqlite")
+    IncidentDatabase.open(path, 1 << 20, 1e9).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+    with pytest.raises(DatabaseError, match="it has 'mine"):
+        IncidentDatabase.open(path, 1 << 20, 1e9)
+    assert main(["incidents", "--database", path]) == 64
+    assert "it has 'mine" in capsys.readouterr().err
+
+
+def test_a_pipe_in_the_files_place_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "incidents.sqlite")
+    os.mkfifo(path)
+    with pytest.raises(DatabaseError, match="no regular file"):
+        IncidentDatabase.open(path, 1 << 20, 1e9)
+    assert main(["incidents", "--database", path]) == 64
+    assert "no regular file" in capsys.readouterr().err
 
 
 def test_the_command_answers_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
