@@ -54,7 +54,7 @@ def start_ranks(
     words = ["--steps", str(options.steps), "--zero", str(options.zero)]
     if injected:
         words += ["--slow-rank", str(injected.rank), "--slow-phase", injected.phase, "--slow-by", str(options.slow_by)]
-    port = str(_free_port())
+    port = str(free_port())
     names = []
     local: dict[str, int] = {}
     for rank in range(options.ranks):
@@ -87,7 +87,7 @@ def is_installed() -> bool:
     return all(find_spec(name) for name in ("torch", "deepspeed", "starlette", "uvicorn", "httpx", "numpy"))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port for the ranks' rendezvous, free on every address. It is below the ephemeral ports, because the kernel
     could give one of those to another process before rank 0 listens."""
     ephemeral = _lowest_ephemeral_port()
