@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -60,6 +59,8 @@ def run_ranks(
     words: Sequence[str], ranks: int, seconds: float, hooked_into: Path | None, extra: Mapping[str, str] | None = None
 ) -> list[Rank]:
     """Runs train.py as so many ranks. `hooked_into`: the folder for what the hooks record; None: without them."""
+    from laggard.demo.job import free_port
+
     port = free_port()
     hooks = []
     environ = {**os.environ, **ENVIRON, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(extra or {})}
@@ -140,8 +141,7 @@ def suspicious_lines(hooked: Sequence[Rank], bare: Sequence[Rank]) -> list[str]:
 
 def read_recorded(folder: Path) -> list[Recorded]:
     """In the order of the ranks."""
-    from laggard.demo.job import free_port
-from laggard.rankfile import RankFileReader
+    from laggard.rankfile import RankFileReader
     from laggard.rankfile.fact_names import GPU
 
     found = []
