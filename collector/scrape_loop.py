@@ -69,7 +69,7 @@ class ScrapeLoop:
     ) -> None:
         self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
-        self.acknowledgements = Acknowledgements(acknowledged_path(settings, os.environ))
+        self.acknowledgements = Acknowledgements(acknowledged_path(settings, os.environ), time.time())
         self._discovery = discovery
         self._agents = [AgentState(target) for target in discovery.found.targets]
         self._settings = settings

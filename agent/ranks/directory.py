@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 from laggard.agent.ranks.users_mounts import is_below, users_mounts
 from laggard.rankfile.layout import SUFFIX
 from laggard.rankfile.unseen import MARK_SUFFIX, MAX_MARKS
+from laggard.sub_uids import ACCOUNTS
 
 MAX_ENTRIES: Final = 65_536
 MAX_STATS: Final = 4_096
@@ -77,9 +78,9 @@ def list_files(directory: str, known: Collection[str], max_files: int = MAX_FILE
             sampled, left_out, marks = sampled + inside.files, left_out + inside.left_out, marks + inside.marks
     found = [entry for path in (*known, *sampled) if (entry := _stat(path))]
     ranked = sorted(found, key=lambda entry: (entry.path in known, entry.changed), reverse=True)
-    chosen = tuple(islice(round_robin(ranked, lambda entry: entry.owner), max_files))
+    chosen = tuple(islice(round_robin(ranked, _account), max_files))
     marked = [entry for path in marks if (entry := _stat(path))]
-    told = tuple(islice(round_robin(marked, lambda entry: entry.owner), MAX_MARKS))
+    told = tuple(islice(round_robin(marked, _account), MAX_MARKS))
     return Listing(chosen, left_out + len(found) - len(chosen), told, mounted)
 
 
@@ -92,6 +93,10 @@ def round_robin(items: Iterable[T], owner_of: Callable[[T], Hashable]) -> Iterat
         for queue in queues.values():
             if place < len(queue):
                 yield queue[place]
+
+
+def _account(entry: FileEntry) -> int:
+    return ACCOUNTS.account_of(entry.owner)
 
 
 def _without_mounts(names: _Names, mounted: tuple[str, ...]) -> _Names:
@@ -120,7 +125,8 @@ def _user_directories(directory: str, names: _Names, known: Collection[str], mou
             if stat.S_ISDIR(about.st_mode):
                 rating = path in wanted, os.path.basename(path) == str(about.st_uid), path
                 of_user[about.st_uid] = max(rating, of_user.get(about.st_uid, rating))
-    return [path for _, _, path in of_user.values()][:MAX_DIRECTORIES]
+    chosen = round_robin(of_user.items(), lambda item: ACCOUNTS.account_of(item[0]))
+    return [path for _, (_, _, path) in islice(chosen, MAX_DIRECTORIES)]
 
 
 def _users_of_processes(proc: str = "/proc") -> set[int]:

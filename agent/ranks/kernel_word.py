@@ -99,7 +99,7 @@ def kernel_word(messages: Iterable[KernelMessage], pid: int, ended_at: float) ->
             if named == pid:
                 by_pid = KernelWord(cause, printable_line(message.text, _MAX_CHARACTERS))
         for cause, pattern in _WITHOUT_PID:
-            if age <= _SAME_TIME_SECONDS and pattern.match(message.text) and not holds_users_message(message.text):
+            if age <= _SAME_TIME_SECONDS and pattern.match(message.text) and not begins_with_users_text(message.text):
                 by_time = KernelWord(cause, printable_line(message.text, _MAX_CHARACTERS))
     return by_pid or by_time
 

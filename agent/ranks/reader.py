@@ -23,6 +23,7 @@ from laggard.agent.ranks.unseen import read_unseen
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.rankfile import RankFileError
+from laggard.sub_uids import ACCOUNTS
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.ranks import RankRow, RanksDocument
 
@@ -150,7 +151,9 @@ class RankFiles:
         snapshots = list(found)
         newest = {_key(snapshot.row): snapshot for snapshot in sorted(snapshots, key=_recency)}
         best_first = sorted(newest.values(), key=_recency, reverse=True)
-        selected = list(islice(round_robin(best_first, lambda snapshot: snapshot.row.owner), MAX_RANKS))
+        selected = list(
+            islice(round_robin(best_first, lambda snapshot: ACCOUNTS.account_of(snapshot.row.owner)), MAX_RANKS)
+        )
         for snapshot in snapshots:
             winner = newest[_key(snapshot.row)]
             if snapshot is not winner and _run_at_once(snapshot.row, winner.row):

@@ -12,6 +12,7 @@ from msgspec import structs
 from laggard.acknowledge.asked import NotAcknowledged, acknowledgement, without
 from laggard.acknowledge.kept_file import MAX_ACKNOWLEDGEMENTS, KeptFileError, read_kept, write_kept
 from laggard.acknowledge.matching import find, holding, severity_of, with_acknowledgement
+from laggard.collector.fleet.nonces import Nonces
 from laggard.model import Finding, Severity, Verdict
 from laggard.wire.acknowledgement import AcknowledgeAsk, Acknowledgement
 from laggard.wire.node_finding import NodeFinding
@@ -27,11 +28,12 @@ _MAX_NONCES: Final = 1 << 12
 class Acknowledgements:
     """Threads may ask at once. `path`: of the file; empty: nothing is kept."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, since: float = 0.0) -> None:
+        """`since`: when this collector started, Unix time."""
         self._path = path
         self._lock = threading.Lock()
         self._known: tuple[Acknowledgement, ...] = ()
-        self._nonces: dict[str, float] = {}
+        self._nonces = Nonces(CLOCK_SECONDS, _MAX_NONCES, since)
         if path:
             try:
                 self._known = read_kept(path)
@@ -44,16 +46,8 @@ class Acknowledgements:
 
     def refusal(self, ask: AcknowledgeAsk, now: float) -> str:
         """Returns why a signed question counts for nothing: it was heard before, or is from another time."""
-        if not abs(ask.at - now) <= CLOCK_SECONDS:
-            return f"your clock and the collector's are {abs(ask.at - now):.0f} s apart: set them"
         with self._lock:
-            if ask.nonce in self._nonces or not 16 <= len(ask.nonce) <= 64:
-                return "this was asked before"
-            self._nonces = {nonce: at for nonce, at in self._nonces.items() if at > now - 2 * CLOCK_SECONDS}
-            if len(self._nonces) >= _MAX_NONCES:
-                return "too many questions: ask again later"
-            self._nonces[ask.nonce] = now
-        return ""
+            return self._nonces.refusal(ask.nonce, ask.at, now)
 
     def grant(self, ask: AcknowledgeAsk, present: Iterable[Finding], now: float) -> tuple[Acknowledgement, ...]:
         """Acknowledges or withdraws what `ask` says. Returns the one that was added or has ended. `present`: the

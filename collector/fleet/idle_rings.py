@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from laggard.collector.fleet.nonces import Nonces
 from laggard.collector.fleet.ring_plan import MIN_RING_NODES, plan_rings
 from laggard.wire.idle_rings import RingAsk, RingTask
 from laggard.wire.nodes import NodeRow
@@ -57,28 +58,20 @@ class Answer(NamedTuple):
 class IdleRings:
     """Moments are seconds on the collector's monotonic clock, `wall` is Unix time. Threads may ask at once."""
 
-    def __init__(self, settings: IdleRingSettings) -> None:
+    def __init__(self, settings: IdleRingSettings, since: float = 0.0) -> None:
+        """`since`: when this collector started, Unix time."""
         self._settings = settings
         self._lock = threading.Lock()
         self._asked: dict[str, float] = {}
         self._gathering_since: float | None = None
         self._rings: list[_Ring] = []
         self._tried: dict[str, float] = {}
-        self._nonces: dict[str, float] = {}
+        self._nonces = Nonces(CLOCK_SECONDS, _MAX_NONCES, since)
 
     def refusal(self, ask: RingAsk, wall: float) -> str:
         """Returns why a signed question counts for nothing: it was heard before, or is from another time."""
-        if not abs(ask.at - wall) <= CLOCK_SECONDS:
-            return f"its clock and the collector's are {abs(ask.at - wall):.0f} s apart: set them"
         with self._lock:
-            if ask.nonce in self._nonces or not 16 <= len(ask.nonce) <= 64:
-                return "this question was asked before"
-            if len(self._nonces) >= _MAX_NONCES:
-                self._nonces = {nonce: at for nonce, at in self._nonces.items() if at > wall - 2 * CLOCK_SECONDS}
-            if len(self._nonces) >= _MAX_NONCES:
-                return "too many questions: ask again later"
-            self._nonces[ask.nonce] = wall
-        return ""
+            return self._nonces.refusal(ask.nonce, ask.at, wall)
 
     def answer(self, node: str, nodes: Sequence[NodeRow], suspects: Collection[str], now: float) -> Answer:
         """Returns the ring that the idle `node` is to take part in. `nodes`: as the agents last answered; `suspects`:

@@ -195,10 +195,12 @@ def _check_is_file(path: str) -> None:
 
 def _refuse_programs(connection: sqlite3.Connection) -> None:
     """Keeps a file that somebody else made from running anything when it is read or written. Raises
-    sqlite3.DatabaseError where it holds triggers, views or virtual tables, of which ours has none."""
+    sqlite3.DatabaseError where it holds triggers, views, virtual tables, or tables that compute a column."""
     connection.execute("PRAGMA trusted_schema = OFF")
     found = connection.execute(
-        "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
+        "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
+        " OR (type = 'table' AND (sql LIKE '% AS %(%' OR sql LIKE '%GENERATED%' OR sql LIKE '% AS(%'))"
+        " OR (type = 'index' AND sql LIKE '%(%(%') LIMIT 1"
     ).fetchone()
     if found is not None:
         raise sqlite3.DatabaseError(f"it is no database of incidents: it has {found[0]!r}, which laggard has not made")

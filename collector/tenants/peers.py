@@ -15,8 +15,8 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Peer(NamedTuple):
-    """The other end of a connection. `names` are those of its verified certificate (subjectAltName), `common_name` the
-    one in its subject; empty without a certificate, and where there are several common names."""
+    """The other end of a connection. `names` are the DNS names of its verified certificate (subjectAltName),
+    `common_name` the one in its subject; empty without a certificate, and where there are several common names."""
 
     address: str
     names: tuple[str, ...] = ()
@@ -26,7 +26,8 @@ class Peer(NamedTuple):
 def peer_of(address: str, certificate: Mapping[str, Any] | None) -> Peer:
     """`certificate`: what ssl says of the peer's, verified; None or empty: it showed none."""
     shown = certificate or {}
-    names = tuple(str(name) for _, name in shown.get("subjectAltName", ()))
+    # An authority that writes users' e-mail addresses or URIs into certificates has not said that they are these hosts.
+    names = tuple(str(name) for kind, name in shown.get("subjectAltName", ()) if kind == "DNS")
     common = [value for part in shown.get("subject", ()) for name, value in part if name == "commonName"]
     return Peer(address, names, str(common[0]) if len(common) == 1 else "")
 
@@ -78,5 +79,6 @@ def _certificate_name(entry: str, setting: str) -> str:
 
 def _matches(name: str, wanted: str) -> bool:
     if wanted.startswith("*."):
-        return name.partition(".")[2].lower() == wanted[2:].lower()
+        label, _, domain = name.partition(".")
+        return bool(label) and domain.lower() == wanted[2:].lower()
     return name.lower() == wanted.lower()

@@ -97,7 +97,7 @@ class Admission:
             raise NotAdmitted(HTTPStatus.UNAUTHORIZED, text)
         groups = None
         if self._groups_header:
-            groups = tuple(group.strip() for group in _only(headers, self._groups_header).split(","))
+            groups = tuple(group.strip(" \t") for group in _only(headers, self._groups_header).split(","))
         return self._named(name, groups)
 
     def _named(self, name: str, groups: Sequence[str] | None) -> Viewer:
@@ -126,7 +126,7 @@ def _only(headers: RequestHeaders, name: str) -> str:
     if len(values) > 1:
         text = f"there are {len(values)} headers {name}: the proxy has to replace what a client sends"
         raise NotAdmitted(HTTPStatus.FORBIDDEN, text)
-    return values[0].strip() if values else ""
+    return values[0].strip(" \t") if values else ""  # not what Unicode takes for a space as well
 
 
 def _check(settings: CollectorSettings) -> None:

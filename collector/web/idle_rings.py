@@ -30,7 +30,8 @@ def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Cal
     rings = IdleRings(
         IdleRingSettings(
             settings.ring_period_seconds, settings.ring_nodes, settings.ring_ask_seconds, settings.ring_port
-        )
+        ),
+        time.time(),
     )
 
     async def due(request: Request) -> Response:

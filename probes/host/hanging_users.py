@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from laggard.probes.host.users_file import read_credentials
+from laggard.sub_uids import ACCOUNTS
 
 SKIPPED_SECONDS: Final = 600.0
 _MAX_USERS: Final = 1024
@@ -54,9 +55,9 @@ class HangingUsers:
 
 
 def _user(pid: int) -> int:
-    """0 where the process has ended."""
+    """The account that runs the process; 0 where it has ended."""
     try:
-        return read_credentials(str(pid)).uid
+        return ACCOUNTS.account_of(read_credentials(str(pid)).uid)
     except OSError:
         return 0
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from laggard.text.lazy_pattern import lazy_pattern
@@ -114,14 +114,17 @@ def parse_messages(text: str) -> Iterator[KernelMessage]:
     - records that programs wrote to /dev/kmsg are left out: their facility is not the kernel's;
     - a newline within a record, which user text can hold, begins no message. /dev/kmsg escapes it. In the text of
       syslog(2) each line has the head of its record, so that lines of the same level, time and caller are one record;
+    - who called printk stands in the heads of all lines of syslog(2), or of none (CONFIG_PRINTK_CALLER): where one line
+      has no caller, what looks like one is text;
     - a line without a head is a message only in a text where no line has one. Only "\\n" ends a line.
 
     Left out are also lines that begin with a space, the properties of a record, and pieces of cut records."""
     lines = text.split("\n")
     bare = all(_read_line(line) is None for line in lines)
+    has_callers = _has_callers(lines)
     pending: _Line | None = None
     for line in lines:
-        found = _read_line(line.rstrip("\r"))
+        found = _read_line(line.rstrip("\r"), has_callers)
         if found is None:
             if bare and line.strip() and not line.startswith(" "):
                 yield KernelMessage(None, line.rstrip("\r"))
@@ -145,13 +148,19 @@ class _Line(NamedTuple):
     begins: bool = True
 
 
-def _read_line(line: str) -> _Line | None:
-    """None: it has no head."""
+def _has_callers(lines: Iterable[str]) -> bool:
+    """Whether each line in the form of syslog(2) names who called printk."""
+    heads = (found for line in lines if (found := _SECONDS.match(line)) and found[1])
+    return all(found[3] for found in heads)
+
+
+def _read_line(line: str, has_callers: bool = True) -> _Line | None:
+    """None: it has no head. `has_callers`: of _has_callers()."""
     if found := _KMSG.match(line):
         return _Line(int(found[3]) / 1e6, found[5], "", _is_kernels(found[1]) and found[4] != _CONTINUES)
     if found := _SECONDS.match(line):
-        head = line[: found.start(4)] if found[1] else ""
-        return _Line(float(found[2]), found[4], head, _is_kernels(found[1]))
+        begin = found.start(4) if has_callers or not found[1] or not found[3] else found.start(3)
+        return _Line(float(found[2]), line[begin:], line[:begin] if found[1] else "", _is_kernels(found[1]))
     if found := _DATE.match(line):
         return _Line(None, found[1])
     if found := _SYSLOG.match(line):

@@ -43,8 +43,13 @@ AT_THE_BEGINNING: Final = (
 """The messages that begin with the name of a process. What tells them is longer than a process's name, so that no name
 makes a driver's message one of these."""
 
-OF_ANY_LENGTH: Final = r".*IN=\S* OUT=\S* (?:.*\bSRC=\S+ DST=\S+ LEN=\d|MACSRC=\S+ MACDST=|ARP HTYPE=)"
-"""The message of netfilter, which begins with up to 127 characters of whoever made the rule."""
+OF_ANY_LENGTH: Final = (
+    r".*IN=\S* OUT=\S* (?:.*\bSRC=\S+ DST=\S+ LEN=\d|MACSRC=\S+ MACDST=|MAC source = |ARP HTYPE=|"
+    r"(?:[A-Z]+=\S* )*(?:MAC=(?:[0-9a-f]{2}:){5}|TRUNCATED$))"
+)
+"""The message of netfilter, which begins with up to 127 characters of whoever made the rule. Of a frame of a protocol
+that it does not know, it ends with the interfaces and addresses (net/netfilter/nf_log_syslog.c, nf_log_unknown_packet;
+of ebt_log, net/bridge/netfilter/ebt_log.c before Linux 5.13)."""
 
 
 @cache  # where it is asked for first: most gates read no log, and compiling takes two milliseconds of their start

@@ -53,7 +53,12 @@ class NcclEnvironment(NamedTuple):
 
 
 def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
-    etc, ranks = _machine_conf(host), read_rank_processes(host)
+    etc = _machine_conf(host)
+    try:
+        ranks = read_rank_processes(host)
+    except Unknown:  # whoever keeps processes from being read does not keep the machine's own file from being judged
+        yield from _judge_machine(host, etc, thresholds)
+        raise
     environments = _with_few_unknown(_environments(host, etc, ranks))
     yield Fact("ranks", len(ranks.processes))
     if ranks.not_permitted:
@@ -74,6 +79,15 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
         yield Fact("hanging", told)
     if ranks.left_out:
         raise Unknown(f"there was no time or room for {_processes(ranks.left_out)}")
+
+
+def _judge_machine(host: Host, etc: NcclConf, thresholds: NcclThresholds) -> Iterator[Finding]:
+    nobody = RankProcesses((), 0)
+    environments = _with_few_unknown(_environments(host, etc, nobody))
+    found = [*_judge_conf(ETC, etc)]
+    if any(environment.settings for environment in environments):
+        found += _judge(environments, _context(host), frozenset(thresholds.ignore))
+    yield from sorted(found, key=lambda each: _WORST_FIRST.index(each.severity))[:_MAX_FINDINGS]
 
 
 def _raise_if_unread(host: Host, ranks: RankProcesses) -> None:

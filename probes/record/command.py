@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import stat
 import sys
 from typing import Any
 
@@ -161,7 +162,28 @@ def _make_empty_folder(directory: str) -> str:
             raise UsageError(f"{directory} is not empty: name a new folder, or empty this one")
     except OSError as error:
         raise UsageError(f"cannot record into {directory}: {error.strerror}") from None
-    return os.path.realpath(directory)
+    folder = os.path.realpath(directory)
+    if os.geteuid() == 0 and (place := _exchangeable(folder)):
+        why = f"{place} is not root's alone: who may write there could lead root elsewhere"
+        raise UsageError(f"cannot record into {directory}: {why}; name a folder in /tmp")
+    return folder
+
+
+def _exchangeable(folder: str) -> str:
+    """The folder, or the first above it, of which another user could put something else in its place while root writes
+    there; empty where there is none. In a sticky folder, as /tmp is one, everybody keeps what is theirs. Who calls by
+    sudo is trusted with their own."""
+    caller = os.environ.get("SUDO_UID", "")
+    trusted = {0, int(caller) if caller.isdecimal() else 0}
+    place = folder
+    while True:
+        about = os.lstat(place)
+        is_shared = about.st_mode & 0o022 and (place == folder or not about.st_mode & stat.S_ISVTX)
+        if about.st_uid not in trusted or is_shared:
+            return place
+        if place == "/":
+            return ""
+        place = os.path.dirname(place)
 
 
 def _begin(bar: Bar, stage: str) -> None:

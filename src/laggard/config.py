@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import TypeVar, get_args, get_type_hints
+from typing import Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -17,6 +17,10 @@ _IMPOSSIBLE = re.compile("[\0\ud800-\udfff]")
 _LOGIN = re.compile(r"(?<=://)[^\s\"']*@")
 
 
+_MAX_CHARACTERS: Final = 1 << 20
+"""The largest file of settings. PyYAML reads some 50,000 characters a second."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The base class of all settings: unknown keys are errors."""
 
@@ -26,10 +30,12 @@ def load(path: str | os.PathLike[str], settings_type: type[T], flag: str = "--co
     the key."""
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read()
+            text = file.read(_MAX_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read {path}: {reason}; check the path given to {flag}") from None
+    if len(text) > _MAX_CHARACTERS:
+        raise UsageError(f"{path} has more than {_MAX_CHARACTERS} characters: it is no file of settings")
     return parse(text, settings_type, str(path))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -25,6 +26,7 @@ from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.apart import NoChild, Stopped, apart
 from laggard.probes.host.hanging_users import HANGING
 from laggard.probes.host.host import Host
+from laggard.sub_uids import ACCOUNTS
 from laggard.text.lazy_pattern import lazy_pattern
 from laggard.text.words import printable_line
 
@@ -110,6 +112,7 @@ def _read_apart(host: Host, pids: Iterable[str], read_named: ReadNamed, deadline
     hung = 0
     while True:
         wanted, hanging = HANGING.without(pids)
+        wanted = list(_in_turn(_by_account(wanted)))
         read = partial(_read, host, wanted, read_named, deadline)
         try:
             data = apart(partial(_encoded, read))
@@ -124,6 +127,18 @@ def _read_apart(host: Host, pids: Iterable[str], read_named: ReadNamed, deadline
             raise Unknown(f"cannot read other users' processes: {error}") from None
         else:
             return msgspec.json.decode(data, type=RankProcesses)._replace(hanging=hanging)
+
+
+def _by_account(pids: Iterable[str]) -> Collection[list[str]]:
+    """The processes by the account that runs them, as the kernel shows it without being held up."""
+    found: dict[int, list[str]] = {}
+    for pid in pids:
+        try:
+            uid = os.stat(f"/proc/{pid}").st_uid
+        except OSError:  # it has ended
+            continue
+        found.setdefault(ACCOUNTS.account_of(uid), []).append(pid)
+    return found.values()
 
 
 def _encoded(read: Callable[[Callable[[int], None]], RankProcesses], note: Callable[[int], None]) -> bytes:

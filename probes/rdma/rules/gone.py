@@ -71,7 +71,7 @@ def _witnesses(host: Host) -> dict[str, str]:
         return {}
     errors = [it for it in device_errors_of(messages) if it.severity is Severity.CRITICAL and it.code != "GPU_LOST"]
     lost = {it.device: str(it.evidence.get("last", it.summary)) for it in errors if it.device not in present}
-    slots = {match[1]: (match[2], it.text[:200]) for it in messages if (match := re.search(_SLOT, it.text))}
+    slots = {match[1]: (match[2], it.text[:200]) for it in messages if (match := re.match(_SLOT, it.text))}
     empty = {bridge: text for bridge, (what, text) in slots.items() if what in _UNPLUGGED}
     return {**lost, **empty}
 

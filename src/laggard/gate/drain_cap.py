@@ -2,8 +2,8 @@
 
 Where all nodes fail at once, the cause is a defect of the checks, or of something that the nodes share (the fabric
 manager, a file server), and to drain them all would be the outage. So no answer means no: a collector that cannot be
-reached is most likely away for the same reason. The price is one more job on a sick node, as before laggard. One that
-is there and too busy to answer is another matter: drains_answer.py.
+reached is most likely away for the same reason. The price is one more job on a sick node, as before laggard. A node
+that it let be drained before is another matter: drains_answer.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The collector's answer about drains, also while it is too busy to give one: then its last that let this node be
-drained holds for a while. Else who keeps the collector busy would have a node pass that was rejected before.
+"""The collector's answer about drains, also while it gives none: then its last that let this node be drained holds for
+a while. Else who keeps the collector busy, or its answers away, would have a node pass that was rejected before.
 
-A collector that cannot be reached is no busy one: no answer of it holds (drain_cap.py says why).
+That makes no outage: what holds was within the cap when the collector said it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import time
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from laggard import wire
-from laggard.http.client import Busy, ClientResponse, get
+from laggard.http.client import Busy, ClientResponse, NoResponse, get
 from laggard.probes.errors import Unknown
 from laggard.probes.runner.state_file import read_state, replace_state
 from laggard.text.words import seconds_text
@@ -38,13 +39,18 @@ def drains_answer(url: str, seconds: float) -> DrainsDocument:
     and WireError."""
     try:
         answer = wire.decode(_ask(url, time.monotonic() + seconds).body, DrainsDocument)
-    except Busy as error:
+    except (NoResponse, wire.WireError) as error:
+        why = f"is busy ({error})" if isinstance(error, Busy) else f"gives no answer ({error})"
         kept = _kept(url)
-        if kept is None:
+        if kept is None and isinstance(error, Busy):
             raise Busy(f"it is busy: {error}") from None
+        if kept is None:
+            raise
         age = seconds_text(max(0.0, time.time() - kept.at))
-        print(f"gate: the collector is busy ({error}): its answer of {age} ago holds", file=sys.stderr)
+        print(f"gate: the collector {why}: its answer of {age} ago holds", file=sys.stderr)
         return kept.answer
+    if answer.may_drain and not answer.asker_fails and _kept(url) is not None:
+        return structs.replace(answer, asker_fails=True)  # its agent's report is late: the gate's own is here
     _keep(url, answer)
     return answer
 

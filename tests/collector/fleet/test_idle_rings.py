@@ -98,6 +98,6 @@ def test_where_the_first_node_is_the_collectors_own_it_goes_by_its_name(host: st
 def test_a_question_counts_once_and_from_this_time_alone() -> None:
     rings = IdleRings(SETTINGS)
     ask = RingAsk("n0", 1000.0, "0123456789abcdef")
-    assert rings.refusal(ask, 1001.0) == "" and rings.refusal(ask, 1002.0) == "this question was asked before"
+    assert rings.refusal(ask, 1001.0) == "" and rings.refusal(ask, 1002.0) == "this was asked before"
     assert "s apart" in rings.refusal(RingAsk("n0", 1000.0, "f" * 32), 1001.0 + CLOCK_SECONDS)
     assert "s apart" in rings.refusal(RingAsk("n0", float("nan"), "e" * 32), 1000.0)

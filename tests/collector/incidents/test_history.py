@@ -283,6 +283,9 @@ def test_a_damaged_row_costs_that_row(tmp_path: Path, capsys: pytest.CaptureFixt
         "CREATE TRIGGER mine AFTER INSERT ON incidents BEGIN DELETE FROM incidents; END",
         "CREATE VIEW mine AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
         "CREATE VIRTUAL TABLE mine USING fts5(words)",
+        "CREATE TABLE mine (a, b AS (zeroblob(900000000)))",
+        "CREATE TABLE mine (a, b GENERATED ALWAYS AS(zeroblob(900000000)) STORED)",
+        "CREATE INDEX mine ON incidents (length(job_id))",
     ],
 )
 def test_a_file_that_would_run_something_is_refused(

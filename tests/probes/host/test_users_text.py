@@ -32,7 +32,19 @@ OOM = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed
 CRASHED = "python[42]: segfault at 0 ip 00007f00 sp 00007f00 error 4"
 TEXTS = (XID, LOADED, RESET, SXID, GONE, NIC, NIC_AGAIN, AER, KILLED, OOM, CRASHED)
 
-SEPARATORS = ("\\x0a", "\\x0d", "\\x0b", "\\xe2\\x80\\xa8", "\\xe2\\x80\\xae", "", " ", "\\x1b[2K", "y" * 8192)
+SEPARATORS = (
+    "\\x0a",
+    "\\x0a[T1] ",
+    "\\x0a[    C0] ",
+    "\\x0d",
+    "\\x0b",
+    "\\xe2\\x80\\xa8",
+    "\\xe2\\x80\\xae",
+    "",
+    " ",
+    "\\x1b[2K",
+    "y" * 8192,
+)
 """What stands before the text, as /dev/kmsg escapes it: newlines of all kinds, U+2028, a bidi mark, a long line."""
 
 QUOTED = (
@@ -48,6 +60,10 @@ QUOTED = (
     "Memory cgroup stats for /user.slice/x{}:",
     "{}IN=eth0 OUT= MAC=00:00 SRC=10.0.0.1 DST=10.0.0.2 LEN=60 TOS=0x00 PREC=0x00 TTL=64 ID=1 PROTO=TCP SPT=1",
     "{}IN=veth0 OUT= ARP HTYPE=1 PTYPE=0x0800 OPCODE=1",
+    "{}IN=v1 OUT= MAC=ff:ff:ff:ff:ff:ff:02:00:00:00:00:01:88:cc ",
+    "{}IN=v1 OUT= MACSRC=02:00:00:00:00:01 MACDST=ff:ff:ff:ff:ff:ff MACPROTO=88cc ",
+    "{}IN=v1 OUT= MAC= TRUNCATED",
+    "{} IN=v1 OUT= MAC source = 02:00:00:00:00:01 MAC dest = ff:ff:ff:ff:ff:ff proto = 0x88cc",
 )
 """What the kernel writes with a user's text."""
 
@@ -72,7 +88,8 @@ def test_a_message_that_quotes_a_user_says_nothing(quoted: str, text: str) -> No
         assert believed(f"3,1,100000000,-,caller=T31;{forged}\n SUBSYSTEM=pci\n") == [], separator
         raw = forged.replace("\\xe2\\x80\\xa8", "\u2028").encode().decode("unicode_escape", errors="replace")
         lines = raw.split("\n")
-        assert believed("".join(f"<3>[  100.000000] {line}\n" for line in lines)) == [], separator
+        for head in ("<3>[  100.000000] ", "<3>[  100.000000][   T31] "):
+            assert believed("".join(f"{head}{line}\n" for line in lines)) == [], separator
 
 
 @pytest.mark.parametrize("text", (XID, NIC, KILLED, GONE))
@@ -88,17 +105,20 @@ def test_what_a_program_writes_to_the_device_and_a_cut_piece_say_nothing(text: s
 
 
 @pytest.mark.parametrize(
-    "name", ["NVRM: Xid (PCI:", "NVRM: loading N", "oom-kill:pid=42", "x[42] trap a: ", "x[42]: segfault"]
+    "name",
+    ["NVRM: Xid (PCI:", "NVRM: loading N", "NVRM: GPU x", "oom-kill:pid=42", "x[42] trap a: ", "x[42]: segfault"],
 )
 def test_a_process_of_any_name_that_crashes_says_nothing_of_others(name: str) -> None:
     assert believed(f"6,1,100000000,-;{name}[31]: segfault at 0 ip 00007f sp 00007f error 4 in libc.so\n") == []
     assert believed(f"6,1,100000000,-;traps: {name}[31] trap invalid opcode ip:401000 sp:7ffd error:0\n") == []
     assert believed(f"6,1,100000000,-;{name} invoked oom-killer: gfp_mask=0x140cca, order=0, oom_score_adj=0\n") == []
+    file = "y has fallen off the bus"
+    assert believed(f"6,1,100000000,-;{name}[31]: segfault at 0 ip 00007f sp 0 error 4 in {file}[400000+1000]\n") == []
     word = kernel_word(parse_messages(f"6,1,100000000,-;{name}[31]: segfault at 0 ip 00007f\n"), 31, 100.5)
     assert word is not None and word.cause == "segfault", "its own end is told"
 
 
-@pytest.mark.parametrize("name", ["IN= OUT= x", "IN= OUT= MAC=", "\\x0a)(\\x0a", "(reset", "x (3): "])
+@pytest.mark.parametrize("name", ["IN= OUT= x", "IN= OUT= MAC=", "IN= OUT= TRUNC", "\\x0a)(\\x0a", "(reset", "x (3): "])
 def test_no_name_of_a_process_hides_a_drivers_message(name: str) -> None:
     """The driver's own lines hold the name of the process that was on the GPU."""
     (found,) = find_xids(f"3,1,100000000,-;NVRM: Xid (PCI:0000:19:00): 95, pid=7, name={name}, Uncontained: LTC TAG\n")
