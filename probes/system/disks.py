@@ -79,6 +79,14 @@ class DiskThresholds(Thresholds, frozen=True):
         "/opt",
         "/nix",
         "/snap/*",
+        "/srv/ftp*",
+        "/srv/http*",
+        "/srv/tftp*",
+        "/srv/www*",
+        "/tftpboot",
+        "/var/lib/tftpboot",
+        "/var/www",
+        "/var/www/*",
         "/media/*",
         "/recovery",
         "/recovery/*",
@@ -88,8 +96,9 @@ class DiskThresholds(Thresholds, frozen=True):
         "/var/log/*",
         "/var/lib/kubelet/plugins/*",
     )
-    """Mount points whose findings are warnings, since no job writes there: installed software, sticks, logs that their
-    daemon keeps full by design (auditd), caches that are as large as the room (cachefilesd), tmpfs of services."""
+    """Mount points whose findings are warnings, since no job writes there: installed software, what services serve,
+    sticks, logs that their daemon keeps full by design (auditd), caches that are as large as the room (cachefilesd),
+    tmpfs of services."""
 
     filled_by_users: Literal["critical", "warning"] = "critical"
     """The severity where every user may write, and root's files are less than half of what is used. `warning`: no user
