@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.materialise import materialise
 
 from laggard.cli import main
+from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.nccl.model.running_ranks import read_rank_processes
+from laggard.probes.nccl import environment
+from laggard.probes.nccl.model.running_ranks import RankProcesses, read_rank_processes
 
 pytestmark = pytest.mark.usefixtures("without_processes")
 
@@ -196,3 +199,20 @@ def test_a_real_process_that_holds_a_rank_file_is_found(tmp_path: Path) -> None:
             folder.rmdir()
     (rank,) = ranks
     assert rank.environment == {"NCCL_ALGO": "Ring", "NCCL_NTHREADS": "256", "NCCL_PRIVATE": ""}
+
+
+def test_the_machines_own_file_is_judged_where_no_process_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever holds /proc would have a node pass whose nccl.conf breaks jobs."""
+    materialise("nccl_conf_harmful", tmp_path / "machine")
+    before = check(tmp_path / "machine", capsys)
+
+    def nobody(host: Host) -> RankProcesses:
+        raise Unknown("5 processes do not let themselves be read")
+
+    monkeypatch.setattr(environment, "read_rank_processes", nobody)
+    report = check(tmp_path / "machine", capsys)
+    critical = [it["code"] for it in report["findings"] if it["severity"] == "critical"]
+    assert critical == [it["code"] for it in before["findings"] if it["severity"] == "critical"] != []
+    assert "do not let themselves be read" in json.dumps(report["probes"])

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+from support.materialise import materialise
+
+from laggard.cli import main
 from laggard.probes.rdma.rules.nic_beside_gpu import by_root, holes
 
 SWITCHES = tuple(f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x90, 0x10))
@@ -46,3 +53,28 @@ def test_a_host_bridge_has_the_buses_up_to_the_next_one() -> None:
     roots = {"0000": (0x15, 0x97, 0x37)}
     assert by_root("0000:3b:00.0", roots) == by_root("0000:37:01.0", roots) == ("0000", 0x37)
     assert by_root("0000:14:00.0", roots) is None and by_root("0001:3b:00.0", roots) is None
+
+
+PLUG = "pcieport 0000:b9:02.0: pciehp: Slot(7): Link {}"
+FORGED = "tmpfs: Unknown parameter 'x{}{}'"
+
+
+@pytest.mark.parametrize("separator", ["", " ", "\\x0a"])
+@pytest.mark.parametrize(("machine", "word"), [("nic_never_put_in", "Down"), ("nic_unplugged", "Up")])
+def test_a_users_text_about_a_slot_changes_nothing(
+    machine: str, word: str, separator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judged() -> list[tuple[str, str]]:
+        main(["healthcheck", "--host-root", str(tmp_path / "machine"), "--only", "rdma_devices", "--format", "json"])
+        return [(it["code"], it["severity"]) for it in json.loads(capsys.readouterr().out)["findings"]]
+
+    materialise(machine, tmp_path / "machine")
+    before = judged()
+    assert ("RDMA_DEVICE_MISSING", "critical" if machine == "nic_unplugged" else "warning") in before
+    log = tmp_path / "machine/laggard/kmsg"
+    own = log.read_text()
+    line = PLUG.format(word)
+    log.write_text(f"{own}4,903,860000000001,-;{FORGED.format(separator, line)}\n")
+    assert judged() == before
+    log.write_text(f"{own}4,903,860000000001,-;{line}\n")
+    assert judged() != before, "the kernel's own word counts"

@@ -22,6 +22,7 @@ from support.materialise import expectation, names
 from laggard.cli import main
 from laggard.probes.errors import Unknown
 from laggard.probes.record import command
+from laggard.probes.record.command import _exchangeable
 from laggard.probes.record.masking import Mask
 from laggard.probes.record.recorder import RecordingHost
 from laggard.probes.registry import PROBES
@@ -265,3 +266,21 @@ def test_a_recording_of_pipes_holds_nobody_up(place: str, copy_of: Copy) -> None
 def test_a_recording_that_nests_without_end_is_damaged() -> None:
     with pytest.raises(WireError, match="nested too deeply"):
         decode(b"[" * 100_000 + b"]" * 100_000, dict[str, Any] | list[Any])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who could be led elsewhere")
+def test_root_records_into_no_folder_that_another_user_can_exchange(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 1001, 1001)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    for folder in (theirs / "recording", tmp_path / "shared", tmp_path / "shared/recording"):
+        assert main(["record", str(folder)]) == 64
+        assert "is not root's alone" in capsys.readouterr().err
+        assert not folder.exists() or not any(folder.iterdir())
+    monkeypatch.setenv("SUDO_UID", "1001")
+    assert not _exchangeable(str(theirs))
+    assert _exchangeable(str(tmp_path / "shared"))

@@ -1,0 +1,97 @@
+"""What the collector said of a node's drain holds while it says nothing, whatever keeps its answers away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from laggard.gate import drains_answer as module
+from laggard.gate.drains_answer import HOLDS_SECONDS, drains_answer
+from laggard.http.client import Busy, ClientResponse, NoResponse
+from laggard.wire import WireError
+
+URL = "http://collector:19401/api/v1/drains?node=n0"
+
+
+class Collector:
+    """Stands in for what the network brings of a collector's answer."""
+
+    def __init__(self) -> None:
+        self.said: Exception | bytes = b""
+
+    def get(self, url: str, seconds: float) -> ClientResponse:
+        if isinstance(self.said, Exception):
+            raise self.said
+        return ClientResponse(self.said, {})
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Collector:
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path))
+    made = Collector()
+    monkeypatch.setattr(module, "get", made.get)
+    return made
+
+
+def answer(may_drain: bool = True, asker_fails: bool = True) -> bytes:
+    return json.dumps(
+        {
+            "may_drain": may_drain,
+            "reason": "",
+            "nodes": 100,
+            "answering": 100,
+            "failing": 1,
+            "cap": 5,
+            "max_drain_ratio": 0.05,
+            "asker_fails": asker_fails,
+            "schema": "laggard.drains/1",
+        }
+    ).encode()
+
+
+AWAY = [
+    NoResponse("HTTP 502"),
+    NoResponse("an answer that is not complete"),
+    NoResponse("Connection refused"),
+    Busy("it closed the connection"),
+    b"{",
+]
+
+
+@pytest.mark.parametrize("away", AWAY, ids=str)
+def test_a_node_that_it_let_be_drained_stays_out(away: Exception | bytes, collector: Collector) -> None:
+    collector.said = answer()
+    assert drains_answer(URL, 0.3).may_drain
+    collector.said = away
+    kept = drains_answer(URL, 0.3)
+    assert kept.may_drain and kept.asker_fails
+
+
+@pytest.mark.parametrize("away", AWAY, ids=str)
+def test_nothing_holds_that_was_never_said_or_is_old(
+    away: Exception | bytes, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector.said = away
+    with pytest.raises((NoResponse, WireError)):
+        drains_answer(URL, 0.3)
+    collector.said = answer()
+    drains_answer(URL, 0.3)
+    now = module.time.time()
+    monkeypatch.setattr(module.time, "time", lambda: now + HOLDS_SECONDS + 1)
+    collector.said = away
+    with pytest.raises((NoResponse, WireError)):
+        drains_answer(URL, 0.3)
+
+
+def test_a_late_report_of_the_agent_lets_no_rejected_node_pass_and_the_cap_does(collector: Collector) -> None:
+    collector.said = answer()
+    drains_answer(URL, 0.3)
+    collector.said = answer(asker_fails=False)
+    assert drains_answer(URL, 0.3).asker_fails
+    collector.said = answer(may_drain=False)
+    assert not drains_answer(URL, 0.3).may_drain
+    collector.said = NoResponse("Connection refused")
+    with pytest.raises(NoResponse):
+        drains_answer(URL, 0.3)
