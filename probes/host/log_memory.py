@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from laggard.probes.host.user_text import begins_with_users_text
 from laggard.text.lazy_pattern import lazy_pattern
 
 MAX_RECORDS: Final = 4096
@@ -40,8 +41,8 @@ def remember(memory: LogMemory, log: str) -> LogMemory:
     new = [
         (int(found[1]), line[:_MAX_CHARACTERS])
         for found, line in lines
-        if found[3].startswith(_DRIVERS) and int(found[1]) > memory.last
-    ]
+        if found[3].startswith(_DRIVERS) and int(found[1]) > memory.last and not begins_with_users_text(found[3])
+    ]  # a process named `NVRM: x` that crashes again and again pushes nothing out
     records = (*memory.records, *new)
     if len(records) > MAX_RECORDS:
         records = records[-MAX_RECORDS:]

@@ -127,3 +127,11 @@ def test_what_was_seen_before_a_flood_still_counts_with_one(machine: Machine, tm
     (root / "laggard/kmsg").write_text(xid + "\n" + flood(99_999, 863_999.0))
     report = check(root, "--only", "gpu_xid")
     assert [found["severity"] for found in report["findings"]] == ["critical"] and report["status"] == 1
+
+
+def test_crashes_of_a_process_with_a_drivers_name_push_nothing_out() -> None:
+    xid = "3,0,1000000,-;NVRM: Xid (PCI:0000:19:00): 79, pid=7, GPU has fallen off the bus."
+    memory = remember(LogMemory(), xid)
+    crash = "NVRM: x[31]: segfault at 0 ip 00007f sp 00007f error 4 in x[400000+1000]"
+    memory = remember(memory, "\n".join(f"6,{number},{number}000000,-;{crash}" for number in range(1, 5000)))
+    assert [line for _, line in memory.records] == [xid]
