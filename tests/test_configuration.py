@@ -171,3 +171,10 @@ def test_aliases_are_refused_before_they_become_billions_of_values(tmp_path: Pat
 
 def test_a_star_that_is_no_alias_is_taken() -> None:
     assert parse('allowed_hosts: ["*.example.org"]', CollectorSettings, "x").allowed_hosts == ("*.example.org",)
+
+
+def test_a_file_of_settings_that_is_none_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "collector.yaml"
+    path.write_text("".join(f"key{number}: 1\n" for number in range(200_000)))
+    with pytest.raises(UsageError, match="it is no file of settings"):
+        load(str(path), CollectorSettings)
