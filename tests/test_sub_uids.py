@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from pathlib import Path
 
 from laggard.agent.ranks.directory import round_robin
@@ -11,12 +9,13 @@ from laggard.sub_uids import Accounts
 
 
 def test_an_id_in_a_range_is_its_accounts(tmp_path: Path) -> None:
-    name = pwd.getpwuid(os.getuid()).pw_name
-    path = tmp_path / "subuid"
-    path.write_text(f"1001:100000:65536\n{name}:200000:10\nnobody-knows:300000:10\nbroken\n7:-1:5\n:::\n8:0:10\n")
-    accounts = Accounts(str(path))
+    path, passwd = tmp_path / "subuid", tmp_path / "passwd"
+    passwd.write_text("root:x:0:0:root:/root:/bin/sh\nada:x:1005:1005::/home/ada:/bin/sh\nbroken\n")
+    path.write_text("1001:100000:65536\nada:200000:10\nnobody-knows:300000:10\nbroken\n7:-1:5\n:::\n8:0:10\n")
+    accounts = Accounts(str(path), str(passwd))
     assert [accounts.account_of(uid) for uid in (100000, 165535, 165536)] == [1001, 1001, 165536]
-    assert accounts.account_of(200009) == os.getuid() and accounts.account_of(300000) == 300000
+    assert accounts.account_of(200009) == 1005
+    assert accounts.account_of(300007) == 300000, "a range is an account, whoever has it"
     assert accounts.account_of(0) == 0 and accounts.account_of(5) == 5
 
 

@@ -53,14 +53,14 @@ class NcclEnvironment(NamedTuple):
 
 
 def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
-    etc = _machine_conf(host)
+    etc, ranks, problem = _machine_conf(host), RankProcesses((), 0), None
     try:
         ranks = read_rank_processes(host)
-    except Unknown:  # whoever keeps processes from being read does not keep the machine's own file from being judged
-        yield from _judge_machine(host, etc, thresholds)
-        raise
+    except Unknown as error:  # whoever keeps processes from being read keeps the machine's own file from nothing
+        problem = error
     environments = _with_few_unknown(_environments(host, etc, ranks))
-    yield Fact("ranks", len(ranks.processes))
+    if problem is None:
+        yield Fact("ranks", len(ranks.processes))
     if ranks.not_permitted:
         told = f"the environment of {_processes(ranks.not_permitted)} is not for this user to read"
         yield Fact("not_permitted", f"{told}; {ranks.no_reader}" if ranks.no_reader else told)
@@ -73,21 +73,14 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     yield from found[:_MAX_FINDINGS]
     if len(found) > _MAX_FINDINGS:
         yield Fact("not_listed", f"{len(found) - _MAX_FINDINGS} more findings")
+    if problem is not None:
+        raise problem
     _raise_if_unread(host, ranks)
     if ranks.hanging:
         told = f"{_processes(ranks.hanging)} of users whose processes do not let themselves be read were left out"
         yield Fact("hanging", told)
     if ranks.left_out:
         raise Unknown(f"there was no time or room for {_processes(ranks.left_out)}")
-
-
-def _judge_machine(host: Host, etc: NcclConf, thresholds: NcclThresholds) -> Iterator[Finding]:
-    nobody = RankProcesses((), 0)
-    environments = _with_few_unknown(_environments(host, etc, nobody))
-    found = [*_judge_conf(ETC, etc)]
-    if any(environment.settings for environment in environments):
-        found += _judge(environments, _context(host), frozenset(thresholds.ignore))
-    yield from sorted(found, key=lambda each: _WORST_FIRST.index(each.severity))[:_MAX_FINDINGS]
 
 
 def _raise_if_unread(host: Host, ranks: RankProcesses) -> None:

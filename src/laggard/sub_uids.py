@@ -4,10 +4,10 @@ who has 65,536 of them counts once where users share something. Standard library
 from __future__ import annotations
 
 import os
-import pwd
 from typing import Final, NamedTuple
 
 SUB_UIDS: Final = "/etc/subuid"
+PASSWD: Final = "/etc/passwd"
 _MAX_BYTES: Final = 1 << 20
 
 
@@ -18,10 +18,12 @@ class _Range(NamedTuple):
 
 
 class Accounts:
-    """Root's file, read again where it has changed. Without it each id is an account of its own."""
+    """Root's file, read again where it has changed. Without it each id is an account of its own. Names are looked up in
+    /etc/passwd alone: a directory service that does not answer would make a gate wait. A range of a name that is not
+    there is an account by itself."""
 
-    def __init__(self, path: str = SUB_UIDS) -> None:
-        self._path = path
+    def __init__(self, path: str = SUB_UIDS, passwd: str = PASSWD) -> None:
+        self._path, self._passwd = path, passwd
         self._read: tuple[int, int, int] | None = None
         self._ranges: tuple[_Range, ...] = ()
 
@@ -42,34 +44,27 @@ class Accounts:
             return ()
         now = status.st_ino, status.st_size, status.st_mtime_ns
         if now != self._read:
-            self._read, self._ranges = now, _ranges(self._path)
+            self._read, self._ranges = now, _ranges(self._path, self._passwd)
         return self._ranges
 
 
-def _ranges(path: str) -> tuple[_Range, ...]:
+def _ranges(path: str, passwd: str) -> tuple[_Range, ...]:
     """The lines `NAME|UID:FIRST:COUNT` (subuid(5)) that can be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(_MAX_BYTES).splitlines()
-    except OSError:
-        return ()
+    users = {fields[0]: fields[2] for fields in _rows(passwd) if len(fields) > 2}
     found = []
-    for line in lines:
-        name, _, numbers = line.strip().partition(":")
-        first, _, count = numbers.partition(":")
-        account = _account(name)
-        if account is not None and first.isdecimal() and count.isdecimal() and int(first) > 0:
-            found.append(_Range(int(first), int(count), account))
+    for name, first, size in (fields for fields in _rows(path) if len(fields) == 3):
+        uid = users.get(name, name)
+        if first.isdecimal() and size.isdecimal() and int(first) > 0:
+            found.append(_Range(int(first), int(size), int(uid) if uid.isdecimal() else int(first)))
     return tuple(found)
 
 
-def _account(name: str) -> int | None:
-    if name.isdecimal():
-        return int(name)
+def _rows(path: str) -> list[list[str]]:
     try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return None
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return [line.split(":") for line in file.read(_MAX_BYTES).splitlines()]
+    except OSError:
+        return []
 
 
 ACCOUNTS: Final = Accounts()

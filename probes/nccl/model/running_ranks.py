@@ -135,8 +135,8 @@ def _by_account(pids: Iterable[str]) -> Collection[list[str]]:
     for pid in pids:
         try:
             uid = os.stat(f"/proc/{pid}").st_uid
-        except OSError:  # it has ended
-            continue
+        except OSError:  # it has ended, which its reader will find
+            uid = 0
         found.setdefault(ACCOUNTS.account_of(uid), []).append(pid)
     return found.values()
 

@@ -77,6 +77,16 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     "GPU_ROW_REMAP_FAILED": DrainingCode(
         "gpu_rows", "Rows that were remapped, or wait for it.", "The GPU itself says that a spare is missing."
     ),
+    "GPU_MEMORY_SLOW": DrainingCode(
+        "active_memory",
+        "The GPU is warm, or something else used it meanwhile; boards of two kinds.",
+        "A GPU in use is not measured. Peers of the same model decide, and less than 0.7 of them is critical.",
+    ),
+    "GPU_SLOW": DrainingCode(
+        "active_matmul",
+        "GPUs of one model differ by some percent; a power limit that somebody set for all.",
+        "A GPU in use is not measured. Peers of the same model decide, and less than 0.7 of them is critical.",
+    ),
     "GPU_THROTTLED": DrainingCode(
         "gpu_throttle",
         "The site's power is short, and pulls the brake of all GPUs; a busy GPU at its power cap.",
@@ -87,6 +97,12 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "gpu_temperature",
         "A GPU that is warm within its limits; a margin that boards report wrongly.",
         "The board's own limits, and a second reading that agrees with the margin.",
+    ),
+    "GPU_WRONG_RESULT": DrainingCode(
+        "active_matmul",
+        "Another order of summation, another library; no memory left; CUDA that does not start.",
+        "The results are integers, exact in any order, and known from the CPU. An error of CUDA counts where only a "
+        "GPU's fault causes it; others are unknown.",
     ),
     "GPU_XID": DrainingCode(
         "gpu_xid",

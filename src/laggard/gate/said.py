@@ -19,7 +19,7 @@ from laggard.text.report import headline, headline_line, render, report_parts
 def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
     """Prints the report and what was done, and writes both to the system's log."""
     if settings.explains_drain:
-        return _explain(settings, decision.report)
+        return _explain(settings, decision)
     report, age = _with_decision(measured.age, decision), measured.age
     said = [Line(line) for line in decision.messages]
     if settings.as_json:
@@ -39,15 +39,15 @@ def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
         _log("; ".join((headline(report, age), *decision.messages)), urgent)
 
 
-def _explain(settings: GateSettings, report: Report) -> None:
+def _explain(settings: GateSettings, decision: Decision) -> None:
     from laggard.gate.audit import audit, audit_lines  # where a person asks
 
-    audited = audit(report)
+    audited = audit(decision.report)
     if settings.as_json:
         sys.stdout.write(wire.encode(audited).decode() + "\n")
         sys.stdout.flush()
     else:
-        show(list(audit_lines(audited)))
+        show([*audit_lines(audited), *map(Line, decision.messages)])
 
 
 def say_disabled(settings: GateSettings) -> None:

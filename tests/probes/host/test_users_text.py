@@ -98,6 +98,7 @@ def test_what_a_program_writes_to_the_device_and_a_cut_piece_say_nothing(text: s
     it, perhaps with the name of a cgroup."""
     assert believed(f"3,1,100000000,-;{text}\n") != []
     assert believed(f"<3>[  100.000000] {text}\n") != []
+    assert believed(f"<6>[    0.000000][    T0] Linux version 6.8.0\n<3>[  100.000000][   C12] {text}\n") != []
     for priority in (11, 30, 1027):
         assert believed(f"{priority},1,100000000,-;{text}\n") == []
         assert believed(f"<{priority}>[  100.000000] {text}\n") == []
