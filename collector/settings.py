@@ -90,8 +90,8 @@ class CollectorSettings(Settings, frozen=True):
     web_config_file."""
     trusted_proxies: tuple[str, ...] = ()
     """The senders from whom tenant_header is believed: addresses, networks such as 10.0.0.0/8, and certificate:NAME for
-    a client whose certificate has that DNS name. All others who send it are refused. An address stands for everybody who
-    has a process on that machine."""
+    a client whose certificate has that DNS name. All others who send it are refused. An address stands for everybody
+    who has a process on that machine."""
     operators: tuple[str, ...] = ()
     """The operators, who see everything: names of users, @GROUP, and certificate:NAME, as for Prometheus."""
     tenant_users: dict[str, int] = {}

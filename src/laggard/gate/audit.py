@@ -120,4 +120,4 @@ def _answer(audited: GateAudit) -> str:
         return f"{', '.join(taking)} would take {audited.node} away now."
     unknown = len(_of(audited, UNKNOWN))
     rest = f"; of {counted(unknown, 'code')} it cannot be told" if unknown else ""
-    return f"Nothing would take {audited.node} away now: {counted(judged, 'code')} that can were looked for{rest}."
+    return f"Nothing would take {audited.node} away now; {judged} of {len(audited.codes)} codes are judged here{rest}."
