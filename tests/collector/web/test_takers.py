@@ -166,4 +166,7 @@ def test_a_node_rejected_before_is_rejected_while_the_collector_is_busy(
         os.kill(collector.process.pid, signal.SIGCONT)
     monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
     collector.stop()
-    assert gate()[0].startswith("gate: pass, not drained: no answer"), "a collector that is away is no busy one"
+    verdict, told = gate()
+    assert verdict == "gate: reject" and "the collector gives no answer" in told and "ago holds" in told
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "another"))
+    assert gate()[0].startswith("gate: pass, not drained: no answer"), "it had not let this node be drained"
