@@ -15,6 +15,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
+from laggard.trainer_hooks.pytorch.state_making import only_makes_state
 from laggard.trainer_hooks.record.recorder import BACKWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.steps.step_boundary import StepBoundary
 from laggard.trainer_hooks.wrapping import call_after, suppress_errors
@@ -179,6 +180,8 @@ class TorchSteps:
         update may be made within a backward pass."""
         suppress_errors(self._on_optimizer, optimizer)
         worked = self._recorder.optimizer_updated()
+        if not (worked or self.boundary.has_begun) and only_makes_state(optimizer):
+            return
         if self.boundary.update(self.optimizer_key(optimizer), worked) and self.ends_steps:
             self._recorder.step_will_end = True
 

@@ -12,8 +12,8 @@ class StepBoundary:
     whichever of the two it is. An optimizer that is made after the leader's last update leads from its own first update
     on: with it another training begins, as the next fold of a cross-validation.
 
-    An optimizer's first update before any forward or backward pass ends no step: torch's distributed checkpoints call
-    step() with gradients of zero, to have the state into which they load.
+    `has_begun`: whether there was an update. Before the first one, an optimizer may only make its state: see
+    pytorch/state_making.py.
 
     `sole_updater`: the optimizer whose next update ends a step again, and changes nothing here; None: call update() to
     know.
@@ -21,12 +21,11 @@ class StepBoundary:
 
     def __init__(self) -> None:
         self.sole_updater: Hashable = None
+        self.has_begun = False
         self._leader: Hashable = None
         self._since: set[Hashable] = set()  # those that updated since the leader did
         self._made_since: set[Hashable] = set()  # those that were made since then
         self._in_a_row = False
-        self._has_worked = False
-        self._initialized: set[Hashable] = set()  # those that updated before any pass
 
     def add(self, optimizer: Hashable) -> None:
         """`optimizer` has just been made."""
@@ -41,11 +40,9 @@ class StepBoundary:
     def update(self, optimizer: Hashable, worked: bool) -> bool:
         """`optimizer` has updated its parameters. `worked`: there was a forward or backward pass since the last update,
         so that this one does not follow right after it. Returns whether that ends the step."""
+        self.has_begun = True
         if worked:
-            self._in_a_row, self._has_worked = False, True
-        elif not self._has_worked and optimizer not in self._initialized:
-            self._initialized.add(optimizer)
-            return False
+            self._in_a_row = False
         if self._leader in (None, optimizer) or optimizer in self._since or optimizer in self._made_since:
             self._leader = self.sole_updater = optimizer
             self._since.clear()

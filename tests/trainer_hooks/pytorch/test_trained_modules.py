@@ -110,3 +110,17 @@ for _ in range(4):
         optimizer.step(); optimizer.zero_grad()
 """)
     assert len(steps) == 4
+
+
+def test_a_step_whose_passes_no_hook_sees_is_a_step(steps_of: Callable[[str], list[Step]]) -> None:
+    """A stage of a zero-bubble pipeline calls autograd.grad alone; others make their gradients by hand."""
+    steps = steps_of("""
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    loss = torch.nn.functional.linear(torch.ones(3, 4), model.weight, model.bias).square().sum()
+    model.weight.grad, model.bias.grad = torch.autograd.grad(loss, [model.weight, model.bias])
+    optimizer.step(); optimizer.zero_grad()
+""")
+    assert len(steps) == 4
