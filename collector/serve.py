@@ -32,6 +32,10 @@ log = logging.getLogger("laggard.collector")
 _BACKLOG = 64
 """Connections that are accepted at once, before the first of them is seen: beyond the limit for that moment."""
 
+_MAX_UNACCEPTED = 1024
+"""Connections that the kernel holds until they are accepted. Beyond them it drops the first packet of a connection, and
+its client tries again a second later."""
+
 _OTHER_FILES = 64
 
 
@@ -108,6 +112,11 @@ def _stop(server: uvicorn.Server) -> None:
 
 class _Server(uvicorn.Server):
     """uvicorn ends itself by the signal that stopped it; a service that was asked to stop exits with 0."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_MAX_UNACCEPTED)  # asyncio has set it to what it accepts at once
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

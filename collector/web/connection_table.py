@@ -52,6 +52,10 @@ class Connection(Protocol):
 
     def abort(self) -> None: ...
 
+    def ask_again(self) -> None:
+        """It waits for a place, and there is one."""
+        ...
+
 
 class ConnectionTable:
     """The open connections. At a limit the one makes room whose client has kept the collector waiting the longest, for
@@ -60,6 +64,9 @@ class ConnectionTable:
 
     Where none can make room, the new one gets one of the places that are kept for gates and agents: there it is
     answered if it asks what they ask. Those are as many again as a quarter of each limit.
+
+    At a limit a connection is closed after its next answer, so that clients that ask again and again on the same
+    connection hold no place for long. A place that is given up goes to whoever waits and has the fewest.
     """
 
     def __init__(self, max_connections: int, max_of_address: int, max_unsent_bytes: int = MAX_UNSENT_BYTES) -> None:
@@ -91,12 +98,23 @@ class ConnectionTable:
         wait, the oldest of the address that has the most is refused."""
         if len(self._waiting) >= MAX_WAITING:
             count = Counter(each.address for each in self._waiting)
-            oldest = max(self._waiting, key=lambda each: count[each.address])
+            oldest = max(self._waiting, key=lambda each: count[each.address] + self._ordinary.held(each.address))
             self.refuse(oldest)
         self._waiting[connection] = None
 
     def refuse(self, connection: Connection) -> None:
         self._close(connection, REFUSED)
+
+    def hand_over(self) -> None:
+        """A place was given up: has one of those that wait ask again, of the address that has the fewest places the
+        oldest."""
+        found = [each for each in self._waiting if self._has_place_for(each)]
+        if found:
+            min(found, key=lambda each: self._ordinary.held(each.address)).ask_again()
+
+    def is_crowded(self, connection: Connection) -> bool:
+        """Whether another client, or the same, may wait for the place of this connection."""
+        return not self._ordinary.has(connection) or self._ordinary.crowds(connection.address) is not None
 
     def has_kept_place(self, connection: Connection) -> bool:
         """Whether it is in a place that is kept for gates and agents; it is moved from there where it can be."""
@@ -128,6 +146,9 @@ class ConnectionTable:
             if oldest is not connection:
                 total -= oldest.unsent
                 self._close(oldest, NOT_TAKEN)
+
+    def _has_place_for(self, connection: Connection) -> bool:
+        return any(places.crowds(connection.address) is None for places in (self._ordinary, self._kept))
 
     def _has(self, connection: Connection) -> bool:
         return self._ordinary.has(connection) or self._kept.has(connection)
@@ -179,6 +200,9 @@ class _Places:
         if self._count < self._most:
             return None
         return [*sorted(self._by_address.values(), key=len, reverse=True)]
+
+    def held(self, address: str) -> int:
+        return len(self._by_address.get(address, ()))
 
     def has(self, connection: Connection) -> bool:
         return connection in self._by_address.get(connection.address, {})

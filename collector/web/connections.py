@@ -8,6 +8,7 @@ subclass of its protocol.
 from __future__ import annotations
 
 import asyncio
+import functools
 import select
 import time
 from collections.abc import Callable
@@ -37,7 +38,9 @@ KEPT_PATHS: Final = ("/api/v1/drains", "/api/v1/rings/due", "/-/healthy", "/-/re
 
 _WAIT_SECONDS: Final = 0.05
 _MAX_WAITS: Final = 10
-_BUSY_HEADERS: Final = {"Retry-After": "5", "Connection": "close"}
+_CLOSE: Final = (b"connection", b"close")
+_CLOSED: Final = {"Connection": "close"}
+_BUSY_HEADERS: Final = {"Retry-After": "5"}
 
 
 class BoundedProtocol(H11Protocol):
@@ -52,6 +55,7 @@ class BoundedProtocol(H11Protocol):
         self._admitted = False
         self._plain: asyncio.Transport | None = None  # without TLS the same as `transport`
         self._waits_since = time.monotonic()
+        self._ask_again: Callable[[], None] | None = None
         self._in_hand = 0  # bytes of the part of an answer that waits for the transport
         self._answer, self.app = self.app, self._answer_within_bounds
 
@@ -82,6 +86,11 @@ class BoundedProtocol(H11Protocol):
     def abort(self) -> None:
         self.transport.abort()
 
+    def ask_again(self) -> None:
+        if self._ask_again is not None:
+            self._set_deadline(None)
+            self._ask_again()
+
     def admit(self, transport: asyncio.Transport, then: Callable[[], None] = lambda: None) -> None:
         """Asks for a place, waits for it for a moment where that may help, and calls `then` once it has one; from there
         on its deadline counts. A TLS handshake begins with this, so that those that never end are bounded as well."""
@@ -102,7 +111,8 @@ class BoundedProtocol(H11Protocol):
         elif waits:
             self.table.wait(self)
             transport.pause_reading()
-            self._deadline = self.loop.call_later(_WAIT_SECONDS, self._ask_for_place, transport, then, waits - 1)
+            self._ask_again = functools.partial(self._ask_for_place, transport, then, waits - 1)
+            self._deadline = self.loop.call_later(_WAIT_SECONDS, self._ask_again)
         else:
             self.table.refuse(self)
 
@@ -110,6 +120,8 @@ class BoundedProtocol(H11Protocol):
         """The connection is gone: its place and deadline are given up."""
         self.table.remove(self)
         self._set_deadline(None)
+        self._ask_again = None
+        self.table.hand_over()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -136,6 +148,8 @@ class BoundedProtocol(H11Protocol):
 
     async def _answer_within_bounds(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def counted_send(message: Message) -> None:
+            if message["type"] == "http.response.start" and self.table.is_crowded(self):
+                message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
             self._in_hand = len(message.get("body", b""))
             self.table.note_unsent(self)
             try:
@@ -145,7 +159,9 @@ class BoundedProtocol(H11Protocol):
                 self.table.note_unsent(self)
 
         answer = self._answer
-        if self.table.has_kept_place(self) and scope.get("path") not in KEPT_PATHS:
+        if _is_ambiguous(scope):
+            answer = PlainTextResponse("a request has Content-Length or Transfer-Encoding, not both\n", 400, _CLOSED)
+        elif self.table.has_kept_place(self) and scope.get("path") not in KEPT_PATHS:
             answer = PlainTextResponse("too many clients ask at once: ask again later\n", 503, _BUSY_HEADERS)
         await answer(scope, receive, counted_send)
 
@@ -153,6 +169,13 @@ class BoundedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self.abort)
+
+
+def _is_ambiguous(scope: Scope) -> bool:
+    """Whether a proxy may have seen another end of the request than h11, which takes Transfer-Encoding where there are
+    both (RFC 9112, 6.3)."""
+    names = {name for name, _ in scope.get("headers", ())}
+    return b"content-length" in names and b"transfer-encoding" in names
 
 
 def bounded(max_connections: int, max_of_address: int) -> type[BoundedProtocol]:

@@ -19,6 +19,10 @@ class Client:
     unsent: int = 0
     aborted: bool = False
     sent: bool = False
+    asked_again: int = 0
+
+    def ask_again(self) -> None:
+        self.asked_again += 1
 
     def has_sent(self) -> bool:
         return self.sent
@@ -133,3 +137,21 @@ def test_who_has_waited_for_a_place_takes_none_of_a_later_one() -> None:
     early = [Client("10.0.0.1", waits_since=4.0 - number) for number in range(kept_places(1) + 1)]
     assert [table.admit(each) for each in early] == [True] * kept_places(1) + [False]
     assert table.admit(Client("10.0.0.1", waits_since=6.0))
+
+
+def test_a_place_goes_to_who_has_the_fewest_and_waits() -> None:
+    table = ConnectionTable(4, 4)
+    busy = [served("10.0.0.1") for _ in range(4)]
+    kept = [served("10.0.0.1") for _ in range(kept_places(4))]
+    assert all(map(table.admit, busy)) and all(map(table.admit, kept)) and all(map(table.is_crowded, busy))
+    more, gate = served("10.0.0.1"), served("10.0.0.2")
+    for each in (more, gate):
+        assert not table.admit(each)
+        table.wait(each)
+    table.hand_over()
+    assert not gate.asked_again, "there is no place yet"
+    table.remove(busy[0])
+    assert not table.is_crowded(busy[1])
+    table.hand_over()
+    assert (more.asked_again, gate.asked_again) == (0, 1)
+    assert table.admit(gate) and table.is_crowded(busy[1])

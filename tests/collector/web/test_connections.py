@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +70,56 @@ def test_a_client_that_is_slow_after_an_answer_is_closed_too(start_collector: Ca
                     assert client.recv(1) == b""
                     return
             pytest.fail("a byte now and then keeps the connection")
+
+
+def _ask(port: int, address: str) -> str:
+    """The status line of an answer to a gate's question on a new connection; empty: it was refused."""
+    with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), 120, (address, 0)) as gate:
+        gate.sendall(b"GET /api/v1/drains HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return gate.recv(4096).partition(b"\r\n")[0].decode()
+    return ""
+
+
+@pytest.mark.slow
+def test_clients_that_never_stop_to_ask_hold_no_place(start_collector: Callable[..., Any], tmp_path: Path) -> None:
+    """More clients than there are places ask what gates ask, again and again on connections that they keep."""
+    config = tmp_path / "collector.yaml"
+    config.write_text("max_connections: 8\nmax_connections_per_address: 8\n")
+    collector = start_collector("--config", str(config), "--target", "127.0.0.1:9")
+    port = int(collector.url.rpartition(":")[2])
+    over = threading.Event()
+
+    def never_stop(address: str) -> None:
+        question = b"GET /api/v1/drains HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        while not over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 60, (address, 0)) as kept:
+                while not over.is_set():
+                    kept.sendall(question)
+                    if not kept.recv(1 << 16):
+                        break
+
+    crowd = [threading.Thread(target=never_stop, args=(f"127.0.2.{1 + number % 6}",)) for number in range(24)]
+    for each in crowd:
+        each.start()
+    try:
+        answers = [_ask(port, "127.0.3.1") for _ in range(20)]
+    finally:
+        over.set()
+        for each in crowd:
+            each.join()
+    assert answers == ["HTTP/1.1 200 OK"] * 20
+
+
+@pytest.mark.slow
+def test_a_request_with_two_lengths_is_refused(start_collector: Callable[..., Any]) -> None:
+    collector = start_collector("--target", "127.0.0.1:9")
+    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 120) as client:
+        head = b"Host: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        client.sendall(b"GET /-/healthy HTTP/1.1\r\n" + head + b"GET /-/healthy HTTP/1.1\r\n\r\n")
+        answer = b""
+        while chunk := client.recv(4096):
+            answer += chunk
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize(
