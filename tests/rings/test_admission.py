@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -94,6 +95,15 @@ def with_coordinator(
                 await _opened.pop().close()
 
     asyncio.run(run())
+
+
+async def leave(held: list[socket.socket]) -> None:
+    """Closes connections that say nothing, once the coordinator has let in or closed each."""
+    for each in held:
+        each.setblocking(False)
+        with contextlib.suppress(ConnectionError):
+            await asyncio.get_running_loop().sock_recv(each, 1)
+        each.close()
 
 
 def soon() -> float:
@@ -396,6 +406,38 @@ def test_a_flood_of_connections_that_say_nothing_keeps_no_node_out() -> None:
         await coordinator.gather(soon())
         for _, writer in held:
             writer.close()
+
+    with_coordinator(test, "secret")
+
+
+def test_a_crowd_that_waits_to_be_accepted_keeps_no_node_out() -> None:
+    """A node of the same machine, so that its address does not tell it from them."""
+
+    async def test(coordinator: Coordinator, port: int) -> None:
+        link = await connect(port)
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(900)]  # the coordinator does not run
+        challenge = messages.read_from_coordinator(await link.read(LONG))
+        assert isinstance(challenge, Challenge)
+        link.send(hello(challenge, 0, "secret"))
+        assert isinstance(messages.read_from_coordinator(await link.read(LONG)), Accepted)
+        await leave(held)
+
+    with_coordinator(test, "secret")
+
+
+def test_a_flood_from_elsewhere_closes_no_node_that_is_slow_to_prove_itself() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        link = Link(*await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.5.1", 0)))
+        _opened.append(link)
+        challenge = messages.read_from_coordinator(await link.read(LONG))
+        assert isinstance(challenge, Challenge)
+        held = []
+        for _ in range(400):
+            held.append(socket.create_connection(("127.0.0.1", port)))
+            await asyncio.sleep(0)
+        link.send(hello(challenge, 0, "secret"))
+        assert isinstance(messages.read_from_coordinator(await link.read(LONG)), Accepted)
+        await leave(held)
 
     with_coordinator(test, "secret")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,49 @@ def test_who_takes_a_rank_s_place_has_nobody_accused(ring: Ring, tmp_path: Path)
     document, said = attacked(ring, "take-places", tmp_path / "attacker")
     assert "took place" in said, "the attacker found no port"
     assert not accused_by_failure(document), (document, said)
+
+
+class Between:
+    """Passes on what a node and the coordinator say to each other, and alters one byte of the coordinator's once
+    the ring runs."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.altered = False
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                node = self.listener.accept()[0]
+                with contextlib.suppress(OSError):  # the coordinator does not listen yet
+                    coordinator = socket.create_connection(("127.0.0.1", self._port))
+                    threading.Thread(target=self._pass_on, args=(node, coordinator, False), daemon=True).start()
+                    threading.Thread(target=self._pass_on, args=(coordinator, node, True), daemon=True).start()
+                    continue
+                node.close()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, alters: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if alters and not self.altered and b'"join"' in data:
+                    self.altered = True
+                    data = data.replace(b'"join"', b'"jo1n"')
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def test_who_alters_what_the_coordinator_says_has_nobody_accused(ring: Ring) -> None:
+    port = free_port()
+    between = Between(port)
+    document = ring(port, (port, between.listener.getsockname()[1], port))
+    between.listener.close()
+    assert between.altered
+    assert not accused_by_failure(document), document
+    assert any("n1" in text and "somebody is between" in text for text in document["left"]), document["left"]
 
 
 async def failed_pair(attack: bool) -> tuple[tuple[str, ...], list[str]]:

@@ -9,9 +9,11 @@ waiting for the right one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -53,9 +55,13 @@ ONE_MACHINE: Final = "127.0.0.1"
 _HELLO_SECONDS: Final = 5.0
 _MAX_CONNECTIONS: Final = 4096
 _MAX_STRANGERS: Final = 256
-"""The most connections of which nobody has proved yet that it knows the token: the oldest makes room."""
+"""The most connections of which nobody has proved yet that it knows the token: of the address that has the most of
+them the oldest makes room."""
 _MAX_REPORTS: Final = 1 << 16
 """The most reports that wait to be read: the ranks of a ring have a few under way each."""
+_ACCEPTED_AT_ONCE: Final = 8
+"""The connections that asyncio accepts before it reads from any: fewer than strangers, so that a crowd which waits is
+not let in over those that were let in a moment before."""
 _BACKLOG: Final = 1024
 _MAX_REFUSALS: Final = 4
 _FOR_EVER: Final = 1e9
@@ -118,8 +124,8 @@ class Coordinator:
         self._events: asyncio.Queue[FromRank | RankDied | NodeLost | None] = asyncio.Queue()
         self._own_came = asyncio.Event()
         self._server: asyncio.AbstractServer | None = None
-        self._connections: set[asyncio.Task[Any]] = set()
-        self._strangers: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
+        self._connections: dict[asyncio.Task[None], Link] = {}
+        self._strangers: dict[asyncio.Task[None], Link] = {}
         self._addresses = Addresses()
         self.strangers = Strangers()
 
@@ -137,7 +143,10 @@ class Coordinator:
                 f"node {self.lead} cannot listen on {host}:{port} ({error.strerror or error}): "
                 f"name an address of this machine, on which node {self.lead} runs"
             ) from None
-        self._server = await asyncio.start_server(self._serve, sock=listener, limit=LINE_BYTES, backlog=_BACKLOG)
+        self._server = await asyncio.start_server(
+            self._accept, sock=listener, limit=LINE_BYTES, backlog=_ACCEPTED_AT_ONCE
+        )
+        listener.listen(_BACKLOG)
         return int(listener.getsockname()[1])
 
     async def gather(self, until: float, fewest: int | None = None) -> None:
@@ -259,33 +268,38 @@ class Coordinator:
         for task in tuple(self._connections):
             task.cancel()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = Link(reader, writer)
-        task = asyncio.current_task()
-        assert task is not None
         self._make_room()
         if len(self._connections) >= _MAX_CONNECTIONS:
-            writer.close()
+            link.abort()
             return
-        self._connections.add(task)
-        self._strangers[task] = writer
-        try:
+        task = asyncio.ensure_future(self._serve(link))
+        self._connections[task] = self._strangers[task] = link
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        """The task has ended, perhaps before it began."""
+        self._strangers.pop(task, None)
+        self._connections.pop(task).abort()
+
+    async def _serve(self, link: Link) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with contextlib.suppress(ConnectionError, WireError):  # a port scanner, or somebody who left
             index = await self._admit(link, task)
             if index is None:
                 await link.close()
             else:
                 await self._listen_to(index, link)
-        except (ConnectionError, WireError, asyncio.CancelledError):
-            writer.close()  # a port scanner, or somebody who left
-        finally:
-            self._connections.discard(task)
-            self._strangers.pop(task, None)
 
     def _make_room(self) -> None:
-        """The oldest of too many strangers goes: whoever knows the token proves it within milliseconds."""
+        """One of too many strangers goes: whoever knows the token proves it within milliseconds."""
         while len(self._strangers) >= _MAX_STRANGERS:
-            task = next(iter(self._strangers))
-            self._strangers.pop(task).transport.abort()
+            count = Counter(link.peer_address for link in self._strangers.values())
+            crowd, _ = count.most_common(1)[0]
+            task = next(task for task, link in self._strangers.items() if link.peer_address == crowd)
+            self._strangers.pop(task).abort()
             task.cancel()
 
     async def _admit(self, link: Link, task: asyncio.Task[Any]) -> int | None:

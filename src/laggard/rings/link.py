@@ -31,6 +31,7 @@ class Link:
         self._key = b""
         self._own_side = self._other_side = ""
         self._sent = self._received = 0
+        self.peer_address = _address(writer.get_extra_info("peername"))
         connection = writer.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -38,10 +39,6 @@ class Link:
     @property
     def own_address(self) -> str:
         return _address(self._writer.get_extra_info("sockname"))
-
-    @property
-    def peer_address(self) -> str:
-        return _address(self._writer.get_extra_info("peername"))
 
     def sign_as(self, side: str, key: bytes) -> None:
         """From now on each line has a proof, in both directions. `side`: coordinator, or member."""
@@ -82,6 +79,10 @@ class Link:
         self._received += 1
         return line
 
+    def abort(self) -> None:
+        """Closes at once."""
+        self._writer.transport.abort()
+
     async def close(self) -> None:
         """Closes once what was sent has left, or after a second."""
         with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -91,9 +92,10 @@ class Link:
             await asyncio.wait_for(self._writer.wait_closed(), 1.0)
 
 
-def _address(name: Sequence[Any]) -> str:
-    """The address of a socket's end. A socket of IPv6 that takes IPv4 too tells of an IPv4 end as ::ffff:10.0.0.1."""
-    return str(name[0]).removeprefix("::ffff:")
+def _address(name: Sequence[Any] | None) -> str:
+    """The address of a socket's end; empty: it has closed already. A socket of IPv6 that takes IPv4 too tells of an
+    IPv4 end as ::ffff:10.0.0.1."""
+    return str(name[0] if name else "").removeprefix("::ffff:")
 
 
 async def beat(link: Link) -> None:

@@ -22,7 +22,7 @@ from laggard.model import EXIT_CODES, Verdict
 from laggard.rings import messages
 from laggard.rings.admission import MAX_NAME
 from laggard.rings.authentication import coordinator_proof, is_proof, member_proof, new_nonce, session_key
-from laggard.rings.link import LINE_BYTES, Link, beat
+from laggard.rings.link import LINE_BYTES, Forged, Link, beat
 from laggard.rings.membership import Membership
 from laggard.rings.messages import (
     Accepted,
@@ -121,6 +121,9 @@ class Member:
             tasks = [asyncio.ensure_future(beat(link))]
             tasks += [asyncio.ensure_future(self._relay(link, number)) for number in range(len(self._workers))]
             return await self._obey(link)
+        except Forged as error:
+            link.send(Leave("somebody is between it and the coordinator, and altered what that said"))
+            raise RingBroken(f"the coordinator, node {lead} at {host}:{port}, {error}") from None
         except (ConnectionError, WireError) as error:
             raise RingBroken(f"the coordinator, node {lead} at {host}:{port}, {error}") from None
         finally:
