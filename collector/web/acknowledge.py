@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from laggard.acknowledge.asked import NotAcknowledged, is_signed
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.idle_rings import read_body
+from laggard.collector.web.bodies import LargeBodies
 from laggard.collector.web.source import ClusterSource
 from laggard.rings.place import read_token_file
 from laggard.text.words import printable_line
@@ -25,6 +25,7 @@ log = logging.getLogger("laggard.collector")
 
 _MAX_BYTES: Final = 2 << 20
 """More than 4,096 names of 256 characters."""
+_LARGE_AT_ONCE: Final = 4
 _OFF: Final = "nothing can be acknowledged here: this collector has no acknowledge_token_file\n"
 _REFUSED: Final = "another token than the collector's\n"
 
@@ -33,12 +34,13 @@ def acknowledge_handler(source: ClusterSource, settings: CollectorSettings) -> C
     """Raises UsageError where the token cannot be read."""
     file = settings.acknowledge_token_file
     token = read_token_file(file, "acknowledge_token_file") if file else ""
+    bodies = LargeBodies(_LARGE_AT_ONCE * _MAX_BYTES)
 
     async def acknowledge(request: Request) -> Response:
         if not token:
             return PlainTextResponse(_OFF, 403)
         try:
-            ask = decode(await read_body(request, _MAX_BYTES), AcknowledgeAsk)
+            ask = decode(await bodies.read(request, _MAX_BYTES), AcknowledgeAsk)
         except (WireError, ClientDisconnect) as error:
             return PlainTextResponse(f"no acknowledgement: {error}\n", 400)
         if not is_signed(token, ask):

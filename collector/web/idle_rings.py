@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from laggard.collector.fleet.idle_rings import IdleRings, IdleRingSettings
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.bodies import read_body
 from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.source import ClusterSource
 from laggard.rings.authentication import is_signed, signed
@@ -52,13 +53,3 @@ def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Cal
         return Response(encode(signed(token, "collector", document)), media_type="application/json")
 
     return due
-
-
-async def read_body(request: Request, most: int) -> bytes:
-    """The body, of `most` bytes. Raises WireError where it is longer."""
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > most:
-            raise WireError(f"more than {most} bytes")
-    return bytes(data)
