@@ -41,6 +41,7 @@ DUPLICATE_JOB: Final = "another running job of this user has its name"
 """Two jobs run at once under one job_id: the later one is reported. Another LAGGARD_JOB_ID tells them apart."""
 
 MOUNTED: Final = "a user's file system is mounted there"
+HELD: Final = "another user has taken this user's place"
 HANGS_SECONDS: Final = 20.0
 """The time after which a scan, which takes milliseconds, counts as one that hangs."""
 
@@ -143,6 +144,8 @@ class RankFiles:
             return Listing((), 0)
         for path in listing.mounted:
             self._rejections.add(path, MOUNTED)
+        for path in listing.held:
+            self._rejections.add(path, HELD)
         self._rejections.count("too many files", listing.left_out)
         return listing
 

@@ -13,7 +13,7 @@ import pytest
 
 from laggard.agent.ranks import directory as directory_module
 from laggard.agent.ranks import safety
-from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.ranks.reader import HELD, RankFiles
 from laggard.rankfile.directory import own_directory
 
 USER, OTHER = 12345, 54321
@@ -100,6 +100,29 @@ for number in range(10_000):
     for rank in (0, 1):
         start_rank(directory=own, user=USER, rank=rank, world_size=2)
     assert [(row.owner, row.rank) for row in files.read().ranks] == [(USER, 0), (USER, 1)]
+
+
+@ROOT
+def test_a_flood_of_who_has_taken_a_users_place_does_not_hide_their_rank(
+    rank_dir: Path, start_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With limits a tenth of the real ones. The rank's file stands among the flood, behind more than a sample of it."""
+    monkeypatch.setattr(directory_module, "MAX_ENTRIES", 6_554)
+    monkeypatch.setattr(directory_module, "MAX_STATS", 410)
+    monkeypatch.setattr(directory_module, "_MANY_ENTRIES", 103)
+    script = """
+os.mkdir(sys.argv[2])
+for number in range(int(sys.argv[3]), int(sys.argv[4])):
+    open(f"{sys.argv[1]}/{number}-0123456789abcdef.rank", "w").close()
+"""
+    own = rank_dir / str(USER)
+    assert as_user(OTHER, script, rank_dir, own, 0, 10_000).returncode == 0
+    files = RankFiles(str(rank_dir), "n0")
+    start_rank(directory=rank_dir, user=USER, rank=0, world_size=1)
+    assert as_user(OTHER, script, rank_dir, rank_dir / "d", 10_000, 20_000).returncode == 0
+    found = files.read()
+    assert [(row.owner, row.rank) for row in found.ranks] == [(USER, 0)]
+    assert (HELD, str(USER)) in [(each.reason, each.example) for each in found.ignored]
 
 
 def test_the_agent_warns_of_a_directory_that_is_not_safe(tmp_path: Path) -> None:
