@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 
@@ -62,6 +63,10 @@ class Groups:
 
     def __init__(self) -> None:
         self._logs: dict[Any, Any] = {}
+        self._counts = GroupCounts()
+
+    def counts_of(self, name: str) -> GroupCounts:
+        return self._counts
 
     def lane_logs(self, op: str) -> dict[Any, Any]:
         return self._logs

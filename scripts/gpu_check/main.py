@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,38 +26,43 @@ from typing import Any, NamedTuple
 from gpu_check.outcome import FAIL, NOT_RUN, OK, REPOSITORY, Outcome
 
 SCHEMA = "laggard.gpu-check/1"
+ARCHIVE = "gpu-check.tar.gz"
+MAX_PACKED = 16 << 20  # bytes of a file in the archive: traces of a profiler may be large
 TAIL = 4000  # characters of a part's output that are kept in the JSON document
 
 
 class Part(NamedTuple):
-    """`module`: in the folder parts. `seconds`: the time limit. `words`: the part's arguments."""
+    """`module`: in the folder parts. `seconds`: the time limit; `usual`: what the part takes on one GPU, in seconds.
+    `words`: the part's arguments."""
 
     name: str
     module: str
     seconds: float
+    usual: float
     environ: Mapping[str, str] = {}
     words: tuple[str, ...] = ()
 
 
 PARTS = (
-    Part("versions", "versions", 60),
-    Part("events", "events", 180, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
-    Part("events-one-queue", "events", 180, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
-    Part("calls", "calls", 180),
-    Part("nvml", "readings", 120),
-    Part("healthcheck", "gate", 240),
-    Part("active", "gate", 400, words=("active",)),
-    Part("ddp", "trainings", 400, words=("ddp",)),
-    Part("fsdp2", "trainings", 400, words=("fsdp2",)),
-    Part("zero", "trainings", 900, words=("zero1", "zero2", "zero3")),
-    Part("pipeline", "trainings", 400, words=("pipeline",)),
-    Part("graph", "trainings", 400, words=("graph",)),
-    Part("compile", "trainings", 900, words=("compile",)),
-    Part("no-set-device", "no_set_device", 300),
-    Part("overhead", "overhead", 600),
-    Part("slow-rank", "slow_rank", 400),
-    Part("tune-nccl", "tune_nccl", 900),
+    Part("versions", "versions", 60, 10),
+    Part("events", "events", 180, 45, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
+    Part("calls", "calls", 180, 45),
+    Part("nvml", "readings", 120, 30),
+    Part("healthcheck", "gate", 240, 30),
+    Part("ddp", "trainings", 400, 60, words=("ddp",)),
+    Part("events-one-queue", "events", 180, 45, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+    Part("active", "gate", 400, 120, words=("active",)),
+    Part("graph", "trainings", 400, 60, words=("graph",)),
+    Part("slow-rank", "slow_rank", 400, 90),
+    Part("overhead", "overhead", 600, 170),
+    Part("fsdp2", "trainings", 400, 90, words=("fsdp2",)),
+    Part("compile", "trainings", 900, 170, words=("compile",)),
+    Part("no-set-device", "no_set_device", 300, 90),
+    Part("zero", "trainings", 900, 300, words=("zero1", "zero2", "zero3")),
+    Part("pipeline", "trainings", 400, 120, words=("pipeline",)),
+    Part("tune-nccl", "tune_nccl", 900, 600),
 )
+"""What proves the most for its time comes first."""
 
 
 class PartResult(NamedTuple):
@@ -73,16 +80,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = Path(arguments.out).absolute()
     out.mkdir(parents=True, exist_ok=True)
     chosen = [part for part in PARTS if not arguments.part or part.name in arguments.part]
-    results = []
+    until = float("inf")
+    if arguments.plan is not None:
+        until = time.monotonic() + 60 * arguments.plan
+        chosen, left_out = planned(chosen, 60 * arguments.plan)
+        print(f"gpu-check: {plan_sentence(chosen, left_out, arguments.plan)}", file=sys.stderr, flush=True)
+    target = Path(arguments.json or out / "gpu-check.json")
+    results: list[PartResult] = []
     for part in chosen:
         print(f"gpu-check: {part.name} ...", file=sys.stderr, flush=True)
-        results.append(run_part(part, out, arguments.rehearse))
-    status = exit_status(results)
-    target = Path(arguments.json or out / "gpu-check.json")
-    target.write_text(json.dumps(document(results, status, arguments.rehearse), indent=1) + "\n")
+        seconds = max(1.0, min(part.seconds, until - time.monotonic()))
+        results.append(run_part(part._replace(seconds=seconds), out, arguments.rehearse))
+        keep(results, target, out, arguments.rehearse)
     print(table(results))
-    print(f"gpu-check: {sentence(results)} Everything is in {target}.")
-    return status
+    print(f"gpu-check: {sentence(results)} Everything is in {target}, and with all files in {out / ARCHIVE}.")
+    return exit_status(results)
+
+
+def planned(parts: Sequence[Part], seconds: float) -> tuple[list[Part], list[Part]]:
+    """The parts that usually end within so many seconds together, in their order, and those that are left out."""
+    chosen: list[Part] = []
+    for part in parts:
+        if sum(each.usual for each in (*chosen, part)) <= seconds:
+            chosen.append(part)
+    return chosen, [part for part in parts if part not in chosen]
+
+
+def plan_sentence(chosen: Sequence[Part], left_out: Sequence[Part], minutes: float) -> str:
+    runs = ", ".join(f"{part.name} ({part.usual:g} s)" for part in chosen) or "nothing"
+    others = f"; left out: {', '.join(part.name for part in left_out)}" if left_out else ""
+    return f"in {minutes:g} minutes: {runs}{others}"
+
+
+def keep(results: Sequence[PartResult], target: Path, out: Path, rehearse: bool) -> None:
+    """Writes the document, the table, and an archive of all files, each in one piece: a machine that is lent may be
+    taken back at any moment."""
+    whole = document(results, exit_status(results), rehearse)
+    replace(target, json.dumps(whole, indent=1).encode() + b"\n")
+    replace(out / "table.txt", table(results).encode() + b"\n")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in sorted(out.rglob("*")):
+            if path.is_file() and not path.is_symlink() and path.name != ARCHIVE and path.stat().st_size < MAX_PACKED:
+                archive.add(path, Path("gpu-check") / path.relative_to(out))
+    replace(out / ARCHIVE, packed.getvalue())
+
+
+def replace(path: Path, content: bytes) -> None:
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(content)
+    new.replace(path)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -98,8 +145,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--part", metavar="NAME", action="append", choices=[part.name for part in PARTS], help=f"run this part: {names}"
     )
+    parser.add_argument(
+        "--plan", metavar="MINUTES", type=minutes, help="say what usually ends within so many minutes, and run that"
+    )
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU what can run there, to try gpu-check")
     return parser.parse_args(argv)
+
+
+def minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1440:
+        raise ValueError
+    return value
 
 
 def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:

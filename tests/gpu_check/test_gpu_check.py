@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,12 +100,67 @@ def test_a_part_that_crashes_or_hangs_is_a_failure_and_keeps_what_it_found(
         f"import gpu_check.parts\ngpu_check.parts.__path__.append({str(package)!r})\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    crashed = main.run_part(main.Part("crashes", "crashes", 300), tmp_path, False)
+    crashed = main.run_part(main.Part("crashes", "crashes", 300, 1), tmp_path, False)
     assert [(each.check, each.status) for each in crashed.outcomes] == [("first", "ok"), ("crashes", "FAIL")]
     assert "ended with -6" in crashed.outcomes[1].text
-    hung = main.run_part(main.Part("hangs", "hangs", 3), tmp_path, False)
+    hung = main.run_part(main.Part("hangs", "hangs", 3, 1), tmp_path, False)
     assert hung.outcomes[0].status == "FAIL" and "did not end within 3 s" in hung.outcomes[0].text
     assert main.exit_status([crashed, hung]) == 1
+
+
+def test_what_ended_is_kept_where_the_machine_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_check import main, outcome
+
+    def run_part(part: Any, out: Path, rehearse: bool) -> Any:
+        if part.name == "calls":
+            raise KeyboardInterrupt
+        (out / part.name).mkdir()
+        (out / part.name / "trace.json").write_text("{}")
+        return main.PartResult(part.name, 1.0, None, (outcome.Outcome("first", "ok", "well"),))
+
+    monkeypatch.setattr(main, "run_part", run_part)
+    with pytest.raises(KeyboardInterrupt):
+        main.main(["--out", str(tmp_path)])
+    document = json.loads((tmp_path / "gpu-check.json").read_text())
+    assert [part["part"] for part in document["parts"]] == ["versions", "events"] and document["exit_status"] == 0
+    assert "events" in (tmp_path / "table.txt").read_text()
+    with tarfile.open(tmp_path / "gpu-check.tar.gz") as archive:
+        assert "gpu-check/events/trace.json" in archive.getnames()
+
+
+def test_a_plan_takes_what_ends_in_time_and_says_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpu_check import main
+
+    limits = {}
+
+    def run_part(part: Any, out: Path, rehearse: bool) -> Any:
+        limits[part.name] = part.seconds
+        return main.PartResult(part.name, 1.0, "no GPU", ())
+
+    monkeypatch.setattr(main, "run_part", run_part)
+    main.main(["--out", str(tmp_path), "--plan", "2"])
+    assert list(limits) == ["versions", "events", "calls"] and all(limit <= 120 for limit in limits.values())
+    said = capsys.readouterr().err
+    assert "in 2 minutes: versions (10 s), events (45 s), calls (45 s); left out: nvml," in said
+    for words in ("0", "-1", "nan", "many", "inf"):
+        with pytest.raises(SystemExit):
+            main.main(["--out", str(tmp_path), "--plan", words])
+
+
+def test_a_batch_is_counted_without_a_process_group() -> None:
+    """What `calls` does on a GPU: gloo has no batches."""
+    from gpu_check.lab import Groups
+
+    from laggard.trainer_hooks.collectives.process_group import _wrap_batch_end, _wrap_batch_start
+    from laggard.trainer_hooks.record.recorder import Recorder
+
+    recorder, groups = Recorder([]), Groups()
+    group = SimpleNamespace(group_name="g")
+    _wrap_batch_start(lambda self: None, recorder, groups)(group)  # type: ignore[arg-type]
+    _wrap_batch_end(lambda self: object(), recorder, groups)(group)  # type: ignore[arg-type]
+    assert recorder.totals.errors == 0
 
 
 @pytest.mark.slow

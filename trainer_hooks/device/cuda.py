@@ -89,7 +89,14 @@ class CudaDevice:
             self._restore_device(former)
 
     def nanoseconds_between(self, earlier: CudaMark, later: CudaMark) -> int:
-        return int(earlier.event.elapsed_time(later.event) * 1e6)  # torch gives ms, CUDA resolves half a microsecond
+        if self._current_device() == self.index:
+            return _nanoseconds(earlier, later)
+        # elapsed_time queries both events before its own guard of the device (torch 2.13, c10/cuda/CUDAEvent.h:195-213)
+        former = self._exchange_device(self.index)
+        try:
+            return _nanoseconds(earlier, later)
+        finally:
+            self._restore_device(former)
 
     def release(self, mark: CudaMark) -> None:
         self._free.append(mark)
@@ -188,3 +195,7 @@ class _StreamWaits:
             return result
 
         return synchronize
+
+
+def _nanoseconds(earlier: CudaMark, later: CudaMark) -> int:
+    return int(earlier.event.elapsed_time(later.event) * 1e6)  # torch gives ms, CUDA resolves half a microsecond
