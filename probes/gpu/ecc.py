@@ -22,7 +22,7 @@ from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_a
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import UNSUPPORTED_ERRORS, Gpu
+from laggard.probes.nvml.model import UNSUPPORTED, Gpu
 from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
 
 _FIX: Final = {
@@ -102,7 +102,7 @@ def _why_unusable(host: Host, gpu: Gpu, seconds: float) -> str:
     if gpu.recovery_action is not None:
         advice, severity = explain_recovery_action(gpu.recovery_action)
         return f"the driver asks to {advice}" if severity is Severity.CRITICAL else ""
-    if gpu.errors.get("rows") in UNSUPPORTED_ERRORS:
+    if gpu.errors.get("rows") == UNSUPPORTED:
         return "boards of this age cannot contain it"
     codes = sorted(_logged(host, gpu, seconds))
     return f"not contained (Xid {', '.join(map(str, codes))})" if codes else ""

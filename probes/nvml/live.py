@@ -117,6 +117,15 @@ def _clocks_event_reasons(nvml: Any, handle: Any) -> int:
     )
 
 
+def _temperature(nvml: Any, handle: Any) -> int:
+    return int(
+        first_known(
+            lambda: nvml.nvmlDeviceGetTemperatureV(handle, 0),
+            lambda: nvml.nvmlDeviceGetTemperature(handle, 0),  # before driver 570; nvml.h 13.0 calls it deprecated
+        )
+    )
+
+
 def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
     found = first_known(
         lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
@@ -175,7 +184,7 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "repair": read_repair,
     "unrepairable_memory": read_unrepairable_memory,
     "clocks_event_reasons": _clocks_event_reasons,
-    "temperature_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, 0),
+    "temperature_celsius": _temperature,
     "shutdown_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 0),
     "slowdown_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 1),
     "memory_max_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 2),

@@ -55,9 +55,9 @@ HANDLE_FAULTS: Final = LOST_ERRORS | {"UNKNOWN", "IRQ_ISSUE", "INSUFFICIENT_POWE
 """The errors that nvmlDeviceGetHandleByIndex returns for a faulty GPU (nvml.h). UNKNOWN is the common one of a GPU that
 fell off the bus (NVIDIA/dcgm-exporter#604, NVIDIA/open-gpu-kernel-modules#387)."""
 
-UNSUPPORTED_ERRORS: Final = frozenset({"NOT_SUPPORTED", "DEPRECATED"})
-"""The errors which say that the GPU does not have what was asked for. FUNCTION_NOT_FOUND proves nothing: an old library
-lacks the call."""
+UNSUPPORTED: Final = "NOT_SUPPORTED"
+"""The error which says that the GPU does not have what was asked for. FUNCTION_NOT_FOUND proves nothing: an old library
+lacks the call. Neither does DEPRECATED: the driver is newer than the call."""
 
 NOT_IN_NVIDIA_ML_PY: Final = "NOT_IN_NVIDIA_ML_PY"
 """The error where nvidia-ml-py, and not the driver, lacks the call."""

@@ -338,8 +338,23 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned long lon
 
 int nvmlDeviceGetTemperature(device_t device, int sensor, unsigned *celsius)
 {
+    int result = ask_unsigned(device, "temperature", celsius, 33);
     (void)sensor;
-    return ask_unsigned(device, "temperature", celsius, 33);
+    return result ? result : ask_unsigned(device, "old_temperature", celsius, *celsius);
+}
+
+/* Its successor, since driver 570. */
+typedef struct {
+    unsigned version;
+    int sensor, celsius;
+} temperature_t;
+
+int nvmlDeviceGetTemperatureV(device_t device, temperature_t *answer)
+{
+    unsigned celsius = 33;
+    int result = ask_unsigned(device, "temperature", &celsius, 33);
+    answer->celsius = (int)celsius;
+    return result ? result : ask_unsigned(device, "temperature_v", &celsius, celsius);
 }
 
 int nvmlDeviceGetTemperatureThreshold(device_t device, int threshold, unsigned *celsius)

@@ -8,13 +8,14 @@ from typing import Any, Final, NamedTuple
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import NOT_IN_NVIDIA_ML_PY, UNSUPPORTED_ERRORS, Gpu, Nvml
+from laggard.probes.nvml.model import NOT_IN_NVIDIA_ML_PY, UNSUPPORTED, Gpu, Nvml
 
 START_SECONDS: Final = 10.0
 """The time that a GPU which no process holds open may take to start, beyond that of any call: it takes 1 to 3 s in
 NVIDIA's driver-persistence guide, which is older than GPUs with 80 GB and more to clear."""
 
 _MEANINGS: Final = {
+    "DEPRECATED": "this laggard is too old for the driver, which no longer answers the call",
     "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 is not to be found here",
     "DRIVER_NOT_LOADED": "the driver is not loaded",
     "LIB_RM_VERSION_MISMATCH": "library and loaded driver are of different versions: reload the driver or reboot",
@@ -112,7 +113,7 @@ def read_field(gpus: Iterable[Gpu], field: str, description: str) -> FieldReadin
         error = gpu.errors.get(field) or gpu.errors.get("handle") or "was not read"
         if value is not None:
             values.append((gpu, value))
-        elif error not in UNSUPPORTED_ERRORS:
+        elif error != UNSUPPORTED:
             failed.setdefault(error, []).append(str(gpu.index))
     unreadable = tuple(
         f"{description} of GPU {', '.join(indices)}: {explain_nvml_error(error)}" for error, indices in failed.items()

@@ -137,7 +137,7 @@ def test_blackwells_counter_of_recoveries_is_read(gate: Gate) -> None:
 @pytest.mark.parametrize(
     ("scenario", "probes", "reason"),
     [
-        ("5.temperature 4294967295\n", "gpu_temperature", "GPU 5: IMPLAUSIBLE_VALUE 4294967295"),
+        ("temperature_v error 13\n5.temperature 4294967295\n", "gpu_temperature", "GPU 5: IMPLAUSIBLE_VALUE 4294967295"),
         ("5.ecc_volatile -1\n", "gpu_ecc", "GPU 5: IMPLAUSIBLE_VALUE 18446744073709551615"),
         ("5.max_sm 4294967295\n", "gpu_clocks", "GPU 5: IMPLAUSIBLE_VALUE 4294967295"),
         ("5.reasons -1\n", "gpu_throttle", "GPU 5: IMPLAUSIBLE_VALUE"),
@@ -193,6 +193,19 @@ def test_a_virtual_gpu_is_judged_by_what_it_has(gate: Gate) -> None:
     judged = {"gpu_driver", "gpu_count", "gpu_lost", "gpu_clocks", "gpu_p2p"}
     expected = {name: "ok" if name in judged else "skipped" for name in NVML_PROBES}
     assert outcome.verdicts == expected, outcome.reasons
+
+
+@pytest.mark.parametrize("gone", ["old_temperature error 26", "temperature_v error 13"])
+def test_the_thermometer_is_read_by_drivers_of_before_and_of_later(gone: str, gate: Gate) -> None:
+    """A later one may answer nvmlDeviceGetTemperature with DEPRECATED, as 595 does for the application clocks."""
+    outcome = gate(f"{gone}\n", probes=["gpu_temperature"])
+    assert outcome.status == 0 and outcome.verdicts["gpu_temperature"] == "ok", outcome.reasons
+
+
+def test_a_call_that_the_driver_no_longer_answers_is_unknown_and_not_skipped(gate: Gate) -> None:
+    outcome = gate("temperature error 26\n", probes=["gpu_temperature"])
+    assert outcome.status == 2 and outcome.verdicts["gpu_temperature"] == "unknown"
+    assert "this laggard is too old for the driver" in outcome.reasons["gpu_temperature"]
 
 
 @pytest.mark.parametrize(
