@@ -8,7 +8,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.confinement import why_confined
-from laggard.probes.gpu.model.pci_devices import NvidiaDevices, find_nvidia_devices, unlisted_gpus
+from laggard.probes.gpu.model.pci_devices import NO_TREE, NvidiaDevices, find_nvidia_devices, unlisted_gpus
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
@@ -35,7 +35,9 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
     machine whose PCI tree shows no GPU at all."""
     pci = find_nvidia_devices(host)
     expected = _at_least(pci, thresholds.least) if thresholds.expected is None else thresholds.expected
-    told = thresholds.expected is not None or (expected > 0 and not pci.unreadable)
+    if not (pci.shown or expected):
+        raise Unknown(f"{NO_TREE}, so nothing says how many GPUs it has: set gpu_count.expected")
+    told = pci.shown and (thresholds.expected is not None or (expected > 0 and not pci.unreadable))
     if told and not pci.gpus:
         if expected:
             yield _missing(pci, expected, (), "the PCI tree shows none")

@@ -50,7 +50,7 @@ class XidJudgement(NamedTuple):
 
 def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     pci = find_nvidia_devices(host)
-    if not pci.gpus and not pci.unreadable:
+    if pci.shown and not pci.gpus and not pci.unreadable:
         raise NotApplicable(f"no NVIDIA GPU among {pci.total} PCI devices")
     log = host.kernel_log()
     uptime = read_uptime(host)

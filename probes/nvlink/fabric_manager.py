@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml
 from laggard.probes.gpu.model.services import is_service
 from laggard.probes.groups import GPU
@@ -42,6 +42,8 @@ def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]
     nvswitches = find_nvidia_devices(host).nvswitches
     hidden = not nvswitches and _has_hidden_switches(host)
     if not nvswitches and not hidden:
+        if not find_nvidia_devices(host).shown:
+            raise Unknown(NO_TREE)
         raise NotApplicable("no NVSwitch in the PCI tree")
     pid = _find_process(host)
     if pid:

@@ -154,7 +154,7 @@ def colon_lines(text: str) -> dict[str, str]:
 def _no_gpu(host: Host) -> list[str]:
     """Returns ["no GPU"] where the PCI tree shows none. A GPU without its driver has no known model: then nothing."""
     pci = find_nvidia_devices(host)
-    return [] if pci.gpus or pci.passed_through or pci.unreadable else ["no GPU"]
+    return [] if pci.gpus or pci.passed_through or pci.unreadable or not pci.shown else ["no GPU"]
 
 
 def _distinct(values: Iterator[str]) -> list[str]:

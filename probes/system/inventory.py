@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
@@ -84,7 +84,10 @@ def _mtus(host: Host, folder: str) -> FirstLines:
 
 def _gpu_links(host: Host) -> Iterator[Entry]:
     """Yields the width only: the speed goes down on an idle GPU, and comes back."""
-    for address in find_nvidia_devices(host).gpus:
+    pci = find_nvidia_devices(host)
+    if not pci.shown:
+        raise Unknown(NO_TREE)
+    for address in pci.gpus:
         read = _first_lines(host, {"width": f"{_PCI}/{address}/current_link_width"})
         yield Entry(address, read.texts, read.unreadable)
 

@@ -142,3 +142,14 @@ def test_a_probe_that_failed_does_not_pass_and_one_that_is_unknown_does() -> Non
     }
     found = list(probes(report))
     assert [each.good for each in found] == [True, False, True] and "GPU_TOO_HOT" in found[2].text
+
+
+def test_a_probe_that_judged_nothing_proves_nothing() -> None:
+    from gpu_check.parts.gate import probes
+
+    def row(verdict: str, reason: str = "") -> dict[str, object]:
+        return {"name": verdict, "verdict": verdict, "elapsed_seconds": 0.1, "reason": reason}
+
+    rows = [row("ok"), row("fail"), row("skipped", "no NVSwitch"), row("unknown", "no PCI tree")]
+    report = {"probes": [*rows, row("unknown", "failed: KeyError")], "findings": []}
+    assert [each.status for each in probes(report)] == ["ok", "ok", "info", "info", "FAIL"]

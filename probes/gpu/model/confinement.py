@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, gpu_files
 from laggard.probes.host.host import Host
-from laggard.text.lazy_pattern import lazy_pattern
 
-_DEVICE = lazy_pattern(r"nvidia\d+")
 _MARKERS: Final = ("/.dockerenv", "/run/.containerenv")  # of Docker and of Podman
 _KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every container
 
@@ -50,11 +48,8 @@ def _container(host: Host, environ: Mapping[str, str]) -> str:
 
 def _has_all_device_files(host: Host) -> bool:
     """Returns whether there is a /dev/nvidiaN for each GPU of the PCI tree: then the container was given all."""
-    try:
-        files = [name for name in host.entries("/dev") if _DEVICE.fullmatch(name)]
-    except Unknown:
-        return False
-    return len(files) >= len(find_nvidia_devices(host).gpus)
+    pci = find_nvidia_devices(host)
+    return pci.shown and len(gpu_files(host)) >= len(pci.gpus)
 
 
 def _exists(host: Host, path: str) -> bool:

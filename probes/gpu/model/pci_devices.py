@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
+from laggard.text.lazy_pattern import lazy_pattern
 
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
@@ -17,7 +18,10 @@ _LENDING: Final = ("pciback", "xen-pciback", "xen_pciback", "pci-stub", "pci_stu
 _VGA: Final = "0x0300"
 _DISPLAY: Final = (_VGA, "0x0302")  # VGA and 3D controllers (pci_ids.h)
 _ACCELERATORS: Final = (*_DISPLAY, "0x0380", "0x1200")
+_FILE: Final = lazy_pattern(r"nvidia\d+")
 _BRIDGE: Final = "0x0680"  # what an NVSwitch is
+
+NO_TREE: Final = "this machine, or this sandbox, shows no PCI devices"
 
 
 class NvidiaDevices(NamedTuple):
@@ -30,13 +34,20 @@ class NvidiaDevices(NamedTuple):
     displays: tuple[str, ...]  # VGA devices that another driver than NVIDIA's has, or none: a console's card
     amd_gpus: int
     unreadable: tuple[str, ...]  # devices whose class or vendor cannot be read; one of them may be a GPU
+    shown: bool = True  # False: the machine shows no PCI tree, and has files of GPUs in /dev
 
 
 @functools.lru_cache(maxsize=1)
 def find_nvidia_devices(host: Host) -> NvidiaDevices:
-    """Reads the class and vendor of every PCI device. Raises Unknown where the machine shows no PCI tree."""
+    """Reads the class and vendor of every PCI device. Raises Unknown where the machine shows no PCI tree, and no GPU in
+    /dev either; a sandbox (gVisor) may show these alone."""
     found: dict[str, list[str]] = {"gpus": [], "nvswitches": [], "amd_gpus": [], "unreadable": []}
-    names = host.entries(_DEVICES)
+    try:
+        names = host.entries(_DEVICES)
+    except NotFound:
+        if not gpu_files(host):
+            raise
+        return NvidiaDevices(0, (), (), (), (), 0, (), shown=False)
     for name in names:
         try:
             field = _classify(host, name)
@@ -54,6 +65,14 @@ def find_nvidia_devices(host: Host) -> NvidiaDevices:
         amd_gpus=len(found["amd_gpus"]),
         unreadable=tuple(found["unreadable"]),
     )
+
+
+def gpu_files(host: Host) -> tuple[str, ...]:
+    """Returns the names of NVIDIA's GPUs in /dev: nvidia0, nvidia1; none where /dev cannot be read."""
+    try:
+        return tuple(name for name in host.entries("/dev") if _FILE.fullmatch(name))
+    except Unknown:
+        return ()
 
 
 def _classify(host: Host, name: str) -> str:
@@ -131,6 +150,8 @@ def read_pci_gpus(host: Host) -> tuple[PciGpu, ...]:
     """Returns NVIDIA's GPUs without those passed through to virtual machines. Raises Unknown where no GPU was found but
     some device could not be read, and where the machine shows no PCI tree."""
     pci = find_nvidia_devices(host)
+    if not pci.shown:
+        raise Unknown(NO_TREE)
     if not pci.gpus and pci.unreadable:
         raise Unknown(f"PCI device {pci.unreadable[0]} does not say what it is")
     return tuple(PciGpu(address, _numa_node(host, f"{_DEVICES}/{address}")) for address in pci.gpus)

@@ -27,8 +27,10 @@ _MEANINGS: Final = {
 
 def query_nvml(host: Host) -> Nvml:
     """Returns NVML's answer on a machine with NVIDIA GPUs. Raises NotApplicable where the PCI tree has none, Unknown
-    where it cannot be read."""
+    where it cannot be read. Where a machine shows no PCI tree, GPUs in /dev are enough."""
     pci = find_nvidia_devices(host)
+    if not pci.shown:
+        return host.nvml(START_SECONDS)
     if not pci.gpus:
         if pci.unreadable:
             raise Unknown(f"PCI device {pci.unreadable[0]} and {len(pci.unreadable) - 1} more do not say what they are")

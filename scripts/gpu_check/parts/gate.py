@@ -64,4 +64,7 @@ def probes(report: Any) -> Iterator[Outcome]:
         found = [report["findings"][place] for place in probe.get("findings", ())]
         text = f"{probe['verdict']} in {probe['elapsed_seconds']:.2f} s {probe['reason']}".strip()
         texts = [f"{each['severity']} {each['code']} {each['device']}: {each['summary']}" for each in found]
-        yield judged(probe["name"], "failed:" not in probe["reason"], "; ".join((text, *texts)))
+        if probe["verdict"] in ("skipped", "unknown") and "failed:" not in probe["reason"]:
+            yield info(probe["name"], "; ".join((text, *texts)))  # it judged nothing: that proves nothing
+        else:
+            yield judged(probe["name"], "failed:" not in probe["reason"], "; ".join((text, *texts)))

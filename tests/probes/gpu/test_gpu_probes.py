@@ -56,6 +56,41 @@ def _copy(source: Path, target: Path, **changes: Any) -> Path:
     return target
 
 
+def _without_pci_tree(source: Path, target: Path, **changes: Any) -> Path:
+    """As a sandbox (gVisor) shows a machine: no PCI devices, and the GPUs in /dev."""
+    root = _copy(source, target, **changes)
+    shutil.rmtree(root / "sys/bus/pci")
+    (root / "dev").mkdir(exist_ok=True)
+    for index in range(8):
+        (root / f"dev/nvidia{index}").touch()
+    return root
+
+
+def test_gpus_are_judged_where_there_is_no_pci_tree(check: Check, machine: Machine, tmp_path: Path) -> None:
+    root = _without_pci_tree(machine("hgx_h100_gpus"), tmp_path / "machine", gpu_3=dict(ecc_volatile=3))
+    words = [word for probe in PROBES if probe.group == GPU for word in ("--only", probe.name)]
+    report = check(root, *words)
+    assert [(each["code"], each["device"]) for each in report["findings"]] == [
+        ("GPU_ECC_UNCORRECTED", "GPU 3 (0000:5d:00.0)")
+    ], report["findings"]
+    verdicts = {each["name"]: each["verdict"] for each in report["probes"]}
+    judged = {"gpu_driver", "gpu_lost", "gpu_throttle", "gpu_temperature", "gpu_clocks", "nvlink", "fabric"}
+    assert {name: verdicts[name] for name in judged} == dict.fromkeys(judged, "ok"), verdicts
+    (count,) = [each for each in report["probes"] if each["name"] == "gpu_count"]
+    assert count["verdict"] == "unknown" and "set gpu_count.expected" in count["reason"]
+
+
+@pytest.mark.parametrize(("expected", "found"), [(8, []), (9, ["GPU_MISSING"])])
+def test_gpus_are_counted_by_the_profile_where_there_is_no_pci_tree(
+    expected: int, found: list[str], check: Check, machine: Machine, tmp_path: Path
+) -> None:
+    root = _without_pci_tree(machine("hgx_h100_gpus"), tmp_path / "machine")
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(f"thresholds: {{gpu_count: {{expected: {expected}}}}}\n")
+    report = check(root, "--profile", str(profile), "--only", "gpu_count")
+    assert [each["code"] for each in report["findings"]] == found and report["status"] == len(found)
+
+
 GROUP = ProbeGroup("g", 60.0)
 USED = {"processes": [{"pid": 811, "used_bytes": 1 << 30}]}
 

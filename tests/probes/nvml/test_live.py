@@ -137,7 +137,11 @@ def test_blackwells_counter_of_recoveries_is_read(gate: Gate) -> None:
 @pytest.mark.parametrize(
     ("scenario", "probes", "reason"),
     [
-        ("temperature_v error 13\n5.temperature 4294967295\n", "gpu_temperature", "GPU 5: IMPLAUSIBLE_VALUE 4294967295"),
+        (
+            "temperature_v error 13\n5.temperature 4294967295\n",
+            "gpu_temperature",
+            "GPU 5: IMPLAUSIBLE_VALUE 4294967295",
+        ),
         ("5.ecc_volatile -1\n", "gpu_ecc", "GPU 5: IMPLAUSIBLE_VALUE 18446744073709551615"),
         ("5.max_sm 4294967295\n", "gpu_clocks", "GPU 5: IMPLAUSIBLE_VALUE 4294967295"),
         ("5.reasons -1\n", "gpu_throttle", "GPU 5: IMPLAUSIBLE_VALUE"),
