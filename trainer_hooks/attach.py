@@ -14,6 +14,7 @@ from typing import Any
 
 from laggard.environment import ENV_OFF
 from laggard.trainer_hooks.engines.catchers import hook_catchers
+from laggard.trainer_hooks.engines.hidden_waits import hook_hiding_calls
 from laggard.trainer_hooks.engines.known_loaders import hook_known_loaders
 from laggard.trainer_hooks.engines.phased_calls import hook_phased_calls
 from laggard.trainer_hooks.output.witness import WITNESS
@@ -92,6 +93,7 @@ def session() -> Session:
             hook_phased_calls(created)
             hook_known_loaders(created)
             hook_catchers()
+            hook_hiding_calls()
         except Exception as error:
             created.abandon()
             _watch_without_hooks(error)

@@ -58,6 +58,23 @@ def test_where_waits_are_not_seen_nobody_is_accused_and_nothing_is_ok() -> None:
         assert [note.kind for note in location.notes] == ["unseen_waits"]
 
 
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
+def test_where_kernels_wait_by_themselves_time_on_gpus_accuses_nobody(phase: str) -> None:
+    hidden = ("DeepEP", "torch's symmetric memory")
+    location = locate(job(slow=[dict(rank=1, phase=phase, by=0.1)], hidden_by=hidden))
+    assert (location.verdict, location.culprits) == (Verdict.UNKNOWN, ())
+    (note,) = (note for note in location.notes if note.kind == "hidden_waits")
+    assert note.ranks == (1,) and "kernels of DeepEP and torch's symmetric memory wait" in note.text
+    assert locate(job(hidden_by=hidden)).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("phase", ["input", "between_steps"])
+def test_where_kernels_wait_by_themselves_what_the_host_does_is_compared(phase: str) -> None:
+    location = locate(job(slow=[dict(rank=1, phase=phase, by=0.1)], hidden_by=("NVSHMEM",)))
+    assert location.verdict is Verdict.FAIL
+    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), phase)]
+
+
 @pytest.mark.parametrize("phase", PHASES[:4])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
 def test_the_slow_rank_and_its_phase_are_named(ranks: int, phase: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from laggard.constants import PHASES
 from laggard.process_identity import own_identity
 from laggard.rankfile import Lane
-from laggard.rankfile.fact_names import ENDING, GPU, OWN_THREADS, SCRIPT, STARTED, UNSEEN_WAITS
+from laggard.rankfile.fact_names import ENDING, GPU, HIDDEN_WAITS, OWN_THREADS, SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.line_file import LineFile
@@ -48,7 +48,7 @@ class RecordingSink:
         self._groups: dict[str, dict[str, Any]] = {}
         self._waited = 0  # nanoseconds, in the collectives of the present step
         self._threads_told: Any = None
-        self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the fact
+        self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the facts of waits
 
     def _write(self, value: dict[str, Any]) -> None:
         self._file.write(json.dumps(value))
@@ -61,10 +61,11 @@ class RecordingSink:
         """Writes the rank's own line, and again once there are new groups, the GPU is known, or it turns out that waits
         are not seen."""
         identity = self._identity
-        gpu, unseen = FACTS.get(GPU) or identity.gpu, FACTS.get(UNSEEN_WAITS)
-        if self._rank_line == (len(self._groups), gpu, unseen):
+        gpu = FACTS.get(GPU) or identity.gpu
+        waits = {name: FACTS.get(name) for name in (UNSEEN_WAITS, HIDDEN_WAITS) if FACTS.get(name)}
+        if self._rank_line == (len(self._groups), gpu, waits):
             return
-        self._rank_line = len(self._groups), gpu, unseen
+        self._rank_line = len(self._groups), gpu, waits
         position = {  # in the largest group of a role: an expert's dp group is a part of the whole dp group
             group["role"]: group["ranks"].index(identity.rank)
             for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
@@ -84,7 +85,7 @@ class RecordingSink:
                 "groups": self._groups,
                 "facts": {
                     **{name: FACTS.get(name) for name in (SCRIPT, STARTED) if FACTS.get(name) is not None},
-                    **({UNSEEN_WAITS: True} if unseen else {}),
+                    **waits,
                 },
             }
         )

@@ -15,7 +15,8 @@ from laggard.locate.live_positions import live_positions
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
 from laggard.model import RankEnd
-from laggard.rankfile.fact_names import UNSEEN_WAITS
+from laggard.rankfile.fact_names import HIDDEN_WAITS, UNSEEN_WAITS
+from laggard.text.words import printable_line
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow, StepRow
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class JobTimings:
     """True where a collector watches, or watched, the job: then a verdict is drawn again and again."""
     unseen_waits: tuple[int, ...] = ()
     """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
+    hidden_by: tuple[str, ...] = ()
+    """The libraries that ranks use and whose kernels wait for other ranks: their waits are part of own time on GPUs."""
     last_beats: tuple[LastBeat | None, ...] = ()
     """R, None of ranks that ended; empty where nothing recorded says where those stood that have no end."""
     steps_recorded: bool = True
@@ -135,7 +138,12 @@ class RankInfo(NamedTuple):
     gpu: str | None
     state: RankState
     unseen_waits: bool = False
+    hidden_by: tuple[str, ...] = ()
 
+
+MAX_LIBRARIES = 16
+MAX_LIBRARY = 64
+"""The most characters of a library's name."""
 
 WARM_UP_STEPS = 2
 """The number of steps at a job's beginning that are left out: allocation, compilation and the first input are not the
@@ -199,7 +207,16 @@ def build_timings(
         findings_by_node=findings_by_node,
         work=work,
         unseen_waits=tuple(rank for rank in numbers if ranks[rank].unseen_waits),
+        hidden_by=tuple(sorted({name for info in ranks.values() for name in info.hidden_by})),
     )
+
+
+def hiding_libraries(facts: Mapping[str, object]) -> tuple[str, ...]:
+    """The libraries of a rank's facts whose kernels wait for other ranks; none where that is not written as it is by
+    the hooks."""
+    told = facts.get(HIDDEN_WAITS)
+    names = told if isinstance(told, (list, tuple)) else ()
+    return tuple(printable_line(name, MAX_LIBRARY) for name in names[:MAX_LIBRARIES] if isinstance(name, str))
 
 
 def _numbered(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -233,7 +250,8 @@ def live_timings(
         state = RankState(
             row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat, asked, row.end, row.cpu_wait
         )
-        ranks[rank] = RankInfo(row.node, row.gpu, state, row.facts.get(UNSEEN_WAITS) is True)
+        unseen = row.facts.get(UNSEEN_WAITS) is True
+        ranks[rank] = RankInfo(row.node, row.gpu, state, unseen, hiding_libraries(row.facts))
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
     threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
     classes, alone = live_positions(newest_rows)

@@ -48,7 +48,10 @@ from laggard.locate.slow.ranks import machines_slow_elsewhere, slow_ranks
 from laggard.locate.slow.steps import MIN_STEPS, Steps, steps_needed
 from laggard.locate.slow.unnamed_time import accuses, unnamed_time_notes
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
-from laggard.text.words import ranks_text
+from laggard.text.words import joined, ranks_text
+
+_HOST_PHASES = ("input", "between_steps", "evaluation", "checkpoint", "logging")
+"""The phases whose time is the host's own, whatever kernels wait for."""
 
 
 def locate(timings: JobTimings) -> Location:
@@ -164,6 +167,11 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     logs = (rank_zero_note(timings, each) for each in logging)
     notes = (*brief_notes(timings, brief), *turns, *unnamed, *uneven, *stalls, *stages, *logs)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
+    if timings.hidden_by:
+        seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
+        doubted = tuple(sorted({rank for culprit in by_cost if culprit not in seen for rank in culprit.ranks}))
+        hidden = _hidden_waits_note(timings, doubted)
+        return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy)
 
 
@@ -175,6 +183,17 @@ def _unseen_waits_note(timings: JobTimings) -> Note:
         " work cannot be told from waiting for others"
     )
     return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
+
+
+def _hidden_waits_note(timings: JobTimings, doubted: tuple[int, ...]) -> Note:
+    """The note that time on GPUs is not compared. `doubted`: the ranks that would be slow, if it were work."""
+    text = (
+        f"kernels of {joined(timings.hidden_by)} wait for other ranks by themselves, which no hook sees: what the host"
+        " does is compared, and time on GPUs is not"
+    )
+    if doubted:
+        text += f" ({ranks_text(doubted)} took the longest there, and may have waited)"
+    return Note("hidden_waits", text, ranks=doubted[:MAX_NAMED_RANKS])
 
 
 def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:

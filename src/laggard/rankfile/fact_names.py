@@ -21,6 +21,10 @@ or while C++ has made none."""
 UNSEEN_WAITS: Final = "unseen_waits"
 """True where C++ waits for the rank's collectives step after step, so that its own time holds waits; absent else."""
 
+HIDDEN_WAITS: Final = "hidden_waits"
+"""The names, ascending, of libraries that the rank uses and whose kernels wait for other ranks by themselves; absent
+where it uses none."""
+
 SCRIPT: Final = "script"
 """The name of the script or module that trains, without its folder and without its arguments."""
 

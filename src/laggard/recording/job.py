@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES
 from laggard.locate.inferred_positions import inferred_indices
-from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, JobTimings, window_length
+from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, JobTimings, hiding_libraries, window_length
 from laggard.locate.order_statistics import distinct
 from laggard.locate.positions import alone_in_stage, position_classes
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
@@ -197,6 +197,7 @@ def _timings(
         unseen_waits=tuple(
             rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)
         ),
+        hidden_by=tuple(sorted({name for line in lines if line for name in hiding_libraries(line.facts or {})})),
     )
 
 
