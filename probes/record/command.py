@@ -29,8 +29,8 @@ from laggard.terminal.output import show_or_write
 from laggard.terminal.parts import Line
 from laggard.terminal.progress import Bar
 
-_DEADLINE_SECONDS = 120.0
-_PROBE_SECONDS = 15.0  # to record takes longer than to read
+_DEADLINE_SECONDS = 240.0
+_PROBE_SECONDS = 45.0  # to record takes longer than to read, and a machine that is worth a report may be busy
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -14,10 +14,11 @@ import pytest
 from msgspec import structs
 
 from laggard.errors import UsageError
+from laggard.rings import coordinator as coordinator_module
 from laggard.rings import link as link_module
 from laggard.rings import messages
 from laggard.rings.authentication import line_proof, member_proof, session_key
-from laggard.rings.coordinator import Coordinator, Failure, NotAllCame
+from laggard.rings.coordinator import Coordinator, Failure, NotAllCame, RingFailed
 from laggard.rings.link import Link
 from laggard.rings.membership import Membership
 from laggard.rings.messages import (
@@ -478,5 +479,25 @@ def test_a_node_that_answers_twice_is_heard_once() -> None:
         compute = messages.Compute(0.1)
         answers = await coordinator.ask({0: compute, 1: compute}, messages.Computed, LONG)
         assert [answers[rank].per_second for rank in (0, 1)] == [1.0, 3.0]
+
+    with_coordinator(test)
+
+
+@pytest.mark.parametrize(("least", "accused"), [(60.0, False), (0.1, True)])
+def test_a_node_is_accused_of_silence_only_where_nothing_has_moved_for_long(
+    least: float, accused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ring's time may be over a moment after the question."""
+    monkeypatch.setattr(coordinator_module, "MIN_SILENCE_SECONDS", least)
+
+    async def test(coordinator: Coordinator, port: int) -> None:
+        first, _ = await enter(port, 0)
+        await enter(port, 1)
+        await coordinator.gather(soon())
+        first.send(FromRank(0, messages.Done()))
+        with pytest.raises(RingFailed) as failed:
+            await coordinator.ask({0: messages.Observe(), 1: messages.Observe()}, messages.Done, 0.5)
+        (failure,) = failed.value.failures
+        assert (failure.node, failure.silent, failure.certain) == (1, accused, False)
 
     with_coordinator(test)

@@ -65,6 +65,9 @@ not let in over those that were let in a moment before."""
 _BACKLOG: Final = 1024
 _MAX_REFUSALS: Final = 4
 _FOR_EVER: Final = 1e9
+MIN_SILENCE_SECONDS: Final = 10.0
+"""The time for which nothing must have moved before a node that alone does not answer is accused: a busy machine takes
+seconds, and a ring's time may be over at any moment."""
 _CAUSE_SECONDS: Final = 1.5
 """The time after the first failure within which others may come, of which one is the cause: a death is told by the
 kernel at once, but on two ways."""
@@ -120,6 +123,7 @@ class Coordinator:
         self.lost: dict[int, str] = {}
         self.absent: tuple[str, ...] = ()
         self._began = False
+        self._moved_at = 0.0  # when a rank was last told or heard, on the monotonic clock
         self._refused: list[str] = []
         self._events: asyncio.Queue[FromRank | RankDied | NodeLost | None] = asyncio.Queue()
         self._own_came = asyncio.Event()
@@ -186,6 +190,7 @@ class Coordinator:
         return ""
 
     def send(self, rank: int, command: Command) -> None:
+        self._moved_at = time.monotonic()
         self.nodes[self.index_of(rank)].link.send(ToRank(rank, command))
 
     async def next_report(self, until: float) -> FromRank | Failure:
@@ -196,6 +201,7 @@ class Coordinator:
             except asyncio.TimeoutError:
                 raise TimeoutError from None
             if isinstance(event, FromRank):
+                self._moved_at = time.monotonic()
                 if isinstance(event.report, Failed):
                     index = self.index_of(event.rank)
                     return Failure(index, f"{self.name(index)}: rank {event.rank}: {event.report.text}", False)
@@ -225,13 +231,20 @@ class Coordinator:
         try:
             report = await self.next_report(until)
         except TimeoutError:
-            silent = sorted({self.index_of(rank) for rank in awaited})
-            raise RingFailed(
-                tuple(Failure(index, f"{self.name(index)} did not answer in time", False, True) for index in silent)
-            ) from None
+            raise RingFailed(self._silent(awaited)) from None
         if isinstance(report, Failure):
             raise RingFailed(await self._causes(report))
         return report
+
+    def _silent(self, awaited: list[int]) -> tuple[Failure, ...]:
+        """The nodes that have not answered. What was asked a moment before the ring's time was over says nothing."""
+        seconds = time.monotonic() - self._moved_at
+        is_long = seconds >= MIN_SILENCE_SECONDS
+        text = (
+            "did not answer in time" if is_long else f"had not answered when the time was over, {seconds:.1f} s later"
+        )
+        nodes = sorted({self.index_of(rank) for rank in awaited})
+        return tuple(Failure(index, f"{self.name(index)} {text}", False, is_long) for index in nodes)
 
     async def _causes(self, first: Failure) -> tuple[Failure, ...]:
         """Waits a little for what may have caused the first failure: neighbours of a dead rank often speak first."""

@@ -177,13 +177,13 @@ def test_an_outlier_is_listed_under_the_nodes(
     lone = structs.replace(make.report("a100"), facts={"identity": {"product": "DGXA100"}})
     agents.append(fake_agent(make.ranks_document("a100", []), lone))
     collector = _collector(start_collector, *(agent.address for agent in agents))
-    browsed = Browsed(browser, f"{collector.url}/#view=fleet")
+    browsed = Browsed(browser, f"{collector.url}/#view=fleet", "#fleet li")
     lines = browsed.page.locator("#fleet li").all_inner_texts()
     assert lines[0].startswith("n3: kernel release is <script>") and "4 of 5 nodes of the same hardware" in lines[0]
     assert lines[1].startswith("1 node of DGXA100 (a100): 3 are needed to compare")
     assert browsed.page.locator("#nodes tr", has_text="n3").locator(".code").all_inner_texts() == ["FLEET_OUTLIER"]
     browsed.screenshot("page-fleet")
-    browsed = Browsed(browser, collector.url)
+    browsed = Browsed(browser, collector.url, "#fleet li")
     assert [line[:3] for line in browsed.page.locator("#fleet li").all_inner_texts()] == ["n3:"], (
         "the job's nodes alone"
     )
