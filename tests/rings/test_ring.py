@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,6 +20,7 @@ import pytest
 from support.ports import free_port
 
 from laggard.cli import main
+from laggard.rings.worker.group import abort_nccl
 
 pytestmark = [pytest.mark.slow, pytest.mark.longest(95)]
 
@@ -176,3 +179,11 @@ def test_wrong_usage_is_one_line(words: Sequence[str], text: str, capsys: pytest
     assert text in error and error.count("\n") == 1
     document: dict[str, Any] = json.loads(out)
     assert (document["schema"], document["exit_status"]) == ("laggard.error/1", 64)
+
+
+@pytest.mark.parametrize(("methods", "called"), [(("abort", "_shutdown"), "abort"), (("_shutdown",), "_shutdown")])
+def test_nccls_group_of_every_torch_is_aborted(methods: tuple[str, ...], called: str) -> None:
+    """ProcessGroupNCCL.abort() came with torch 2.6."""
+    calls: list[str] = []
+    abort_nccl(SimpleNamespace(**{name: functools.partial(calls.append, name) for name in methods}))
+    assert calls == [called]

@@ -28,10 +28,13 @@ class GraphCaptures:
         """Whether a graph is being captured now."""
         if self.count > 0:
             return True
-        if not self.stream_is_captured():
-            return False
-        self.ended_at = clock()
-        return True
+        try:
+            captured = self.stream_is_captured()
+        except RuntimeError:  # of the legacy stream, where C++ captures another one: cudaErrorStreamCaptureImplicit
+            captured = True
+        if captured:
+            self.ended_at = clock()
+        return captured
 
     def hook(self, torch: Any) -> None:
         """Counts the captures of `torch`'s graphs from now on. The stream that captures need not be the one that is

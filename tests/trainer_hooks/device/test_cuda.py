@@ -13,6 +13,7 @@ from support.lazy_torch import LazyTensor
 from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, usual
 
 from laggard.environment import ENV_HOST_CLOCK
+from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.record.recorder import FORWARD
 
 
@@ -27,6 +28,17 @@ def test_events_time_the_device(torch: Any) -> None:
 
 
 WAYS_TO_WAIT = ("wait_stream", "stream.synchronize", "event.synchronize", "synchronize", "accelerator.synchronize")
+
+
+def test_a_capture_that_cuda_does_not_let_ask_about_is_one() -> None:
+    """C++ captures another stream: of the legacy stream CUDA answers cudaErrorStreamCaptureImplicit."""
+
+    def raises() -> bool:
+        raise RuntimeError("CUDA error: operation would make the legacy stream depend on a capturing blocking stream")
+
+    captures = GraphCaptures()
+    captures.stream_is_captured = raises
+    assert captures.under_way() and captures.ended_at > 0
 
 
 @pytest.mark.parametrize("how", WAYS_TO_WAIT)

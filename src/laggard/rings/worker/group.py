@@ -82,7 +82,12 @@ class Group:
     def close(self) -> None:
         """Ends the group. NCCL's is aborted: a peer that is gone would be waited for."""
         if self.device != "cpu":
-            self.backend.abort()
+            abort_nccl(self.backend)
+
+
+def abort_nccl(backend: Any) -> None:
+    """Aborts a ProcessGroupNCCL: by abort() since torch 2.6, by _shutdown() before it, which aborts as well."""
+    (getattr(backend, "abort", None) or backend._shutdown)()
 
 
 def _gloo(torch: Any, store: Any, place: int, size: int, limit: timedelta, address: str) -> Any:
