@@ -38,6 +38,7 @@ KEPT_PATHS: Final = ("/api/v1/drains", "/api/v1/rings/due", "/-/healthy", "/-/re
 
 _WAIT_SECONDS: Final = 0.05
 _MAX_WAITS: Final = 10
+_READ_BYTES: Final = 16 << 10
 _CLOSE: Final = (b"connection", b"close")
 _CLOSED: Final = {"Connection": "close"}
 _BUSY_HEADERS: Final = {"Retry-After": "5"}
@@ -95,6 +96,8 @@ class BoundedProtocol(H11Protocol):
         """Asks for a place, waits for it for a moment where that may help, and calls `then` once it has one; from there
         on its deadline counts. A TLS handshake begins with this, so that those that never end are bounded as well."""
         self.transport = self._plain = transport
+        if hasattr(transport, "max_size"):  # asyncio's own: what it reads at once, and h11 holds beside uvicorn's part
+            transport.max_size = _READ_BYTES
         self._admitted = True  # or on its way to be
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""

@@ -63,6 +63,30 @@ _UNCORRECTED: Final = (
 )
 
 
+_PIECE: Final = 1 << 16
+_MAX_DEPTH: Final = 32
+_MAX_ELEMENTS: Final = 200_000
+"""Twenty times what eight GPUs have."""
+
+
+class _BoundedBuilder(ElementTree.TreeBuilder):
+    """Makes the tree of elements. Raises ValueError for one that is nested or large without end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = self._count = 0
+
+    def start(self, tag: str, attributes: dict[str, str], /) -> ElementTree.Element:
+        self._depth, self._count = self._depth + 1, self._count + 1
+        if self._depth > _MAX_DEPTH or self._count > _MAX_ELEMENTS:
+            raise ValueError(f"more than {_MAX_DEPTH} elements in one another, or than {_MAX_ELEMENTS:,} in all")
+        return super().start(tag, attributes)
+
+    def end(self, tag: str, /) -> ElementTree.Element:
+        self._depth -= 1
+        return super().end(tag)
+
+
 class NotNvidiaSmi(ValueError):
     """The text is not what `nvidia-smi -q -x` prints. The message says why."""
 
@@ -80,7 +104,10 @@ def parse_xml(text: str) -> ElementTree.Element:
     if _DECLARATIONS.search(text):
         raise NotNvidiaSmi("declares XML entities or elements, which nvidia-smi does not")
     try:
-        root = ElementTree.fromstring(text)
+        parser = ElementTree.XMLParser(target=_BoundedBuilder())
+        for start in range(0, len(text), _PIECE):  # what is refused shows at the end of a piece
+            parser.feed(text[start : start + _PIECE])
+        root = parser.close()
     except (ElementTree.ParseError, ValueError) as error:
         raise NotNvidiaSmi(f"is not XML: {error}") from None
     if root.tag != "nvidia_smi_log":

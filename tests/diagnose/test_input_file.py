@@ -229,3 +229,22 @@ def test_a_file_of_zeros_is_not_unpacked_to_its_end(tmp_path: Path, monkeypatch:
     assert "MiB of zeros in a row, and what follows them was not read" in content.problem
     path.write_bytes(gzip.compress(bytes(2 << 20) + b"a line\n" + bytes(3 << 20)))
     assert not input_file.InputFile(str(path)).read().problem
+
+
+def nested_xml() -> bytes:
+    return b'<?xml version="1.0"?><nvidia_smi_log>' + b"<a>" * 3_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [b"\n" * 2_000_000, b" \n" * 1_000_000, b" " * 2_000_000, nested_xml()])
+def test_a_file_of_nothing_costs_no_more_than_its_length(content: bytes, tmp_path: Path) -> None:
+    """In CPU time, and in memory, also where it is packed into some kB."""
+    path = tmp_path / "file.gz"
+    path.write_bytes(gzip.compress(content, 1))
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, (100, 100));"
+    run = "from laggard.cli import main; status = main(['diagnose', sys.argv[1]]);"
+    told = "print(status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    done = subprocess.run([sys.executable, "-c", limited + run + told, str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr or f"ended by {done.returncode}: more than 100 s of CPU"
+    status, kibibytes = done.stdout.split()[-2:]
+    assert int(status) == 2 and int(kibibytes) < 200 << 10

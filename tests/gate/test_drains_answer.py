@@ -35,13 +35,13 @@ def collector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Collector:
     return made
 
 
-def answer(may_drain: bool = True, asker_fails: bool = True) -> bytes:
+def answer(may_drain: bool = True, asker_fails: bool = True, answering: int = 100) -> bytes:
     return json.dumps(
         {
             "may_drain": may_drain,
             "reason": "",
             "nodes": 100,
-            "answering": 100,
+            "answering": answering,
             "failing": 1,
             "cap": 5,
             "max_drain_ratio": 0.05,
@@ -95,3 +95,21 @@ def test_a_late_report_of_the_agent_lets_no_rejected_node_pass_and_the_cap_does(
     collector.said = NoResponse("Connection refused")
     with pytest.raises(NoResponse):
         drains_answer(URL, 0.3)
+
+
+def test_a_collector_that_sees_no_agent_lets_no_rejected_node_pass(
+    collector: Collector, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has just started, or is overrun. That is no word on this node, and is none against a drain that it granted."""
+    blind = answer(may_drain=False, asker_fails=False, answering=0)
+    collector.said = blind
+    assert not drains_answer(URL, 0.3).may_drain, "nothing was granted yet"
+    collector.said = answer()
+    drains_answer(URL, 0.3)
+    collector.said = blind
+    for _ in range(2):
+        kept = drains_answer(URL, 0.3)
+        assert kept.may_drain and kept.asker_fails
+    assert "ago holds" in capsys.readouterr().err
+    collector.said = answer(may_drain=False, asker_fails=False, answering=1)
+    assert not drains_answer(URL, 0.3).may_drain, "the cap counts as soon as it sees somebody"

@@ -17,7 +17,7 @@ from laggard import wire
 from laggard.http.client import Busy, ClientResponse, NoResponse, get
 from laggard.probes.errors import Unknown
 from laggard.probes.runner.state_file import read_state, replace_state
-from laggard.text.words import seconds_text
+from laggard.text.words import printable_line, seconds_text
 from laggard.wire.nodes import DrainsDocument
 
 HOLDS_SECONDS: Final = 6 * 3600.0
@@ -46,13 +46,20 @@ def drains_answer(url: str, seconds: float) -> DrainsDocument:
             raise Busy(f"it is busy: {error}") from None
         if kept is None:
             raise
-        age = seconds_text(max(0.0, time.time() - kept.at))
-        print(f"gate: the collector {why}: its answer of {age} ago holds", file=sys.stderr)
+        _say_that_it_holds(why, kept)
+        return kept.answer
+    if not answer.answering and (kept := _kept(url)) is not None:  # it sees nobody: it has just started, or is overrun
+        _say_that_it_holds(f"says: {printable_line(answer.reason, 200)}", kept)
         return kept.answer
     if answer.may_drain and not answer.asker_fails and _kept(url) is not None:
         return structs.replace(answer, asker_fails=True)  # its agent's report is late: the gate's own is here
     _keep(url, answer)
     return answer
+
+
+def _say_that_it_holds(why: str, kept: KeptAnswer) -> None:
+    age = seconds_text(max(0.0, time.time() - kept.at))
+    print(f"gate: the collector {why}: its answer of {age} ago holds", file=sys.stderr)
 
 
 def _ask(url: str, end: float) -> ClientResponse:

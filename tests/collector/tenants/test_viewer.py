@@ -73,7 +73,12 @@ def test_whom_the_proxy_names(headers: tuple[tuple[str, str], ...], uid: int | N
         (PROXY, (user("ada"), user("ops")), 403, "2 headers"),
         (PROXY, (user("eve"), ("X-Remote-Groups", "admins"), ("X-Remote-Groups", "x")), 403, "2 headers X-Remote-G"),
         (PROXY, (user("61001"),), 403, "no user 61001 is known"),
-        (PROXY, (user("ops\xa0"),), 403, "holds what no name does"),  # what Python takes for a space, and a proxy for a letter
+        (
+            PROXY,
+            (user("ops\xa0"),),
+            403,
+            "holds what no name does",
+        ),  # what Python takes for a space, and a proxy for a letter
         (PROXY, (user("\x85ops"),), 403, "holds what no name does"),
         (PROXY, (user("ada@evil.org"),), 403, "no user ada@evil.org is known"),
         (PROXY, (user("@admins"),), 403, "no user"),
