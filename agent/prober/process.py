@@ -18,14 +18,12 @@ from typing import Final
 
 from msgspec import structs
 
+from laggard.agent.prober.stricter import WITH_VARIANTS
 from laggard.model import Report
 from laggard.own_process import own_process
 from laggard.wire import WireError, decode
 
 MAX_BYTES: Final = 4 << 20
-
-WITH_VARIANTS: Final = "variants"
-"""The word for a helper that runs the gate's variants, too. An older agent, which knows none, does not give it."""
 
 _EXIT_SECONDS: Final = 0.3
 

@@ -12,6 +12,10 @@ from laggard.model import ProbeResult, Report, worst
 from laggard.probes.gate_question import gate_probes
 from laggard.probes.probe import Probe
 
+WITH_VARIANTS: Final = "variants"
+"""The word for a helper that runs the gate's variants, too. An older agent, which knows none, does not give it. Here
+the helper gets it without what starts helpers."""
+
 _PREFIX: Final = "gate:"
 
 
