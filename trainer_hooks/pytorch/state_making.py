@@ -12,7 +12,7 @@ def only_makes_state(optimizer: Any) -> bool:
     where that can't be read. A device is waited for, so this is for a process's first update alone."""
     torch = sys.modules["torch"]
     try:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # asking more would start CUDA
             return False  # a wait would break the capture
         gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         local = [getattr(each, "_local_tensor", each) for each in gradients]  # a DTensor's any() is a collective
