@@ -82,7 +82,8 @@ def _record(source: Host, folder: str, probes: tuple[Probe, ...], bar: Bar) -> R
 
 
 def _with_long_deadline(probe: Probe) -> Probe:
-    return probe._replace(deadline_seconds=max(_PROBE_SECONDS, probe.deadline_seconds))
+    group = probe.group and probe.group._replace(deadline_seconds=max(_PROBE_SECONDS, probe.group.deadline_seconds))
+    return probe._replace(deadline_seconds=max(_PROBE_SECONDS, probe.deadline_seconds), group=group)
 
 
 def _prepare(source: Host, folder: str) -> dict[str, Any]:
