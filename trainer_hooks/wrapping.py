@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 log = logging.getLogger("laggard")
+
+_WRAPPED: Final = "_laggard_wrapped"
 
 
 def call_after(owner: Any, name: str, act: Callable[..., None]) -> None:
@@ -22,6 +25,19 @@ def call_after(owner: Any, name: str, act: Callable[..., None]) -> None:
         return result
 
     setattr(owner, name, function)
+
+
+def wrap_once(module: ModuleType, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Puts wrap(original) in the place of a function or method of the module, `function` or `Class.method`. Does
+    nothing where this version of the module has none, or where that was done already."""
+    path, _, last = name.rpartition(".")
+    owner: Any = getattr(module, path, None) if path else module
+    original = getattr(owner, last, None)
+    if not callable(original) or hasattr(original, _WRAPPED):
+        return
+    wrapped = functools.update_wrapper(wrap(original), original)
+    setattr(wrapped, _WRAPPED, True)
+    setattr(owner, last, wrapped)
 
 
 def suppress_errors(act: Callable[..., None], *args: Any) -> None:

@@ -4,39 +4,31 @@ process later: no excepthook gets these, and the process that is killed cannot t
 from __future__ import annotations
 
 import functools
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, Final
 
 from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.record.ending import note_caught
+from laggard.trainer_hooks.wrapping import wrap_once
 
 CATCHERS: Final[tuple[tuple[str, str], ...]] = (
     # module, function or method: one of its arguments is the exception that was caught
     ("ray.train.v2._internal.execution.worker_group.thread_runner", "construct_user_exception_with_traceback"),
     ("ray.air._internal.util", "RunnerThread._propagate_exception"),  # Ray Train before its second version
 )
-_HOOKED: Final = "_laggard_hooked"
 
 
 def hook_catchers() -> None:
     """Has these functions' exceptions noted, wherever their modules are imported."""
     for module, name in CATCHERS:
-        after_import(module, functools.partial(_hook, name))
+        after_import(module, functools.partial(wrap_once, name=name, wrap=_noted))
 
 
-def _hook(name: str, module: ModuleType) -> None:
-    path, _, function = name.rpartition(".")
-    owner: Any = getattr(module, path, None) if path else module
-    original = getattr(owner, function, None)
-    if not callable(original) or hasattr(original, _HOOKED):  # another version of the framework, or hooked already
-        return
-
-    @functools.wraps(original)
+def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     def noted(*args: Any, **kwargs: Any) -> Any:
         error = next((each for each in (*args, *kwargs.values()) if isinstance(each, BaseException)), None)
         if error is not None:
             note_caught(error)
         return original(*args, **kwargs)
 
-    setattr(noted, _HOOKED, True)
-    setattr(owner, function, noted)
+    return noted

@@ -7,13 +7,13 @@ One line a call that says that the library is in use: many of them are imported 
 from __future__ import annotations
 
 import functools
-import inspect
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, Final
 
 from laggard.rankfile.fact_names import HIDDEN_WAITS
 from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.wrapping import wrap_once
 
 HIDING_CALLS: Final[tuple[tuple[str, str, str], ...]] = (
     # module, function or method, the library's name
@@ -28,26 +28,17 @@ HIDING_CALLS: Final[tuple[tuple[str, str, str], ...]] = (
     ("torch.distributed._symmetric_memory", "rendezvous", "torch's symmetric memory"),
     ("torch.distributed._symmetric_memory", "get_symm_mem_workspace", "torch's symmetric memory"),
 )
-_HOOKED: Final = "_laggard_hooked"
 
 
 def hook_hiding_calls() -> None:
     """Has the rank say which of these libraries it uses, wherever their modules are imported."""
     for module, name, library in HIDING_CALLS:
-        after_import(module, functools.partial(_hook, name, library))
+        after_import(module, functools.partial(wrap_once, name=name, wrap=functools.partial(_told, library)))
 
 
-def _hook(name: str, library: str, module: ModuleType) -> None:
-    path, _, function = name.rpartition(".")
-    owner: Any = getattr(module, path, None) if path else module
-    original = inspect.getattr_static(owner, function, None) if owner is not None else None
-    if not callable(original) or hasattr(original, _HOOKED):  # another version of the library, or hooked already
-        return
-
-    @functools.wraps(original)
+def _told(library: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def told(*args: Any, **kwargs: Any) -> Any:
         FACTS.set(HIDDEN_WAITS, sorted({*(FACTS.get(HIDDEN_WAITS) or ()), library}))
         return original(*args, **kwargs)
 
-    setattr(told, _HOOKED, True)
-    setattr(owner, function, told)
+    return told

@@ -21,7 +21,7 @@ _ACCELERATORS: Final = (*_DISPLAY, "0x0380", "0x1200")
 _FILE: Final = lazy_pattern(r"nvidia\d+")
 _BRIDGE: Final = "0x0680"  # what an NVSwitch is
 
-NO_TREE: Final = "this machine, or this sandbox, shows no PCI devices"
+NO_TREE: Final = "no PCI devices are shown here"
 
 
 class NvidiaDevices(NamedTuple):
@@ -40,7 +40,7 @@ class NvidiaDevices(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def find_nvidia_devices(host: Host) -> NvidiaDevices:
     """Reads the class and vendor of every PCI device. Raises Unknown where the machine shows no PCI tree, and no GPU in
-    /dev either; a sandbox (gVisor) may show these alone."""
+    /dev either; gVisor shows a container these alone."""
     found: dict[str, list[str]] = {"gpus": [], "nvswitches": [], "amd_gpus": [], "unreadable": []}
     try:
         names = host.entries(_DEVICES)

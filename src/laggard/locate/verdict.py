@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
+from laggard.constants import SCRIPT_PHASES
 from laggard.locate.explanation import explained
 from laggard.locate.hang.before_the_end import hung_before_the_end
 from laggard.locate.hang.deaths import dead_ranks
@@ -50,7 +51,7 @@ from laggard.locate.slow.unnamed_time import accuses, unnamed_time_notes
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 from laggard.text.words import joined, ranks_text
 
-_HOST_PHASES = ("input", "between_steps", "evaluation", "checkpoint", "logging")
+_HOST_PHASES = ("input", "between_steps", *SCRIPT_PHASES)
 """The phases whose time is the host's own, whatever kernels wait for."""
 
 

@@ -57,7 +57,7 @@ def _copy(source: Path, target: Path, **changes: Any) -> Path:
 
 
 def _without_pci_tree(source: Path, target: Path, **changes: Any) -> Path:
-    """As a sandbox (gVisor) shows a machine: no PCI devices, and the GPUs in /dev."""
+    """As gVisor shows a machine to a container: no PCI devices, and the GPUs in /dev."""
     root = _copy(source, target, **changes)
     shutil.rmtree(root / "sys/bus/pci")
     (root / "dev").mkdir(exist_ok=True)

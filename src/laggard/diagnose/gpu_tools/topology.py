@@ -20,7 +20,7 @@ from laggard.probes.probe import finding
 
 _MAX_CHARACTERS: Final = 1 << 18
 _MAX_LINES_BEFORE: Final = 10
-_HEAD = re.compile(r"^[ \t]*GPU0\s+(?:GPU\d+|NIC\d+|mlx\w+|CPU|\S+)", re.MULTILINE)
+_HEAD = re.compile(r"^[^\S\n]*GPU0\s+(?:GPU\d+|NIC\d+|mlx\w+|CPU|\S+)", re.MULTILINE)
 _ROW = re.compile(r"^GPU(\d{1,3})[ \t]+(.*)$", re.MULTILINE)
 _CELL: Final = re.compile(r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|SOC|NS|OK")
 _FIX: Final = (

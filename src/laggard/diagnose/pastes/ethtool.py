@@ -17,8 +17,8 @@ from laggard.probes.probe import Fact, finding
 
 _SETTINGS: Final = re.compile(r"^Settings for ([\w.@-]+):\s*$", re.MULTILINE)
 _FEC: Final = re.compile(r"^FEC parameters for ([\w.@-]+):\s*$", re.MULTILINE)
-_SPEED: Final = re.compile(r"^[ \t]*Speed: (\d{1,9})Mb/s", re.MULTILINE)
-_LINK: Final = re.compile(r"^[ \t]*Link detected: (yes|no)(?: \(([^)\n]{1,80})\))?", re.MULTILINE)
+_SPEED: Final = re.compile(r"^[^\S\n]*Speed: (\d{1,9})Mb/s", re.MULTILINE)
+_LINK: Final = re.compile(r"^[^\S\n]*Link detected: (yes|no)(?: \(([^)\n]{1,80})\))?", re.MULTILINE)
 _MODES: Final = re.compile(r"(\d{4,7})base")
 _FIX: Final = "Clean and reseat the fibre and the transceiver; swap them one by one, with the other end's."
 
@@ -60,7 +60,7 @@ def _settings(device: str, part: str) -> _Settings:
 
 def _modes(name: str, part: str) -> frozenset[int]:
     """Returns the speeds that follow a heading, in Mb/s; they go on in lines without a colon."""
-    found = re.search(rf"^[ \t]*{name}:((?:[^:\n]*\n)+)", part + "\n", re.MULTILINE)
+    found = re.search(rf"^[^\S\n]*{name}:((?:[^:\n]*\n)+)", part + "\n", re.MULTILINE)
     return frozenset(int(speed) for speed in _MODES.findall(found[1])) if found else frozenset()
 
 

@@ -14,12 +14,12 @@ from laggard.diagnose.pastes.section import Section
 from laggard.model import Severity
 from laggard.probes.probe import Fact
 
-_MODULE: Final = re.compile(r"^[ \t]*Identifier\s+: 0x[0-9a-f]{2} \(", re.MULTILINE)
+_MODULE: Final = re.compile(r"^[^\S\n]*Identifier\s+: 0x[0-9a-f]{2} \(", re.MULTILINE)
 _DEVICE: Final = re.compile(r"\bethtool (?:-\S+ )*([\w.-]+)")
-_ALARM: Final = re.compile(r"^[ \t]*(\S.{3,60}?(?:alarm|warning))\s*(\([Cc]hannel \d+\))?\s*: On\b", re.MULTILINE)
-_LOSS: Final = re.compile(r"^[ \t]*([RT]x loss of (?:signal|lock).{0,30}?)\s*: (?:Yes|True|On)\b", re.MULTILINE)
+_ALARM: Final = re.compile(r"^[^\S\n]*(\S.{3,60}?(?:alarm|warning))\s*(\([Cc]hannel \d+\))?\s*: On\b", re.MULTILINE)
+_LOSS: Final = re.compile(r"^[^\S\n]*([RT]x loss of (?:signal|lock).{0,30}?)\s*: (?:Yes|True|On)\b", re.MULTILINE)
 _POWER: Final = re.compile(
-    r"^[ \t]*(?:Rcvr signal avg optical power|Receiver signal average optical power)\s*(\([^)\n]+\))?"
+    r"^[^\S\n]*(?:Rcvr signal avg optical power|Receiver signal average optical power)\s*(\([^)\n]+\))?"
     r"\s*: \S+ mW / (-?[\d.]{1,8}|-inf) dBm",
     re.MULTILINE,
 )

@@ -21,15 +21,16 @@ _HEAD: Final = re.compile(
     re.MULTILINE,
 )
 _NFT: Final = re.compile(
-    r"^[ \t]*((?:\S.*? )?counter packets (\d+) bytes (\d+)\b.*\b(?:drop|reject)\b.*)$", re.MULTILINE
+    r"^[^\S\n]*((?:\S.*? )?counter packets (\d+) bytes (\d+)\b.*\b(?:drop|reject)\b.*)$", re.MULTILINE
 )
 _NFT_BARE: Final = re.compile(
-    r"^[ \t]*((?!type )(?:\S.* )?(?:drop|reject)(?: with [^\n{}]{1,60})?)\s*(?:#.*)?$", re.MULTILINE
+    r"^[^\S\n]*((?!type )(?:\S.* )?(?:drop|reject)(?: with [^\n{}]{1,60})?)\s*(?:#.*)?$", re.MULTILINE
 )
 _IPTABLES: Final = re.compile(
-    r"^[ \t]*((\d+)([KMG]?)\s+(\d+)([KMG]?)\s+(?:DROP|REJECT)\s+\S+\s+.{2,6}\s+\S+\s+\S+\s+\S+\s+\S+.*)$", re.MULTILINE
+    r"^[^\S\n]*((\d+)([KMG]?)\s+(\d+)([KMG]?)\s+(?:DROP|REJECT)\s+\S+\s+.{2,6}\s+\S+\s+\S+\s+\S+\s+\S+.*)$",
+    re.MULTILINE,
 )
-_SAVED: Final = re.compile(r"^[ \t]*(\[(\d+):(\d+)\] -A .*-j (?:DROP|REJECT)\b.*)$", re.MULTILINE)
+_SAVED: Final = re.compile(r"^[^\S\n]*(\[(\d+):(\d+)\] -A .*-j (?:DROP|REJECT)\b.*)$", re.MULTILINE)
 _POLICY: Final = re.compile(
     r"^(Chain \S{1,64} \(policy DROP (\d+)([KMG]?) packets[^\n]*|:(?:INPUT|OUTPUT|FORWARD) DROP \[(\d+):\d+\])",
     re.MULTILINE,

@@ -27,8 +27,8 @@ _HEAD: Final = re.compile(rf"{_LONG.pattern}|^lo +UNKNOWN +(?:00:){{5}}00 +<LOOP
 _MADE: Final = re.compile(r"lo|docker.*|virbr.*|br-.*|cni.*|cali.*|flannel.*|veth[0-9a-f]{6,}|dummy.*|ifb.*|tun.*|wl.*")
 """Interfaces that containers, virtual machines and laptops make."""
 _SHAPED: Final = re.compile(r"^\d{1,6}: ([\w.-]{1,40})(?:@[\w.-]{1,40})?: <[^>\n]*> mtu \d+ qdisc (tbf|netem)\b", re.M)
-_ADDRESS: Final = re.compile(r"^[ \t]+inet6? (?!fe80)\S", re.MULTILINE)
-_RECEIVED: Final = re.compile(r"^[ \t]+RX:[^\n]*bytes[^\n]*\n\s+(\d+)", re.MULTILINE)
+_ADDRESS: Final = re.compile(r"^[^\S\n]+inet6? (?!fe80)\S", re.MULTILINE)
+_RECEIVED: Final = re.compile(r"^[^\S\n]+RX:[^\n]*bytes[^\n]*\n\s+(\d+)", re.MULTILINE)
 _SET_UP: Final = "Set it up again, and look who set it down."
 _CHECK: Final = "Check the cable, the transceiver and the switch's port."
 _LOOK: Final = "dmesg -T | grep -i link"

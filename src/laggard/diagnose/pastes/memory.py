@@ -16,9 +16,9 @@ from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact, finding
 
 _HEAD: Final = re.compile(
-    r"^[ \t]+total\s+used\s+free\b.*$|^MemTotal:\s+\d+ kB|^available: \d+ nodes? \(", re.MULTILINE
+    r"^[^\S\n]+total\s+used\s+free\b.*$|^MemTotal:\s+\d+ kB|^available: \d+ nodes? \(", re.MULTILINE
 )
-_COLUMNS: Final = re.compile(r"^[ \t]+total\s+used\s+free\b.*$", re.MULTILINE)
+_COLUMNS: Final = re.compile(r"^[^\S\n]+total\s+used\s+free\b.*$", re.MULTILINE)
 _MEMORY: Final = re.compile(r"^Mem:\s+(.{1,300})$", re.MULTILINE)
 _FIELD: Final = re.compile(r"^(MemTotal|MemAvailable|Shmem):\s+(\d{1,18}) kB", re.MULTILINE)
 _NODE: Final = re.compile(r"^node (\d{1,4}) (cpus|size):[ \t]*(.*?)[ \t]*$", re.MULTILINE)

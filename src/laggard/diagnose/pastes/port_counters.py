@@ -17,13 +17,13 @@ from laggard.model import Finding
 from laggard.probes.probe import Fact
 
 _IB_HEAD: Final = re.compile(
-    r"^# Port (?:extended )?counters: (.{1,80})$|^[ \t]+GUID (0x[0-9a-f]+ port \d+|\S+ port \d+):.*\[\w+ == \d+",
+    r"^# Port (?:extended )?counters: (.{1,80})$|^[^\S\n]+GUID (0x[0-9a-f]+ port \d+|\S+ port \d+):.*\[\w+ == \d+",
     re.MULTILINE,
 )
 _IB_FIELD: Final = re.compile(r"^(\w{4,40}):\.{2,}(\d{1,20})\s*$", re.MULTILINE)
 _QUERIED: Final = re.compile(r"\[(\w{4,40}) == (\d{1,20})")
 _NIC_HEAD: Final = re.compile(r"^(?:NIC|Standard) (?:statistics|stats for \S+):?\s*$", re.MULTILINE)
-_NIC_FIELD: Final = re.compile(r"^[ \t]+([\w.]{3,60}): (\d{1,20})\s*$", re.MULTILINE)
+_NIC_FIELD: Final = re.compile(r"^[^\S\n]+([\w.]{3,60}): (\d{1,20})\s*$", re.MULTILINE)
 _DEVICE: Final = re.compile(r"\bethtool (?:-\S+ |--\S+ )*([\w.-]+)")
 
 

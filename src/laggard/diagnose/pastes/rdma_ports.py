@@ -19,7 +19,7 @@ from laggard.probes.probe import Fact, finding
 from laggard.text.words import counted
 
 _HEAD: Final = re.compile(
-    r"^[ \t]*(?:CA:? '[\w.-]+'\s*$|hca_id:\s*\w|Infiniband device '[\w.-]+' port \d+ status:"
+    r"^[^\S\n]*(?:CA:? '[\w.-]+'\s*$|hca_id:\s*\w|Infiniband device '[\w.-]+' port \d+ status:"
     r"|(?:link |\d+/\d+: )[\w.-]+/\d+:? .*\bstate \w+|[\w.-]+ port \d+ ==> \S+ \(\w+\))",
     re.MULTILINE,
 )

@@ -14,7 +14,7 @@ from laggard.diagnose.pastes.section import Section
 from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact, finding
 
-_HEAD: Final = re.compile(r"^[ \t]*JobID(?:Raw)?\b[^\n]*\bState\b[^\n]*(?:\n[ -]*--[ -]*)?$", re.MULTILINE)
+_HEAD: Final = re.compile(r"^[^\S\n]*JobID(?:Raw)?\b[^\n]*\bState\b[^\n]*(?:\n[ -]*--[ -]*)?$", re.MULTILINE)
 _MEMORY = "Ask for more memory, or use less: fewer DataLoader workers, no copy of the data set in each."
 _LOG = "The job's own output says why: give it to `laggard diagnose` with this table."
 STATES: Final[tuple[tuple[str, str, str, Severity, str], ...]] = (

@@ -24,7 +24,7 @@ _ROW: Final = re.compile(
     r"^(\S.{0,400}?)\s+([\w.()-]+)\s+(\d{4}-\d\d-\d\dT\S+|Unknown|None)\s+(?:([a-z*~#!%$@^+_-]+)\s+)?(\S+)\s*$"
 )
 _NODE: Final = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
-_REASON: Final = re.compile(r"^[ \t]*Reason=(.{1,1000}?)(?: \[([\w.-]+)@([^\]\n]+)\])?\s*$", re.MULTILINE)
+_REASON: Final = re.compile(r"^[^\S\n]*Reason=(.{1,1000}?)(?: \[([\w.-]+)@([^\]\n]+)\])?\s*$", re.MULTILINE)
 _STATE: Final = re.compile(r"\bState=(\S+)")
 _OUT: Final = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|INVALID_REG", re.IGNORECASE)
 _ON_PURPOSE: Final = re.compile(r"REBOOT|MAINT|POWER|PLANNED", re.IGNORECASE)
