@@ -34,7 +34,7 @@ others."""
 _MAX_SEARCHED_ENTRIES: Final = 1 << 20
 _MAX_SEARCHED_STATS: Final = 65_536
 """The bounds on the directory itself where a user's place is held by another, so that their files stand in it among
-whatever that one puts there: 0.3 s of a scan."""
+whatever that one puts there: 0.6 s of a scan."""
 
 T = TypeVar("T")
 

@@ -153,10 +153,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def minutes(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1440:
-        raise ValueError
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 1440:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes from 1 to 1440: give --plan 30")
 
 
 def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
