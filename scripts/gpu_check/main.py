@@ -156,7 +156,7 @@ def minutes(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < float(text) <= 1440:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes from 1 to 1440: give --plan 30")
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0 and up to 1440: give --plan 30")
 
 
 def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
