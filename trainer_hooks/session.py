@@ -33,6 +33,7 @@ from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.ending import forget_calls, note_departure, note_present_ending, watch_exceptions
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
+from laggard.trainer_hooks.stacks.watch import StackWatch
 from laggard.trainer_hooks.steps.engine_steps import EngineSteps
 from laggard.trainer_hooks.steps.loop_steps import LoopSteps
 from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
@@ -57,6 +58,7 @@ class Session:
         self.engines = EngineSteps(self.recorder)
         self.loop = LoopSteps(self.recorder)
         self.forward = TorchForward(self.recorder, self.steps)
+        self.stacks: StackWatch | None = None
         self.is_hooked = False  # in torch: a loop of another kind needs none
         self._sought_modules = False
         self._opened = False
@@ -108,7 +110,7 @@ class Session:
             identity = identify(os.environ, gpu_uuid(self.placement.find()))
             if self.loop.is_bare and identity.world_size > 1:
                 FACTS.set(UNSEEN_WAITS, True)  # the loop's own library waits for the others, where no hook sees it
-            open_outputs(self.recorder, identity, lambda: self.steps.thread)
+            self.stacks = open_outputs(self.recorder, identity, lambda: self.steps.thread)
 
     def _close_at_exit(self) -> None:
         if not self._closes_at_exit:
@@ -125,6 +127,8 @@ class Session:
         self._record_native()
         suppress_errors(self.native.close)
         self.recorder.close()
+        if self.stacks is not None:
+            suppress_errors(self.stacks.close)
 
     def _is_helper(self) -> bool:
         """Whether this process was started beside a rank, as a worker of its DataLoader is. It becomes a rank, with a
@@ -210,6 +214,7 @@ class Session:
         self.recorder.disable_after_fork()
         forget_calls()
         self.placement.index = None
+        self.stacks = None
         self._forget_groups()
         self._opened, self._forked, self._closes_at_exit = False, True, False
         self._had_groups = self._had_rpc = self._end_is_told = False

@@ -27,30 +27,38 @@ from laggard.trainer_hooks.output.quiet_beats import QuietBeats
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import folder_of_run
+from laggard.trainer_hooks.output.stack_output import open_stacks
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.output.writer_thread import BEAT_SECONDS, WriterThread
 from laggard.trainer_hooks.record.ending import on_departure, on_failure
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.stacks.watch import StackWatch
 
 log = logging.getLogger("laggard")
 
 _MAX_CHARACTERS: Final = 120  # of a script's name
 
 
-def open_outputs(recorder: Recorder, identity: Identity, training_thread: Callable[[], int] = get_ident) -> None:
+def open_outputs(
+    recorder: Recorder, identity: Identity, training_thread: Callable[[], int] = get_ident
+) -> StackWatch | None:
     """Opens the outputs that the environment asks for, and starts the thread that writes them. `training_thread`: as
-    OwnThreads has it. Never raises."""
+    OwnThreads has it. Returns what is to be closed when the process ends. Never raises."""
     thread = WriterThread(recorder)
     own_threads = OwnThreads(FACTS, training_thread)
     thread.on_wake.append(own_threads.woke)
     _say_what_runs()
     directory = os.environ.get(ENV_RECORD_DIR)
     rank_file = _open_rank_file(recorder, identity)
-    recorded = _open_recording(recorder, identity, directory, rank_file) if directory else None
+    sink = _open_recording(recorder, identity, directory) if directory else None
+    recorded = _watch_quiet(recorder, identity, sink, rank_file) if sink is not None else None
     heartbeat = _heartbeat(recorder, rank_file, recorded)
     if heartbeat is not None:
         thread.on_beat.append(heartbeat.beat)
+    stacks = open_stacks(recorder, identity, rank_file.path if rank_file is not None else None, sink, training_thread)
+    if stacks is not None:
+        thread.on_beat.append(stacks.beat)
     thread.on_beat.append(own_threads.look)  # after the beat: it reads files, and may not get the GIL back soon
     address = os.environ.get(ENV_EXPORT)
     if address:
@@ -60,6 +68,7 @@ def open_outputs(recorder: Recorder, identity: Identity, training_thread: Callab
     except RuntimeError as error:
         log.warning("laggard: no heartbeat, so a hang of this rank will be noticed later: %s", error)
     thread.pause_around_forks()
+    return stacks
 
 
 def _say_what_runs() -> None:
@@ -93,9 +102,7 @@ def _mark_left(words: memoryview) -> None:
         words[WORD_STATE] = STATE_LEFT
 
 
-def _open_recording(
-    recorder: Recorder, identity: Identity, directory: str, rank_file: RankFileWriter | None
-) -> QuietBeats | None:
+def _open_recording(recorder: Recorder, identity: Identity, directory: str) -> RecordingSink | None:
     try:
         folder = folder_of_run(directory, identity)
         sink = RecordingSink(folder, identity)
@@ -105,7 +112,13 @@ def _open_recording(
     if folder != directory and identity.rank == 0:  # one line for all ranks
         log.warning("laggard: %s holds the recording of another run: this run is recorded in %s", directory, folder)
     recorder.add_sinks([sink])
-    others = LocalRanks(sink, identity, folder, rank_file.path if rank_file else None)
+    return sink
+
+
+def _watch_quiet(
+    recorder: Recorder, identity: Identity, sink: RecordingSink, rank_file: RankFileWriter | None
+) -> QuietBeats:
+    others = LocalRanks(sink, identity, sink.folder, rank_file.path if rank_file else None)
     on_failure(others.look_at_end)
     on_failure(sink.write_ending)
     on_departure(sink.write_departure)

@@ -31,13 +31,14 @@ class RecordingSink:
     for a while before, write_at_once() has told in what.
 
     Attributes for that (quiet_beats.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
-    of the records; `last_step`, None before the first; `lanes`, in the order of their indices.
+    of the records; `folder`; `last_step`, None before the first; `lanes`, in the order of their indices.
     """
 
     def __init__(self, directory: str, identity: Identity) -> None:
         """Raises OSError where the file cannot be created; FileExistsError where the directory holds this rank's
         recording already: nothing is overwritten."""
         os.makedirs(directory, exist_ok=True)
+        self.folder = directory
         about = {"job_id": identity.job_id, "ends": True, "beats": True, "process": own_identity()}
         name = rank_file_name(identity.rank, identity.attempt)
         self._file = LineFile(os.path.join(directory, name), json.dumps({"laggard_recording": 1, **about}))

@@ -24,6 +24,7 @@ _OTHERS_FAILED: Final = re.compile(
 _NETWORK_TYPES: Final = ("DistBackendError", "DistNetworkError", "DistStoreError", "BrokenPipeError", "TimeoutError")
 _MAX_CHARACTERS: Final = 4096
 _ON_FAILURE: Final[list[Callable[[], None]]] = []
+_ON_ERROR: Final[list[Callable[[BaseException], None]]] = []
 _ON_DEPARTURE: Final[list[Callable[[], None]]] = []
 
 
@@ -52,6 +53,8 @@ def _note(error: BaseException, status: int) -> None:
         return
     about = _exception(error) if _exit_status(error) else {"exception": "SystemExit"}
     FACTS.set(ENDING, {"exit_code": status, "at_seconds": time.perf_counter(), **about})
+    for take in _ON_ERROR:
+        take(error)
     for call in _ON_FAILURE:
         call()
 
@@ -60,6 +63,11 @@ def on_failure(call: Callable[[], None]) -> None:
     """`call` is called once, as soon as it is noted that the process ends with another status than 0, or that the
     training in it ended by an exception."""
     _ON_FAILURE.append(call)
+
+
+def on_error(call: Callable[[BaseException], None]) -> None:
+    """`call` gets the exception that ends the process or the training in it, before whom on_failure() added."""
+    _ON_ERROR.append(call)
 
 
 def note_departure() -> None:
@@ -77,6 +85,7 @@ def on_departure(call: Callable[[], None]) -> None:
 def forget_calls() -> None:
     """This is a forked child: whoever asked to be called speaks for its parent."""
     _ON_FAILURE.clear()
+    _ON_ERROR.clear()
     _ON_DEPARTURE.clear()
 
 

@@ -1,0 +1,131 @@
+"""The text that Python's faulthandler writes: the threads of a process, each with its frames. Standard library only.
+
+The form is that of CPython 3.10 to 3.14, Python/traceback.c and Modules/faulthandler.c: `Thread 0x... [name] (most
+recent call first):`, `Current thread ...`, or `Stack (...):` of one thread alone, then a line `  File "F", line N in
+FUNCTION` each; `  ...` where it stops after 100 frames, `...` after 100 threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from laggard.stacks.frames import Frame, kind_of
+from laggard.stacks.sampled import (
+    CRASHED,
+    HELD,
+    MAX_THREADS,
+    TERMINATED,
+    Counted,
+    Sampled,
+    SampledError,
+    Thread,
+    number_of,
+    read_small_file,
+    shortened,
+    text_of,
+)
+
+SUFFIX: Final = ".fault"
+KEY: Final = "laggard_faults"
+MAX_TEXT: Final = 1 << 20
+_HEAD = re.compile(
+    r"(?:(?:Current t|T)hread 0x([0-9a-fA-F]{1,16})|Stack) (?:\[(.{0,64})\] )?\(most recent call first\):"
+)
+_FRAME = re.compile(r'  File "(.{0,600})", line (\d{1,7}|\?\?\?) in (.{0,600})')
+_FATAL = re.compile(r"Fatal Python error: (.{1,200})")
+_TIMEOUT = re.compile(r"Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
+
+
+class FaultThread(NamedTuple):
+    """A thread of a dump. `ident`: as threading.get_ident() gives it. `frames`: the innermost first."""
+
+    ident: int
+    name: str
+    frames: tuple[Frame, ...]
+
+
+class FaultDump(NamedTuple):
+    """One dump, with the threads that have frames. `timed_out`: it was written because nobody put it off in time;
+    `fatal`: the crash that it tells of, empty: none."""
+
+    threads: tuple[FaultThread, ...]
+    timed_out: bool
+    fatal: str
+
+
+def header(job_id: str, rank: int, node: str, pid: int, thread: int) -> bytes:
+    """The first line of a rank's file of dumps: whose they are, and which thread trains."""
+    about = {KEY: 1, "job_id": job_id, "rank": rank, "node": node, "pid": pid, "thread": thread}
+    return json.dumps(about).encode("ascii") + b"\n"
+
+
+def read_faults(path: str, owner: int | None = None) -> Sampled | None:
+    """What the last dump in a rank's file says; None where there is none. Raises SampledError."""
+    text = read_small_file(path, MAX_TEXT, owner)
+    return faults_of(text, os.stat(path, follow_symlinks=False).st_mtime) if text else None
+
+
+def faults_of(text: bytes, at: float) -> Sampled | None:
+    """As read_faults(), of the file's content. `at`: the Unix time of the last dump. Raises SampledError."""
+    head, _, rest = text.partition(b"\n")
+    try:
+        about = json.loads(head)
+        if about[KEY] != 1:
+            raise ValueError
+        thread = number_of(about["thread"], 1 << 64)
+        job_id, node = text_of(about["job_id"]), text_of(about["node"])
+        rank, pid = number_of(about["rank"]), number_of(about["pid"])
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise SampledError("no file of faulthandler's dumps that this release reads") from None
+    dump = last_dump(rest.decode("utf-8", "replace"))
+    if dump is None:
+        return None
+    threads = sorted(dump.threads, key=lambda each: each.ident != thread)
+    why = CRASHED if dump.fatal else HELD if dump.timed_out else TERMINATED
+    return Sampled(job_id, rank, node, pid, why, at, 0.0, tuple(_thread(each) for each in threads[:MAX_THREADS]))
+
+
+def last_dump(text: str) -> FaultDump | None:
+    """The last dump in the text; None where there is none with a frame."""
+    found = None
+    for dump in _dumps(text[-MAX_TEXT:].splitlines()):
+        found = dump if dump.threads else found
+    return found
+
+
+def _dumps(lines: list[str]) -> Iterator[FaultDump]:
+    """A dump begins at the line of a timeout or crash, and at a thread that the dump has already: each has its threads
+    once."""
+    threads: dict[int, FaultThread] = {}
+    timed_out, fatal = False, ""
+    ident: int | None = None
+    for line in lines:
+        head, frame, crash, timeout = (it.match(line) for it in (_HEAD, _FRAME, _FATAL, _TIMEOUT))
+        if head or crash or timeout:
+            ident = int(head[1] or "0", 16) if head else None
+            if ident is None or ident in threads:
+                yield _dump(threads, timed_out, fatal)
+                threads, timed_out, fatal = {}, timeout is not None, text_of(crash[1]) if crash else ""
+            if ident is not None and head:
+                threads[ident] = FaultThread(ident, text_of(head[2] or ""), ())
+        elif frame and ident is not None:
+            thread = threads[ident]
+            threads[ident] = thread._replace(frames=(*thread.frames, _frame(*frame.groups())))
+    yield _dump(threads, timed_out, fatal)
+
+
+def _dump(threads: dict[int, FaultThread], timed_out: bool, fatal: str) -> FaultDump:
+    return FaultDump(tuple(thread for thread in threads.values() if thread.frames), timed_out, fatal)
+
+
+def _frame(file: str, line: str, function: str) -> Frame:
+    return Frame(text_of(function), text_of(file), int(line) if line.isdecimal() else None, kind_of(file))
+
+
+def _thread(found: FaultThread) -> Thread:
+    frames, left_out = shortened(found.frames)
+    return Thread(found.name, (Counted(1, frames, left_out=left_out),))

@@ -1,0 +1,245 @@
+"""What one process says of its stacks: counts of equal stacks of its training thread, of its other threads and of its
+children, as a JSON document of bounded size. Standard library only: the training process writes it.
+
+A reader trusts it as little as a rank file: every text is bounded and printable, every number within a range.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from laggard.stacks.frames import COMPILED, COROUTINE, GENERATOR, MAX_NAME, Frame
+
+SUFFIX: Final = ".stacks"
+KEY: Final = "laggard_stacks"
+MAX_BYTES: Final = 256 * 1024
+MAX_STACKS: Final = 64
+"""The most different stacks of one thread; those seen most often are kept."""
+
+MAX_THREADS: Final = 64
+"""The most threads and children that are told of, the training thread first."""
+
+MAX_DEPTH: Final = 64
+"""The most frames of one stack: the innermost ones and the outermost _OUTER."""
+
+_OUTER: Final = 16
+_MAX_COUNT: Final = 1_000_000
+
+ASKED, STALLED, FAILED, TERMINATED = "asked", "stalled", "failed", "terminated"
+HELD, CRASHED = "held", "crashed"
+"""Why the stacks were taken: somebody asked; the training made no progress; an exception ends it; SIGTERM asked it to
+end; nothing but C code ran for a while, since something holds Python's lock (the GIL); a fatal signal ended it."""
+
+REASONS: Final = (ASKED, STALLED, FAILED, TERMINATED, HELD, CRASHED)
+_KINDS: Final = ("", GENERATOR, COROUTINE, COMPILED)
+
+
+class SampledError(Exception):
+    """The file or text is no document of stacks. The text says why, in one line."""
+
+
+class Counted(NamedTuple):
+    """Equal stacks of one thread. `frames`: the innermost first. `phase`: in which phase of the step, empty: in none;
+    `waits`: in which collective, empty: in none. `left_out`: frames between the inner and the outer ones that are not
+    kept."""
+
+    times: int
+    frames: tuple[Frame, ...]
+    phase: str = ""
+    waits: str = ""
+    left_out: int = 0
+
+
+class Thread(NamedTuple):
+    """A thread, or a child process, and its stacks, those seen most often first. `pid`: of a child, else 0."""
+
+    name: str
+    stacks: tuple[Counted, ...]
+    pid: int = 0
+
+    @property
+    def samples(self) -> int:
+        return sum(each.times for each in self.stacks)
+
+
+class Sampled(NamedTuple):
+    """The stacks of one process. The first of `threads` is the one that trains. `at`: Unix time of the first sample;
+    `seconds`: from the first to the last one; `stalled_seconds`: for how long the training had made no progress then,
+    0: it did. `ask`: what was asked, where somebody did."""
+
+    job_id: str
+    rank: int
+    node: str
+    pid: int
+    why: str
+    at: float
+    seconds: float
+    threads: tuple[Thread, ...]
+    stalled_seconds: float = 0.0
+    ask: str = ""
+    threads_left_out: int = 0
+
+    @property
+    def training(self) -> Thread:
+        return self.threads[0]
+
+
+def shortened(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
+    """At most MAX_DEPTH of the frames, and how many were left out."""
+    if len(frames) <= MAX_DEPTH:
+        return tuple(frames), 0
+    inner = MAX_DEPTH - _OUTER
+    return (*frames[:inner], *frames[-_OUTER:]), len(frames) - MAX_DEPTH
+
+
+def encode(sampled: Sampled) -> bytes:
+    """The document. Stacks seen least often, and then threads, are left out until it has at most MAX_BYTES."""
+    stacks, threads = MAX_STACKS, MAX_THREADS
+    while True:
+        kept = sampled.threads[:threads]
+        told = sampled._replace(
+            threads=tuple(thread._replace(stacks=thread.stacks[:stacks]) for thread in kept),
+            threads_left_out=sampled.threads_left_out + len(sampled.threads) - len(kept),
+        )
+        text = json.dumps(_document(told), separators=(",", ":")).encode("ascii")
+        if len(text) <= MAX_BYTES or (stacks == 1 and threads == 1):
+            return text
+        stacks, threads = max(1, stacks // 2), max(1, threads // 2)
+
+
+def _document(sampled: Sampled) -> dict[str, Any]:
+    """The document as JSON knows it. Each frame stands in it once, and stacks name it by its place in that list."""
+    frames: dict[Frame, int] = {}
+
+    def index(frame: Frame) -> int:
+        return frames.setdefault(frame, len(frames))
+
+    threads = [
+        {
+            "name": thread.name,
+            "pid": thread.pid,
+            "stacks": [{**each._asdict(), "frames": [index(frame) for frame in each.frames]} for each in thread.stacks],
+        }
+        for thread in sampled.threads
+    ]
+    return {KEY: 1, **sampled._asdict(), "threads": threads, "frames": [list(frame) for frame in frames]}
+
+
+def write(path: str, sampled: Sampled) -> None:
+    """Writes the document at `path`, in the place of an earlier one, readable by this user alone: paths and names of
+    functions are the user's. Raises OSError."""
+    hidden = f"{path}.{os.urandom(4).hex()}.new"
+    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(encode(sampled))
+        os.rename(hidden, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(hidden)
+        raise
+
+
+def read(path: str, owner: int | None = None) -> Sampled:
+    """The document at `path`. Raises SampledError, also where the file is not `owner`'s."""
+    return decode(read_small_file(path, MAX_BYTES, owner))
+
+
+def read_small_file(path: str, most: int, owner: int | None = None) -> bytes:
+    """The bytes of a regular file of at most `most`. Raises SampledError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise SampledError(error.strerror or "cannot be opened") from None
+    with os.fdopen(fd, "rb") as file:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+            raise SampledError(f"no regular file of at most {most} bytes")
+        if owner is not None and about.st_uid != owner:
+            raise SampledError("it is another user's")
+        return file.read(most)
+
+
+def decode(text: bytes) -> Sampled:
+    """The document in `text`. Raises SampledError."""
+    if len(text) > MAX_BYTES:
+        raise SampledError(f"longer than {MAX_BYTES} bytes")
+    try:
+        return _sampled(json.loads(text))
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
+        raise SampledError("no document of stacks that this release reads") from None
+
+
+def _sampled(value: Mapping[str, Any]) -> Sampled:
+    if value[KEY] != 1 or value["why"] not in REASONS:
+        raise ValueError
+    frames = [_frame(*each) for each in value["frames"]]
+    threads = tuple(_threads(value["threads"][: MAX_THREADS + 1], frames))
+    if not threads:
+        raise ValueError
+    return Sampled(
+        job_id=text_of(value["job_id"]),
+        rank=number_of(value["rank"]),
+        node=text_of(value["node"]),
+        pid=number_of(value["pid"]),
+        why=value["why"],
+        at=_seconds(value["at"]),
+        seconds=_seconds(value["seconds"]),
+        threads=threads,
+        stalled_seconds=_seconds(value["stalled_seconds"]),
+        ask=text_of(value["ask"]),
+        threads_left_out=number_of(value["threads_left_out"]),
+    )
+
+
+def _threads(values: Sequence[Mapping[str, Any]], frames: Sequence[Frame]) -> Iterator[Thread]:
+    for value in values:
+        stacks = tuple(_counted(each, frames) for each in value["stacks"][:MAX_STACKS])
+        yield Thread(text_of(value["name"]), stacks, number_of(value["pid"]))
+
+
+def _counted(value: Mapping[str, Any], frames: Sequence[Frame]) -> Counted:
+    indices = [number_of(each) for each in value["frames"][:MAX_DEPTH]]
+    if not indices:
+        raise ValueError
+    return Counted(
+        times=min(number_of(value["times"]), _MAX_COUNT),
+        frames=tuple(frames[index] for index in indices),
+        phase=text_of(value["phase"]),
+        waits=text_of(value["waits"]),
+        left_out=number_of(value["left_out"]),
+    )
+
+
+def _frame(function: Any, file: Any, line: Any, kind: Any) -> Frame:
+    if kind not in _KINDS:
+        raise ValueError
+    return Frame(text_of(function), text_of(file), None if line is None else number_of(line), kind)
+
+
+def text_of(value: Any) -> str:
+    """`value`, a text, bounded and printable: what is not is `?`. The end of a long path is kept. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError
+    kept = value[-MAX_NAME:]
+    return (
+        kept if kept.isascii() and kept.isprintable() else "".join(each if each.isprintable() else "?" for each in kept)
+    )
+
+
+def number_of(value: Any, below: int = 1 << 31) -> int:
+    """`value`, a number from 0 to below `below`. Raises ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < below:
+        raise ValueError
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e12:
+        raise ValueError
+    return float(value)

@@ -1,0 +1,108 @@
+"""Opens the watch of a rank's stacks (stacks/watch.py), which writes beside the rank file and into the recording."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from laggard.environment import ENV_STACKS, rank_dir
+from laggard.rankfile.directory import own_directory
+from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
+from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
+from laggard.stacks.fault_text import header
+from laggard.stacks.sampled import SUFFIX, Sampled, encode
+from laggard.trainer_hooks.output.identity import Identity
+from laggard.trainer_hooks.output.recording import RecordingSink
+from laggard.trainer_hooks.output.recording_folder import rank_file_name
+from laggard.trainer_hooks.record.ending import on_error
+from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.stacks.fault_file import FaultFile
+from laggard.trainer_hooks.stacks.watch import STALL_SECONDS, About, StackWatch, ask_folders, trusted_users
+
+log = logging.getLogger("laggard")
+
+_RECORDING_SUFFIX: Final = ".jsonl"
+_LEAST_STALL, _MOST_STALL = 3.0, 86_400.0  # seconds
+
+
+def open_stacks(
+    recorder: Recorder,
+    identity: Identity,
+    rank_file: str | None,
+    sink: RecordingSink | None,
+    training_thread: Callable[[], int],
+) -> StackWatch | None:
+    """The watch; None where LAGGARD_STACKS is 0, or where there is neither rank file nor recording. Dumps of
+    faulthandler go into the recording's folder, where there is one, since a rank file is gone with the machine's
+    memory. Never raises."""
+    stall_seconds = _stall_seconds(os.environ.get(ENV_STACKS, ""))
+    if not stall_seconds or (rank_file is None and sink is None):
+        return None
+    try:
+        directory = rank_dir(os.environ)
+        own = own_directory(directory) if rank_file is not None else directory
+        beside = rank_file.removesuffix(RANK_SUFFIX) if rank_file is not None else None
+        recorded = _recorded_base(identity, sink) if sink is not None else None
+        path = (beside or recorded or "") + SUFFIX
+        about = About(
+            identity.job_id,
+            identity.rank,
+            identity.node,
+            path,
+            ask_folders(directory, own),
+            trusted_users(directory),
+        )
+        told = partial(_record, sink) if sink is not None else _forget
+        head = header(identity.job_id, identity.rank, identity.node, os.getpid(), training_thread())
+        faults = _fault_file((recorded or beside or "") + FAULT_SUFFIX, head, stall_seconds)
+        watch = StackWatch(
+            about, training_thread, lambda: recorder.live.words, recorder.lanes, faults, stall_seconds, told
+        )
+    except Exception as error:
+        log.warning("laggard: no stacks of this rank: %s", getattr(error, "strerror", None) or error)
+        return None
+    on_error(watch.failed)
+    return watch
+
+
+def _stall_seconds(text: str) -> float:
+    """The time without progress that the variable names; 0: no stacks."""
+    if not text:
+        return STALL_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if seconds == 0 or _LEAST_STALL <= seconds <= _MOST_STALL:
+        return seconds
+    log.warning(
+        "laggard: %s=%r is no number of seconds from %g to %g, nor 0", ENV_STACKS, text, _LEAST_STALL, _MOST_STALL
+    )
+    return STALL_SECONDS
+
+
+def _recorded_base(identity: Identity, sink: RecordingSink) -> str:
+    name = rank_file_name(identity.rank, identity.attempt).removesuffix(_RECORDING_SUFFIX)
+    return os.path.join(sink.folder, name)
+
+
+def _fault_file(path: str, head: bytes, stall_seconds: float) -> FaultFile | None:
+    try:
+        faults = FaultFile(path, head, stall_seconds)
+        faults.arm()
+    except (OSError, RuntimeError, ValueError, AttributeError) as error:  # a stand-in for faulthandler
+        log.warning("laggard: no stack where C code holds the GIL: %s", getattr(error, "strerror", None) or error)
+        return None
+    return faults
+
+
+def _record(sink: RecordingSink, sampled: Sampled) -> None:
+    sink.write_at_once({"kind": "stacks", "stacks": json.loads(encode(sampled))})
+
+
+def _forget(_: Sampled) -> None:
+    """There is no recording."""

@@ -1,0 +1,125 @@
+"""Python's faulthandler armed ahead, so that a stack comes out where no Python code runs any more: while C code holds
+the GIL, at a crash, and when the scheduler ends the job.
+
+faulthandler writes from C, without the GIL, into a file that is open already. What the script has armed itself stays
+the script's: its own timer, its own handlers, its own file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+HELD_RATIO: Final = 2 / 3
+"""The share of the time of a standstill after which, where laggard's thread has not run meanwhile, the stacks are
+written: the GIL is held."""
+
+CHILD_SIGNAL: Final = signal.SIGRTMAX - 6
+"""The signal by which a forked child is asked for its stack. It is taken only where its default action is in force, and
+sent only to a process that handles it."""
+
+_MAX_BYTES: Final = 4 << 20
+
+
+class FaultFile:
+    """The file of this process's dumps, and what writes into it. `stall_seconds`: the time without progress that counts
+    as a standstill; `head`: the file's first line. Raises OSError where the file cannot be made."""
+
+    def __init__(self, path: str, head: bytes, stall_seconds: float) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.path = path
+        self._held_seconds = stall_seconds * HELD_RATIO
+        self._fd = os.open(path, flags, 0o600)
+        self._head = head
+        self.empty()
+        self._is_users_timer = False
+        self._timer = faulthandler.dump_traceback_later
+        self._cancel = faulthandler.cancel_dump_traceback_later
+        self._registered: list[int] = []
+        self._enabled = False
+        self._pid = os.getpid()
+
+    def arm(self) -> None:
+        """Arms all of it."""
+        self._leave_to_script()
+        if not faulthandler.is_enabled():
+            faulthandler.enable(self._fd, all_threads=True)
+            self._enabled = True
+        self._register(signal.SIGTERM, all_threads=True, chain=True)
+        if signal.getsignal(CHILD_SIGNAL) == signal.SIG_DFL:
+            self._register(CHILD_SIGNAL, all_threads=False, chain=False)
+        os.register_at_fork(after_in_child=self._after_fork_in_child)
+        self.put_off()
+
+    def put_off(self) -> None:
+        """Laggard's thread runs: the dump of a held GIL is due again later."""
+        if not self._is_users_timer:
+            self._timer(self._held_seconds, repeat=False, file=self._fd, exit=False)
+
+    def text_since(self, offset: int) -> str:
+        """What was written from `offset` on."""
+        return os.pread(self._fd, _MAX_BYTES, offset).decode("utf-8", "replace")
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def is_handled_by_children(self) -> bool:
+        return CHILD_SIGNAL in self._registered
+
+    def empty(self) -> None:
+        """Takes back what was written: it has been read."""
+        os.ftruncate(self._fd, 0)
+        os.write(self._fd, self._head)
+
+    def close(self) -> None:
+        """The process ends in order: nothing is written any more, and the file goes where nothing was."""
+        if os.getpid() != self._pid:
+            return
+        if not self._is_users_timer:
+            self._cancel()
+        self._disarm()
+        with contextlib.suppress(OSError):
+            if self.size() == len(self._head):
+                os.unlink(self.path)
+
+    def _register(self, number: int, all_threads: bool, chain: bool) -> None:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            faulthandler.register(number, file=self._fd, all_threads=all_threads, chain=chain)
+            self._registered.append(number)
+
+    def _disarm(self) -> None:
+        for number in self._registered:
+            faulthandler.unregister(number)
+        self._registered = []
+        if self._enabled:
+            faulthandler.disable()
+            self._enabled = False
+
+    def _leave_to_script(self) -> None:
+        """From the script's first own call of the one timer that faulthandler has, the timer is the script's."""
+        for name in ("dump_traceback_later", "cancel_dump_traceback_later"):
+            setattr(faulthandler, name, _told(getattr(faulthandler, name), self._script_uses_timer))
+
+    def _script_uses_timer(self) -> None:
+        self._is_users_timer = True
+
+    def _after_fork_in_child(self) -> None:
+        """A child answers when it is asked; its end is no end of the rank."""
+        if signal.SIGTERM in self._registered:
+            faulthandler.unregister(signal.SIGTERM)
+        if self._enabled:
+            faulthandler.disable()
+
+
+def _told(original: Callable[..., Any], tell: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return original(*args, **kwargs)
+
+    return called

@@ -1,0 +1,127 @@
+"""Samples the stacks of this process's Python threads, from another thread of it: no ptrace, no stop, no signal.
+
+sys._current_frames() is asked for with the GIL held, so what a sample costs the training is that one call. A frame's
+locals and arguments are never looked at; what is kept of it is its code's name, its file and its line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
+from typing import Final
+
+from laggard.constants import PHASES
+from laggard.rankfile import Lane
+from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
+from laggard.stacks.frames import MAX_NAME, Frame, kind_of
+from laggard.stacks.sampled import MAX_THREADS, Counted, Thread, shortened, text_of
+
+MAX_WALK: Final = 1000
+"""The most frames that are walked of one stack, from the innermost one on: a deep recursion costs no more."""
+
+_OTHERS_EVERY: Final = 10  # samples: how often the other threads are looked at beside the one that trains
+_OWN: Final = "laggard"
+_HOOKS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # CPython's code flags, inspect.CO_*
+
+_Walked = tuple[tuple[int, int], ...]  # id of the code, line; the innermost first
+_Where = tuple[int, int]  # phase, lane of the collective in flight or -1
+
+
+class Sampler:
+    """Counts equal stacks. `training_thread` returns the ident of the thread that trains, `words` the live words, and
+    `lanes` the rank's lanes."""
+
+    def __init__(
+        self,
+        training_thread: Callable[[], int],
+        words: Callable[[], memoryview],
+        lanes: Callable[[], Sequence[Lane]],
+    ) -> None:
+        self._training = training_thread
+        self._words = words
+        self._lanes = lanes
+        self._counts: dict[int, Counter[tuple[_Where, _Walked]]] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._taken = 0
+        self.cpu_seconds = 0.0
+
+    def take(self, all_threads: bool = False) -> None:
+        """Takes one sample, of all threads now and then or where asked to."""
+        began = time.thread_time()
+        training, own = self._training(), threading.get_ident()
+        frames = sys._current_frames()
+        if training not in frames:
+            training = _main_thread(frames, own)
+        others = all_threads or self._taken % _OTHERS_EVERY == 0
+        chosen = [training, *(each for each in frames if each not in (training, own))][: MAX_THREADS if others else 1]
+        where = self._where()
+        for ident in chosen:
+            walked = self._walk(frames[ident])
+            self._counts.setdefault(ident, Counter())[where if ident == training else (-1, -1), walked] += 1
+        frames.clear()  # a frame keeps its locals alive
+        self._taken += 1
+        self.cpu_seconds += time.thread_time() - began
+
+    def threads(self) -> tuple[Thread, ...]:
+        """The threads that were seen, the one that trains first; without laggard's own."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        lanes = self._lanes()
+        training = next(iter(self._counts), 0)
+        return tuple(
+            Thread(text_of(names.get(ident, "")), tuple(self._counted(counts, lanes)))
+            for ident, counts in self._counts.items()
+            if ident == training or not names.get(ident, "").startswith(_OWN)
+        )
+
+    def _counted(self, counts: Counter[tuple[_Where, _Walked]], lanes: Sequence[Lane]) -> list[Counted]:
+        told = []
+        for ((phase, lane), walked), count in counts.most_common():
+            frames, left_out = shortened([self._frame(code, line) for code, line in walked])
+            told.append(Counted(count, frames, _phase_name(phase), _operation(lane, lanes), left_out))
+        return told
+
+    def _where(self) -> _Where:
+        """The phase, and the lane of the collective in flight. Both may change meanwhile: a sample is a sample."""
+        try:
+            words = self._words()
+            return words[WORD_PHASE], words[WORD_CURRENT] >> LANE_SHIFT if words[WORD_ISSUED] else -1
+        except ValueError:  # the rank file is closed
+            return -1, -1
+
+    def _walk(self, frame: FrameType | None) -> _Walked:
+        walked: list[tuple[int, int]] = []
+        codes = self._codes
+        while frame is not None and len(walked) < MAX_WALK:
+            code = frame.f_code
+            if not code.co_filename.startswith(_HOOKS):  # they stand around whatever they time
+                codes[id(code)] = code
+                walked.append((id(code), frame.f_lineno or 0))
+            frame = frame.f_back
+        return tuple(walked)
+
+    def _frame(self, code_id: int, line: int) -> Frame:
+        code = self._codes[code_id]
+        name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 and newer
+        file = code.co_filename
+        flags = code.co_flags
+        kind = kind_of(file, bool(flags & _GENERATOR), bool(flags & (_COROUTINE | _ASYNC_GENERATOR)))
+        return Frame(text_of(name)[:MAX_NAME], text_of(file), line or None, kind)
+
+
+def _main_thread(frames: dict[int, FrameType], own: int) -> int:
+    main = threading.main_thread().ident
+    return main if main in frames else next(each for each in frames if each != own)
+
+
+def _operation(lane: int, lanes: Sequence[Lane]) -> str:
+    return lanes[lane].op if 0 <= lane < len(lanes) else ""
+
+
+def _phase_name(phase: int) -> str:
+    return PHASES[phase] if 0 <= phase < len(PHASES) else ""

@@ -1,0 +1,232 @@
+"""Takes the stacks of this rank when somebody asks, when its training stands still, and when an exception ends it.
+
+Nobody asks: one look at a file's time each second, on the writer thread, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from laggard.rankfile import Lane
+from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED, WORD_PROGRESS, WORD_STEP_CELLS
+from laggard.stacks.ask import FILE, FOLDER, MIN_SECONDS_BETWEEN, Ask, read_ask
+from laggard.stacks.frames import Frame, kind_of
+from laggard.stacks.sampled import ASKED, FAILED, STALLED, Counted, Sampled, Thread, shortened, text_of, write
+from laggard.trainer_hooks.stacks.children import Children
+from laggard.trainer_hooks.stacks.fault_file import FaultFile
+from laggard.trainer_hooks.stacks.sampler import MAX_WALK, Sampler
+
+STALL_SECONDS: Final = 30.0
+"""The time without any progress after which a rank takes its own stacks: before anybody calls it hung."""
+
+MAX_CPU_SHARE: Final = 0.01
+"""The most of one core that sampling takes. Where a sample is dear, as with thousands of threads, there are fewer."""
+
+_STALL_RATIO: Final = 3.0  # times the longest standstill so far
+_AGAIN_RATIO: Final = 4.0  # a standstill that goes on is looked at again after so many times as long
+_PUT_OFF_RATIO: Final = 6  # how often the timer of a held GIL is put off while a standstill would last
+
+
+class About(NamedTuple):
+    """Who writes, and where: `path`, of its stacks. `ask_folders`: where an ask may stand; `trusted`: whose is
+    believed."""
+
+    job_id: str
+    rank: int
+    node: str
+    path: str
+    ask_folders: tuple[str, ...]
+    trusted: frozenset[int]
+
+
+class StackWatch:
+    """The watch of one rank. Its owner calls beat() about once a second, from a thread that is not the training's.
+    `stall_seconds`: the time without progress that counts as a standstill. `told` gets each document once it is
+    written; `faults`: None where faulthandler has no file."""
+
+    def __init__(
+        self,
+        about: About,
+        training_thread: Callable[[], int],
+        words: Callable[[], memoryview],
+        lanes: Callable[[], Sequence[Lane]],
+        faults: FaultFile | None = None,
+        stall_seconds: float = STALL_SECONDS,
+        told: Callable[[Sampled], None] = lambda _: None,
+    ) -> None:
+        self._about = about
+        self._training = training_thread
+        self._words = words
+        self._lanes = lanes
+        self._faults = faults
+        self._stall_seconds = stall_seconds
+        self._put_off_at = 0.0
+        self._told = told
+        self._seen: tuple[tuple[int, int], ...] | None = None  # time and inode of each ask's file, at the last look
+        self._answered: str = ""
+        self._free_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._progress: object = None
+        self._moved_at = time.monotonic()
+        self._longest = 0.0
+        self._due = stall_seconds
+        self._lock = threading.Lock()  # of what is written
+        self._failed = False
+        self._pid = os.getpid()
+
+    def beat(self) -> None:
+        """Looks whether somebody asks, and whether the training moves."""
+        now = time.monotonic()
+        if self._faults is not None and now >= self._put_off_at:
+            self._put_off_at = now + self._stall_seconds / _PUT_OFF_RATIO
+            self._faults.put_off()
+        self._look_for_ask()
+        self._look_at_progress()
+
+    def failed(self, error: BaseException) -> None:
+        """The exception ends the training: its innermost frames are the last that is known. Never raises."""
+        with contextlib.suppress(Exception):
+            frames = _frames_of(error.__traceback__)
+            if frames and not self._failed:
+                self._failed = True
+                kept, left_out = shortened(frames)
+                stack = Counted(1, kept, left_out=left_out)
+                self._write(FAILED, time.time(), 0.0, (Thread("MainThread", (stack,)),))
+
+    def close(self) -> None:
+        """The process ends: what was written of one that ends in order is taken away."""
+        if os.getpid() != self._pid:
+            return
+        if self._faults is not None:
+            self._faults.close()
+        if not self._failed:
+            with contextlib.suppress(OSError):
+                os.unlink(self._about.path)
+
+    def _look_for_ask(self) -> None:
+        seen = tuple(_time_and_inode(os.path.join(folder, FILE)) for folder in self._about.ask_folders)
+        if seen == self._seen or time.monotonic() < self._free_at or self._is_sampling():
+            return
+        self._seen = seen
+        for folder in self._about.ask_folders:
+            ask = read_ask(folder, self._about.trusted)
+            about = self._about
+            if ask and ask.ident != self._answered and ask.is_for(os.geteuid(), about.job_id, about.rank, time.time()):
+                self._answered = ask.ident
+                self._thread = threading.Thread(target=self._answer, args=(ask,), name="laggard stacks", daemon=True)
+                self._thread.start()
+                return
+
+    def _is_sampling(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _answer(self, ask: Ask) -> None:
+        with contextlib.suppress(Exception):  # no stack is worth a fault in the training's process
+            sampler, children = self._sampler(), self._children()
+            began, at = time.monotonic(), time.time()
+            for number in range(ask.samples):
+                due = began + ask.seconds * (number + random.random()) / ask.samples  # never in step with the steps
+                time.sleep(max(0.0, due - time.monotonic()))
+                elapsed = time.monotonic() - began
+                if elapsed > ask.seconds and number:
+                    break
+                if sampler.cpu_seconds <= MAX_CPU_SHARE * max(elapsed, 1.0):
+                    sampler.take()
+                if children is not None:
+                    children.take()
+            self._write(ASKED, at, time.monotonic() - began, _all(sampler, children), ask=ask.ident)
+        self._free_at = time.monotonic() + MIN_SECONDS_BETWEEN
+
+    def _look_at_progress(self) -> None:
+        now, progress = time.monotonic(), self._read_progress()
+        if progress != self._progress:
+            self._longest = max(self._longest, now - self._moved_at) if self._progress is not None else 0.0
+            self._progress, self._moved_at = progress, now
+            self._due = max(self._stall_seconds, _STALL_RATIO * self._longest)
+            return
+        quiet = now - self._moved_at
+        if quiet >= self._due and not self._is_sampling():
+            self._due = quiet * _AGAIN_RATIO
+            self.take_stalled(quiet)
+
+    def take_stalled(self, quiet: float) -> None:
+        """Takes one sample of all threads and children of a training that has stood still for `quiet` seconds."""
+        sampler, children, at = self._sampler(), self._children(), time.time()
+        sampler.take(all_threads=True)
+        if children is not None:
+            children.take_each()
+        self._write(STALLED, at, 0.0, _all(sampler, children), stalled_seconds=quiet)
+
+    def _read_progress(self) -> tuple[int, ...]:
+        try:
+            words = self._words()
+            return tuple(words[each] for each in (WORD_CURRENT, WORD_ISSUED, WORD_PROGRESS, WORD_STEP_CELLS))
+        except ValueError:  # the rank file is closed
+            return ()
+
+    def _sampler(self) -> Sampler:
+        return Sampler(self._training, self._words, self._lanes)
+
+    def _children(self) -> Children | None:
+        return Children(self._faults) if self._faults is not None else None
+
+    def _write(
+        self,
+        why: str,
+        at: float,
+        seconds: float,
+        threads: tuple[Thread, ...],
+        stalled_seconds: float = 0.0,
+        ask: str = "",
+    ) -> None:
+        about = self._about
+        sampled = Sampled(
+            about.job_id, about.rank, about.node, os.getpid(), why, at, seconds, threads, stalled_seconds, ask
+        )
+        with self._lock:
+            if why != FAILED and self._failed:
+                return
+            write(about.path, sampled)
+            self._told(sampled)
+
+
+def _all(sampler: Sampler, children: Children | None) -> tuple[Thread, ...]:
+    return (*sampler.threads(), *(children.threads() if children is not None else ()))
+
+
+def ask_folders(rank_directory: str, own: str) -> tuple[str, ...]:
+    """The folders in which an ask may stand: the node's, and the user's own."""
+    return tuple(os.path.join(folder, FOLDER) for folder in dict.fromkeys((rank_directory, own)))
+
+
+def trusted_users(rank_directory: str) -> frozenset[int]:
+    """Whose asks are answered: root's, the rank directory's owner's, this user's."""
+    users = {0, os.geteuid()}
+    with contextlib.suppress(OSError):
+        users.add(os.stat(rank_directory).st_uid)
+    return frozenset(users)
+
+
+def _frames_of(trace: TracebackType | None) -> list[Frame]:
+    frames: list[Frame] = []
+    while trace is not None and len(frames) < MAX_WALK:
+        code = trace.tb_frame.f_code
+        name = getattr(code, "co_qualname", code.co_name)
+        frames.append(Frame(text_of(name), text_of(code.co_filename), trace.tb_lineno, kind_of(code.co_filename)))
+        trace = trace.tb_next
+    return frames[::-1]
+
+
+def _time_and_inode(path: str) -> tuple[int, int]:
+    try:
+        about = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return 0, 0
+    return about.st_mtime_ns, about.st_ino
