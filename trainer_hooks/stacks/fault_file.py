@@ -37,7 +37,7 @@ class FaultFile:
         self._fd = os.open(path, flags, 0o600)
         self._head = head
         self.empty()
-        self._is_users_timer = False
+        self._is_users_timer = self._is_forking = self._is_closed = False
         self._timer = faulthandler.dump_traceback_later
         self._cancel = faulthandler.cancel_dump_traceback_later
         self._registered: list[int] = []
@@ -53,12 +53,15 @@ class FaultFile:
         self._register(signal.SIGTERM, all_threads=True, chain=True)
         if signal.getsignal(CHILD_SIGNAL) == signal.SIG_DFL:
             self._register(CHILD_SIGNAL, all_threads=False, chain=False)
-        os.register_at_fork(after_in_child=self._after_fork_in_child)
+        # A child that inherited the timer would wait for ever at its end, for a thread that it does not have.
+        os.register_at_fork(
+            before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._after_fork_in_child
+        )
         self.put_off()
 
     def put_off(self) -> None:
         """Laggard's thread runs: the dump of a held GIL is due again later."""
-        if not self._is_users_timer:
+        if not self._is_users_timer and not self._is_forking and not self._is_closed:
             self._timer(self._held_seconds, repeat=False, file=self._fd, exit=False)
 
     def text_since(self, offset: int) -> str:
@@ -78,8 +81,9 @@ class FaultFile:
 
     def close(self) -> None:
         """The process ends in order: nothing is written any more, and the file goes where nothing was."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._is_closed:
             return
+        self._is_closed = True
         if not self._is_users_timer:
             self._cancel()
         self._disarm()
@@ -107,6 +111,15 @@ class FaultFile:
 
     def _script_uses_timer(self) -> None:
         self._is_users_timer = True
+
+    def _before_fork(self) -> None:
+        self._is_forking = True
+        if not self._is_users_timer:
+            self._cancel()
+
+    def _after_fork(self) -> None:
+        self._is_forking = False
+        self.put_off()
 
     def _after_fork_in_child(self) -> None:
         """A child answers when it is asked; its end is no end of the rank."""
