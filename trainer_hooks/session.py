@@ -126,9 +126,9 @@ class Session:
     def _close(self) -> None:
         self._record_native()
         suppress_errors(self.native.close)
-        self.recorder.close()
         if self.stacks is not None:
             suppress_errors(self.stacks.close)
+        self.recorder.close()
 
     def _is_helper(self) -> bool:
         """Whether this process was started beside a rank, as a worker of its DataLoader is. It becomes a rank, with a

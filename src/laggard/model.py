@@ -132,6 +132,19 @@ HIDDEN = -1
 """The stand-in for a number that the reader may not see."""
 
 
+class CulpritStack(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where in the code a culprit stands, beside a rank that waits for it or does the same work. `text`: one line;
+    `rank`: whose stack it is; `frames`: the innermost first, each as `function (file:line)`; `differing`: how many of
+    them, from the innermost on, are not on the peer's; `peer`: the other rank, with its `peer_frames`."""
+
+    text: str
+    rank: int
+    frames: tuple[str, ...]
+    differing: int = 0
+    peer: int | None = None
+    peer_frames: tuple[str, ...] = ()
+
+
 class Culprit(msgspec.Struct, frozen=True):
     """A rank, machine or link that makes others wait. Ratios: see docs/contracts.md, `laggard.location/1`."""
 
@@ -158,6 +171,7 @@ class Culprit(msgspec.Struct, frozen=True):
     device_stopped: bool = False  # of hung ranks: by dumps, the GPU of one of them completes nothing any more
     nodes: tuple[str, ...] = ()  # of a slow link that lies between or among several machines: these
     neighbours: tuple[CpuNeighbour, ...] | None = None  # of a slow host: whom its evidence names; None: not known
+    stack: CulpritStack | None = None  # where in the code, as far as its process told
 
     @property
     def machines(self) -> tuple[str, ...]:

@@ -60,7 +60,14 @@ def open_stacks(
         head = header(identity.job_id, identity.rank, identity.node, os.getpid(), training_thread())
         faults = _fault_file((recorded or beside or "") + FAULT_SUFFIX, head, stall_seconds)
         watch = StackWatch(
-            about, training_thread, lambda: recorder.live.words, recorder.lanes, faults, stall_seconds, told
+            about,
+            training_thread,
+            lambda: recorder.live.words,
+            recorder.lanes,
+            faults,
+            stall_seconds,
+            told,
+            always=sink is not None,
         )
     except Exception as error:
         log.warning("laggard: no stacks of this rank: %s", getattr(error, "strerror", None) or error)

@@ -58,11 +58,15 @@ class PeriodicThread:
     def _run(self, stopping: threading.Event) -> None:
         self._act()
         asked = time.perf_counter_ns()
-        while not stopping.wait(INTERVAL_SECONDS):
+        while not stopping.wait(self._interval_seconds()):
             self._woke(time.perf_counter_ns() - asked - _INTERVAL_NS)
             self._act()
             asked = time.perf_counter_ns()
         self._act_last()
+
+    def _interval_seconds(self) -> float:
+        """The time until the next call."""
+        return INTERVAL_SECONDS
 
     def _woke(self, late_ns: int) -> None:
         """The thread woke so much later than it had asked for."""

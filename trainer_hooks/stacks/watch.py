@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED, WORD_PROGRESS, WORD_STEP_CELLS
-from laggard.stacks.ask import FILE, FOLDER, MIN_SECONDS_BETWEEN, Ask, read_ask
+from laggard.stacks.ask import FILE, FOLDER, MIN_SECONDS_BETWEEN, read_ask
 from laggard.stacks.frames import Frame, kind_of
 from laggard.stacks.sampled import ASKED, FAILED, STALLED, Counted, Sampled, Thread, shortened, text_of, write
 from laggard.trainer_hooks.stacks.children import Children
 from laggard.trainer_hooks.stacks.fault_file import FaultFile
 from laggard.trainer_hooks.stacks.sampler import MAX_WALK, Sampler
+from laggard.trainer_hooks.stacks.sampling import Samples, Sampling
 
 STALL_SECONDS: Final = 30.0
 """The time without any progress after which a rank takes its own stacks: before anybody calls it hung."""
 
-MAX_CPU_SHARE: Final = 0.01
-"""The most of one core that sampling takes. Where a sample is dear, as with thousands of threads, there are fewer."""
-
 _STALL_RATIO: Final = 3.0  # times the longest standstill so far
 _AGAIN_RATIO: Final = 4.0  # a standstill that goes on is looked at again after so many times as long
+_FIRST_WINDOW, _LAST_WINDOW = 5.0, 60.0  # seconds of a round that nobody asked for
+_ALWAYS_RATE: Final = 10  # samples a second in these
 _PUT_OFF_RATIO: Final = 6  # how often the timer of a held GIL is put off while a standstill would last
 
 
@@ -49,7 +49,8 @@ class About(NamedTuple):
 class StackWatch:
     """The watch of one rank. Its owner calls beat() about once a second, from a thread that is not the training's.
     `stall_seconds`: the time without progress that counts as a standstill. `told` gets each document once it is
-    written; `faults`: None where faulthandler has no file."""
+    written; `always`: it is also sampled, now and then, where nobody asks. `faults`: None where faulthandler has no
+    file."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class StackWatch:
         faults: FaultFile | None = None,
         stall_seconds: float = STALL_SECONDS,
         told: Callable[[Sampled], None] = lambda _: None,
+        always: bool = False,
     ) -> None:
         self._about = about
         self._training = training_thread
@@ -70,9 +72,13 @@ class StackWatch:
         self._put_off_at = 0.0
         self._told = told
         self._seen: tuple[tuple[int, int], ...] | None = None  # time and inode of each ask's file, at the last look
-        self._answered: str = ""
+        self._answered = ""
         self._free_at = 0.0
-        self._thread: threading.Thread | None = None
+        self._asked = Sampling(self._sampler, self._children)
+        self._always = Sampling(self._sampler, self._children) if always else None
+        self._window = _FIRST_WINDOW
+        for sampling in filter(None, (self._asked, self._always)):
+            sampling.pause_around_forks()
         self._progress: object = None
         self._moved_at = time.monotonic()
         self._longest = 0.0
@@ -87,8 +93,12 @@ class StackWatch:
         if self._faults is not None and now >= self._put_off_at:
             self._put_off_at = now + self._stall_seconds / _PUT_OFF_RATIO
             self._faults.put_off()
+        self._asked.rest()
         self._look_for_ask()
         self._look_at_progress()
+        if self._always is not None and not self._always.is_busy:
+            self._always.begin(round(self._window * _ALWAYS_RATE), self._window, self._write_samples)
+            self._window = min(2 * self._window, _LAST_WINDOW)
 
     def failed(self, error: BaseException) -> None:
         """The exception ends the training: its innermost frames are the last that is known. Never raises."""
@@ -104,6 +114,9 @@ class StackWatch:
         """The process ends: what was written of one that ends in order is taken away."""
         if os.getpid() != self._pid:
             return
+        self._asked.stop()
+        if self._always is not None:
+            self._always.finish()
         if self._faults is not None:
             self._faults.close()
         if not self._failed:
@@ -111,38 +124,25 @@ class StackWatch:
                 os.unlink(self._about.path)
 
     def _look_for_ask(self) -> None:
-        seen = tuple(_time_and_inode(os.path.join(folder, FILE)) for folder in self._about.ask_folders)
-        if seen == self._seen or time.monotonic() < self._free_at or self._is_sampling():
+        about = self._about
+        seen = tuple(_time_and_inode(os.path.join(folder, FILE)) for folder in about.ask_folders)
+        if seen == self._seen or self._asked.is_busy or time.monotonic() < self._free_at:
             return
         self._seen = seen
-        for folder in self._about.ask_folders:
-            ask = read_ask(folder, self._about.trusted)
-            about = self._about
+        for folder in about.ask_folders:
+            ask = read_ask(folder, about.trusted)
             if ask and ask.ident != self._answered and ask.is_for(os.geteuid(), about.job_id, about.rank, time.time()):
                 self._answered = ask.ident
-                self._thread = threading.Thread(target=self._answer, args=(ask,), name="laggard stacks", daemon=True)
-                self._thread.start()
+                self._asked.begin(ask.samples, ask.seconds, partial(self._write_answer, ask.ident))
                 return
 
-    def _is_sampling(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def _answer(self, ask: Ask) -> None:
-        with contextlib.suppress(Exception):  # no stack is worth a fault in the training's process
-            sampler, children = self._sampler(), self._children()
-            began, at = time.monotonic(), time.time()
-            for number in range(ask.samples):
-                due = began + ask.seconds * (number + random.random()) / ask.samples  # never in step with the steps
-                time.sleep(max(0.0, due - time.monotonic()))
-                elapsed = time.monotonic() - began
-                if elapsed > ask.seconds and number:
-                    break
-                if sampler.cpu_seconds <= MAX_CPU_SHARE * max(elapsed, 1.0):
-                    sampler.take()
-                if children is not None:
-                    children.take()
-            self._write(ASKED, at, time.monotonic() - began, _all(sampler, children), ask=ask.ident)
+    def _write_answer(self, ask: str, samples: Samples) -> None:
         self._free_at = time.monotonic() + MIN_SECONDS_BETWEEN
+        self._write(ASKED, *samples, ask=ask)
+
+    def _write_samples(self, samples: Samples) -> None:
+        """Of a round that nobody asked for: into the recording alone."""
+        self._told(self._sampled(ASKED, *samples))
 
     def _look_at_progress(self) -> None:
         now, progress = time.monotonic(), self._read_progress()
@@ -152,7 +152,7 @@ class StackWatch:
             self._due = max(self._stall_seconds, _STALL_RATIO * self._longest)
             return
         quiet = now - self._moved_at
-        if quiet >= self._due and not self._is_sampling():
+        if quiet >= self._due:
             self._due = quiet * _AGAIN_RATIO
             self.take_stalled(quiet)
 
@@ -186,15 +186,26 @@ class StackWatch:
         stalled_seconds: float = 0.0,
         ask: str = "",
     ) -> None:
-        about = self._about
-        sampled = Sampled(
-            about.job_id, about.rank, about.node, os.getpid(), why, at, seconds, threads, stalled_seconds, ask
-        )
+        sampled = self._sampled(why, at, seconds, threads, stalled_seconds, ask)
         with self._lock:
             if why != FAILED and self._failed:
                 return
-            write(about.path, sampled)
+            write(self._about.path, sampled)
             self._told(sampled)
+
+    def _sampled(
+        self,
+        why: str,
+        at: float,
+        seconds: float,
+        threads: tuple[Thread, ...],
+        stalled_seconds: float = 0.0,
+        ask: str = "",
+    ) -> Sampled:
+        about = self._about
+        return Sampled(
+            about.job_id, about.rank, about.node, os.getpid(), why, at, seconds, threads, stalled_seconds, ask
+        )
 
 
 def _all(sampler: Sampler, children: Children | None) -> tuple[Thread, ...]:

@@ -80,7 +80,8 @@ def _of_each(location: Location, lines_of: Callable[[Culprit], Iterable[str]]) -
 
 
 def _shown_by(culprit: Culprit, location: Location) -> tuple[str, ...]:
-    return (*culprit.evidence, *_consequences(culprit, location))
+    where = (f"in the code: {culprit.stack.text}",) if culprit.stack else ()
+    return (*where, *culprit.evidence, *_consequences(culprit, location))
 
 
 def note_lines(location: Location) -> list[str]:

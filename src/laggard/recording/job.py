@@ -21,6 +21,7 @@ from laggard.recording.records import Head
 from laggard.recording.steps import RankSteps
 from laggard.recording.tables import Tables, merge_parts
 from laggard.recording.writers import UNKNOWN_WRITER, Writer
+from laggard.stacks.sampled import Sampled
 from laggard.text.words import counted, printable_line, ranks_text
 
 CLOCK_SECONDS = 0.05
@@ -31,11 +32,13 @@ _MAX_CHARACTERS = 120  # of a script's name
 
 class RecordedJob:
     """One job, built up part by part. `gaps` are lines that say what the recording lost or contradicts, in the order in
-    which they were found. `owner`: the uid of the job's user, which only a collector's recording has."""
+    which they were found. `owner`: the uid of the job's user, which only a collector's recording has. `stacks`: those
+    of the job, once timings() was asked for."""
 
     def __init__(self) -> None:
         self.gaps: list[str] = []
         self.owner: int | None = None
+        self.stacks: tuple[Sampled, ...] = ()
         self._parts: list[RecordedPart] = []
         self._group_names: dict[str, int] = {}
 
@@ -49,6 +52,7 @@ class RecordedJob:
     def timings(self) -> JobTimings:
         """The newest steps of all that was added, as many as a collector would hold."""
         parts = self._parts_of_one_job()
+        self.stacks = tuple(sampled for part in parts for sampled in part.stacks)
         if any(part.end_lines for part in parts):  # heads may lack what they promise, as those of other writers
             for part in parts:
                 part.ends = True

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.stacked import with_stacks
 from laggard.locate.verdict import locate
 from laggard.model import Location, Note, Verdict, Window
 from laggard.recording.reader import read_recording
@@ -31,7 +32,7 @@ def judge_recording(paths: Sequence[str]) -> JudgedRecording:
     if unseen and not len(timings.ranks):
         location = Location(Verdict.UNKNOWN, timings.job_id, timings.world_size, 0, Window(), None, (), ())
     else:
-        location = locate(timings)
+        location = with_stacks(locate(timings), recording.stacks)
     gaps = tuple(Note("lacks", text) for text in recording.gaps)
     whole = msgspec.structs.replace(location, notes=location.notes + unseen + gaps, owner=recording.owner)
     return JudgedRecording(whole, recording.timings)

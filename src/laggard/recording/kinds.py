@@ -8,6 +8,7 @@ from pathlib import Path
 
 from laggard.rankfile.unseen import MARK_KEY
 from laggard.recording.lines import head_of
+from laggard.stacks.fault_text import KEY as FAULTS_KEY
 
 HEAD_BYTES = 64 << 10
 GZIP_MAGIC = b"\x1f\x8b"
@@ -18,6 +19,7 @@ _FLIGHT_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"comm_lib_version"', 
 _KINETO_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"', b'"deviceProperties"')
 
 _MARK = b'{"' + MARK_KEY.encode() + b'"'
+_FAULTS = b'{"' + FAULTS_KEY.encode() + b'"'
 _FIRST_LINES = 8
 
 
@@ -28,6 +30,7 @@ class Kind(enum.Enum):
     FLIGHT_RECORDER = "Flight Recorder dump"
     KINETO = "profiler trace"
     INSPECTOR = "NCCL Inspector log"
+    FAULTS = "file of faulthandler's dumps"
     MARK = "mark of a process that was not seen"
     INSPECTOR_METRICS = "file of NCCL Inspector's metrics"
 
@@ -42,6 +45,8 @@ def kind_of(path: Path) -> Kind | None:
         return Kind.LINES
     if first_line.startswith(_MARK):
         return Kind.MARK
+    if first_line.startswith(_FAULTS):
+        return Kind.FAULTS
     return _kind_of_others(head)
 
 

@@ -15,16 +15,21 @@ from laggard.recording.records import (
     LeftLine,
     RankLine,
     SawLine,
+    StacksLine,
     StateLine,
     ThreadsLine,
     decode_as,
 )
 from laggard.recording.tables import Tables
 from laggard.recording.writers import UNKNOWN_WRITER, Writer
+from laggard.stacks.sampled import Sampled, decode
 
 _MAX_SAW = 4096
 """The most lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few
 times."""
+
+_MAX_STACKS = 1024
+"""The most documents of stacks of one part: a rank writes one a minute, and the newest of a long run are not needed."""
 
 
 @dataclasses.dataclass
@@ -49,6 +54,7 @@ class RecordedPart:
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
     departed: set[int] = dataclasses.field(default_factory=set)  # and recorded nothing after that
     saw: list[SawLine] = dataclasses.field(default_factory=list)
+    stacks: list[Sampled] = dataclasses.field(default_factory=list)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
 
     def add(self, kind: str, line: bytes) -> None:
@@ -72,6 +78,9 @@ class RecordedPart:
         elif kind == "beat":
             beat: BeatLine = decode_as(line, BeatLine)
             self.beat_lines[beat.rank] = beat
+        elif kind == "stacks" and len(self.stacks) < _MAX_STACKS:
+            sampled = decode(bytes(decode_as(line, StacksLine).stacks))
+            self.stacks.append(sampled)
         elif kind == "findings":
             findings: FindingsLine = decode_as(line, FindingsLine)
             self.found[findings.node] = NodeFindings(findings.codes, findings.of_gpus, findings.gpus)

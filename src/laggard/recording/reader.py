@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from laggard.errors import UsageError
@@ -15,6 +15,8 @@ from laggard.recording.kinds import Kind, kind_of
 from laggard.recording.lines import read_lines
 from laggard.recording.recorded_timings import RecordedTimings
 from laggard.recording.unseen_marks import read_marks, unseen_alone, unseen_of
+from laggard.stacks.fault_text import read_faults
+from laggard.stacks.sampled import Sampled, SampledError
 from laggard.text.words import counted
 
 WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
@@ -35,12 +37,17 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
             for file, kind in _recognised(Path(path), gaps):
                 by_kind.setdefault(kind, []).append(file)
         marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
+        faults = _read_faults(by_kind.pop(Kind.FAULTS, ()), gaps)
         if not by_kind and marks:
             return unseen_alone(marks)
         if len(by_kind) > 1:
             raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
+        if not by_kind:
+            raise UsageError(f"there are stacks alone, and no recording: {', '.join(map(str, paths))}")
         ((kind, files),) = by_kind.items()
         found = _read(kind, files, gaps)
+        job_id = found.timings.job_id
+        found = dataclasses.replace(found, stacks=(*found.stacks, *(it for it in faults if it.job_id == job_id)))
         return dataclasses.replace(found, unseen=unseen_of(marks, found.timings.job_id)) if marks else found
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
@@ -52,7 +59,19 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     for file in files:
         if not read_lines(file, job):
             raise UsageError(f"{file} {NO_RECORDING}")
-    return RecordedTimings(job.timings(), tuple(job.gaps), job.owner)
+    timings = job.timings()
+    return RecordedTimings(timings, tuple(job.gaps), job.owner, stacks=job.stacks)
+
+
+def _read_faults(files: Iterable[Path], gaps: list[str]) -> list[Sampled]:
+    """What faulthandler wrote for ranks that could not write themselves any more."""
+    found = []
+    for file in itertools.islice(files, _MAX_ENTRIES):
+        try:
+            found.append(read_faults(str(file)))
+        except SampledError as error:
+            gaps.append(f"{file} is left out: {error}")
+    return [sampled for sampled in found if sampled is not None]
 
 
 def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from laggard.errors import UsageError
 from laggard.locate.job_timings import JobTimings
 from laggard.model import Note
+from laggard.stacks.sampled import Sampled
 from laggard.text.words import counted
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class RecordedTimings:
     then."""
     unseen: Note | None = None
     """The note on processes that trained and were not recorded, where there are any."""
+    stacks: tuple[Sampled, ...] = ()
+    """The stacks that the ranks' processes left."""
 
 
 def read_each(

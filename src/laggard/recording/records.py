@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from laggard.model import RankEnd
+from laggard.stacks.sampled import SampledError
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight
 
 MAX_RANKS = 1 << 20
@@ -132,6 +133,13 @@ class ThreadsLine(msgspec.Struct):
     own_threads: dict[str, Any]
 
 
+class StacksLine(msgspec.Struct):
+    """Stacks of the rank's process: a document of laggard.stacks.sampled."""
+
+    rank: RankNumber
+    stacks: msgspec.Raw
+
+
 class FindingsLine(msgspec.Struct):
     """The findings of a machine, as NodeFindings has them. A recording may have their codes alone."""
 
@@ -159,7 +167,7 @@ def why_invalid(error: Exception) -> str:
     return str(error).replace("\n", " ")[:160]
 
 
-INVALID: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, RecursionError)
+INVALID: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, RecursionError, SampledError)
 """The exceptions that decoding a line raises where it is no record."""
 
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -173,6 +174,23 @@ def decode(text: bytes) -> Sampled:
         return _sampled(json.loads(text))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
         raise SampledError("no document of stacks that this release reads") from None
+
+
+def merged(documents: Sequence[Sampled]) -> Sampled:
+    """One document of several of one rank, as of the newest: equal stacks of threads of one name are added up."""
+    newest = max(documents, key=lambda each: each.at)
+    threads: dict[tuple[str, int, bool], Counter[Counted]] = {}
+    for document in documents:
+        for place, thread in enumerate(document.threads):
+            counts = threads.setdefault((thread.name, thread.pid, place == 0), Counter())
+            for stack in thread.stacks:
+                counts[stack._replace(times=0)] += stack.times
+    told = sorted(threads.items(), key=lambda item: not item[0][2])
+    kept = tuple(
+        Thread(name, tuple(stack._replace(times=times) for stack, times in counts.most_common(MAX_STACKS)), pid)
+        for (name, pid, _), counts in told
+    )
+    return newest._replace(threads=kept, seconds=sum(document.seconds for document in documents))
 
 
 def _sampled(value: Mapping[str, Any]) -> Sampled:

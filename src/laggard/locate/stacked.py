@@ -1,0 +1,133 @@
+"""Where in the code a job's culprits stand: the stacks that the ranks' processes took, put beside the verdict.
+
+A slow rank is compared with its peers, by shares of samples; a hung one stands beside a rank that waits for it; one
+that died left its last stack. Stacks accuse nobody: without a culprit they are a note on a job that stands still, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import structs
+
+from laggard.model import Culprit, CulpritStack, Location, Note
+from laggard.stacks.difference import MIN_SAMPLES, Difference, difference
+from laggard.stacks.frames import frame_text, place_text
+from laggard.stacks.gathered import Standing, differing_from, standing_beside, standings
+from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Counted, Sampled, merged
+from laggard.text.words import counted, printable_line, ranks_text
+
+_SLOW_KINDS = ("slow_compute", "slow_host", "slow_input", "uneven_work", "busy_threads")
+_STANDING = (STALLED, HELD, TERMINATED, CRASHED, ASKED)
+_LAST = (FAILED, CRASHED, TERMINATED, HELD, STALLED)
+_STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang")
+_MAX_PEERS = 8
+_MAX_TEXT = 400
+
+
+def with_stacks(location: Location, sampled: Iterable[Sampled]) -> Location:
+    """The location, each culprit with its stack where there is one; a job that stands still without a culprit gets a
+    note on where its ranks stand."""
+    by_rank: dict[int, list[Sampled]] = {}
+    for each in sampled:
+        by_rank.setdefault(each.rank, []).append(each)
+    if not by_rank:
+        return location
+    accused = {rank for culprit in location.culprits for rank in culprit.ranks}
+    culprits = tuple(
+        structs.replace(culprit, stack=stack) if (stack := _stack_of(culprit, by_rank, accused)) else culprit
+        for culprit in location.culprits
+    )
+    notes = location.notes
+    if not culprits and any(note.kind in _STILL_NOTES for note in notes):
+        notes = (*notes, *_standing_note(by_rank))
+    return structs.replace(location, culprits=culprits, notes=notes)
+
+
+def _stack_of(culprit: Culprit, by_rank: Mapping[int, list[Sampled]], accused: set[int]) -> CulpritStack | None:
+    ranks = [rank for rank in culprit.ranks if rank in by_rank]
+    if not ranks:
+        return None
+    if culprit.kind in _SLOW_KINDS:
+        return _slow_stack(ranks[0], by_rank, accused)
+    if culprit.kind == "hung":
+        return _hung_stack(ranks[0], by_rank)
+    return _last_stack(ranks[0], by_rank[ranks[0]]) if culprit.kind == "dead" else None
+
+
+def _slow_stack(rank: int, by_rank: Mapping[int, list[Sampled]], accused: set[int]) -> CulpritStack | None:
+    asked = {each: _asked(by_rank[each]) for each in by_rank if each == rank or each not in accused}
+    own = asked.pop(rank, None)
+    peers = [each for each in asked.values() if each is not None][:_MAX_PEERS]
+    found = difference(own, peers) if own is not None else None
+    if found is None:
+        return None
+    peer = max(peers, key=lambda each: each.training.samples)
+    return _beside(rank, f"{found.text()}", found.stack, peer.rank, _typical(peer, found))
+
+
+def _asked(documents: Sequence[Sampled]) -> Sampled | None:
+    """All samples that were taken while the rank ran."""
+    kept = [each for each in documents if each.why == ASKED]
+    return merged(kept) if kept and sum(each.training.samples for each in kept) >= MIN_SAMPLES else None
+
+
+def _typical(peer: Sampled, found: Difference) -> Counted:
+    """What the peer does most often in the phase in which the other is slow, else at all."""
+    stacks = peer.training.stacks
+    return next((each for each in stacks if each.phase == found.phase and not each.waits), stacks[0])
+
+
+def _hung_stack(rank: int, by_rank: Mapping[int, list[Sampled]]) -> CulpritStack | None:
+    all_of = _standings(by_rank)
+    own, waiting = standing_beside(rank, all_of)
+    if own is None:
+        return None
+    text = own.place if waiting is None else f"{own.place}; {_who(waiting)} in {waiting.place}"
+    if waiting is None:
+        return _beside(rank, text, own.stack)
+    return _beside(rank, text, own.stack, waiting.ranks[0], waiting.stack)
+
+
+def _standings(by_rank: Mapping[int, list[Sampled]]) -> tuple[Standing, ...]:
+    found = (_newest(documents, _STANDING) for documents in by_rank.values())
+    return standings(each for each in found if each is not None)
+
+
+def _newest(documents: Sequence[Sampled], reasons: Sequence[str]) -> Sampled | None:
+    """The newest document of one of these reasons. What SIGTERM found is newer than the hang that it ended, and as
+    good."""
+    return max((each for each in documents if each.why in reasons), key=lambda each: each.at, default=None)
+
+
+def _last_stack(rank: int, documents: Sequence[Sampled]) -> CulpritStack | None:
+    last = next((found for why in _LAST if (found := _newest(documents, (why,)))), None)
+    if last is None:
+        return None
+    stack = last.training.stacks[0]
+    return _beside(rank, place_text(stack.frames), stack)
+
+
+def _beside(rank: int, text: str, own: Counted, peer: int | None = None, other: Counted | None = None) -> CulpritStack:
+    return CulpritStack(
+        text=printable_line(text, _MAX_TEXT),
+        rank=rank,
+        frames=tuple(map(frame_text, own.frames)),
+        differing=differing_from(own, other) if other else 0,
+        peer=peer,
+        peer_frames=tuple(map(frame_text, other.frames)) if other else (),
+    )
+
+
+def _standing_note(by_rank: Mapping[int, list[Sampled]]) -> tuple[Note, ...]:
+    told = _standings(by_rank)
+    if not told:
+        return ()
+    text = "; ".join(f"{_who(each)} in {each.place}" for each in told[:4])
+    more = f"; {counted(len(told) - 4, 'more place')}" if len(told) > 4 else ""
+    return (Note("stacks", printable_line(f"by their stacks, {text}{more}", _MAX_TEXT)),)
+
+
+def _who(standing: Standing) -> str:
+    return ranks_text(standing.ranks) if len(standing.ranks) <= 2 else counted(len(standing.ranks), "rank")
