@@ -22,6 +22,7 @@ from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
 from laggard.trainer_hooks.output.identity import identify
 from laggard.trainer_hooks.output.open_outputs import open_outputs
+from laggard.trainer_hooks.output.start_watch import StartWatch
 from laggard.trainer_hooks.output.witness import WITNESS
 from laggard.trainer_hooks.pytorch import dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, hook_buffer_broadcasts
@@ -59,6 +60,7 @@ class Session:
         self.loop = LoopSteps(self.recorder)
         self.forward = TorchForward(self.recorder, self.steps)
         self.stacks: StackWatch | None = None
+        self._start: StartWatch | None = None
         self.is_hooked = False  # in torch: a loop of another kind needs none
         self._sought_modules = False
         self._opened = False
@@ -105,6 +107,7 @@ class Session:
             self._opened = True
             os.environ[ENV_RANK_PROCESS] = str(os.getpid())
             self._close_at_exit()
+            self._end_start()
             WITNESS.seen()
             self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step, self.steps.are_expected)])
             identity = identify(os.environ, gpu_uuid(self.placement.find()))
@@ -214,7 +217,7 @@ class Session:
         self.recorder.disable_after_fork()
         forget_calls()
         self.placement.index = None
-        self.stacks = None
+        self.stacks = self._start = None
         self._forget_groups()
         self._opened, self._forked, self._closes_at_exit = False, True, False
         self._had_groups = self._had_rpc = self._end_is_told = False
@@ -223,13 +226,20 @@ class Session:
 
     def witness_start(self) -> None:
         """The process has torch: it may become a rank."""
-        if not self._is_helper():
+        if not self._is_helper() and self._start is None:
             WITNESS.starting()
+            self._start = StartWatch()
+            self._start.begin()
 
     def witness_end(self) -> None:
         """The process ends: where it trained, or initialized torch.distributed, and nothing of it was recorded, it says
         so."""
+        self._end_start()
         suppress_errors(lambda: WITNESS.end(*self._unseen()))
+
+    def _end_start(self) -> None:
+        if self._start is not None:
+            suppress_errors(self._start.end)
 
     def _unseen(self) -> tuple[str, ...]:
         """The reason why nothing of this process is recorded, what to do, and what it did; an empty reason where

@@ -79,6 +79,8 @@ def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
     shown = ", ".join(list(names)[:_MAX_NAMED])
     shown += f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     text = f"{shown} {'has' if len(names) == 1 else 'have'} begun and made no step yet"
+    stands = next((each.process for each in found if each.process.why), None)
+    text += f"; rank {stands.rank} has stood {stands.why}" if stands else ""
     hint = f"; the job that ended last is {ended}: ask for it with --job" if ended else ""
     return printable_line(text + hint, _MAX_LINE_CHARACTERS)
 

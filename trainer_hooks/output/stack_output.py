@@ -39,8 +39,8 @@ def open_stacks(
     """The watch; None where LAGGARD_STACKS is 0, or where there is neither rank file nor recording. Dumps of
     faulthandler go into the recording's folder, where there is one, since a rank file is gone with the machine's
     memory. Never raises."""
-    stall_seconds = _stall_seconds(os.environ.get(ENV_STACKS, ""))
-    if not stall_seconds or (rank_file is None and sink is None):
+    quiet = stall_seconds()
+    if not quiet or (rank_file is None and sink is None):
         return None
     try:
         directory = rank_dir(os.environ)
@@ -58,14 +58,14 @@ def open_stacks(
         )
         told = partial(_record, sink) if sink is not None else _forget
         head = header(identity.job_id, identity.rank, identity.node, os.getpid(), training_thread())
-        faults = _fault_file((recorded or beside or "") + FAULT_SUFFIX, head, stall_seconds)
+        faults = _fault_file((recorded or beside or "") + FAULT_SUFFIX, head, quiet)
         watch = StackWatch(
             about,
             training_thread,
             lambda: recorder.live.words,
             recorder.lanes,
             faults,
-            stall_seconds,
+            quiet,
             told,
             always=sink is not None,
         )
@@ -76,8 +76,9 @@ def open_stacks(
     return watch
 
 
-def _stall_seconds(text: str) -> float:
-    """The time without progress that the variable names; 0: no stacks."""
+def stall_seconds() -> float:
+    """The time without progress that counts as a standstill, by LAGGARD_STACKS; 0: no stacks are taken."""
+    text = os.environ.get(ENV_STACKS, "")
     if not text:
         return STALL_SECONDS
     try:

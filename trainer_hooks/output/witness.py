@@ -34,6 +34,12 @@ class Witness:
         if not self._marks:
             self._mark(STARTING, "", folder=False)
 
+    def stands(self, where: str) -> None:
+        """The process has stood still since its start, there and for that long."""
+        if self._marks and not self._why:
+            self._remove()
+            self._mark(STARTING, where, folder=False)
+
     def seen(self) -> None:
         """The process is a rank, with outputs of its own."""
         self._why = ""

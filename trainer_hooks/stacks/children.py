@@ -29,19 +29,22 @@ class Children:
 
     def __init__(self, faults: FaultFile) -> None:
         self._faults = faults
-        self._names = _children() if faults.is_handled_by_children() else {}
+        self._names: dict[int, str] = {}
+        self._refusing: set[int] = set()
         self._turn = 0
         self._counts: dict[int, Counter[tuple[Frame, ...]]] = {}
 
     def take(self) -> None:
         """Asks the next child. Waits up to a tenth of a second for its answer, without the GIL."""
-        pids = list(self._names)
+        living = _children() if self._faults.is_handled_by_children() else {}
+        self._names |= living
+        pids = [pid for pid in living if pid not in self._refusing]
         if not pids:
             return
         pid = pids[self._turn % len(pids)]
         self._turn += 1
         if not _handles(pid):
-            del self._names[pid]
+            self._refusing.add(pid)
             return
         before = self._faults.size()
         with contextlib.suppress(OSError):
@@ -52,7 +55,7 @@ class Children:
 
     def take_each(self) -> None:
         """Asks each child once."""
-        for _ in list(self._names):
+        for _ in _children():
             self.take()
 
     def threads(self) -> tuple[Thread, ...]:

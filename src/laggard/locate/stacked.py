@@ -16,7 +16,7 @@ from laggard.stacks.difference import MIN_SAMPLES, Difference, difference
 from laggard.stacks.frames import frame_text, place_text
 from laggard.stacks.gathered import Standing, differing_from, standing_beside, standings
 from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Counted, Sampled, merged
-from laggard.text.words import counted, printable_line, ranks_text
+from laggard.text.words import counted, printable_line, ranks_text, seconds_text
 
 _SLOW_KINDS = ("slow_compute", "slow_host", "slow_input", "uneven_work", "busy_threads")
 _STANDING = (STALLED, HELD, TERMINATED, CRASHED, ASKED)
@@ -29,9 +29,7 @@ _MAX_TEXT = 400
 def with_stacks(location: Location, sampled: Iterable[Sampled]) -> Location:
     """The location, each culprit with its stack where there is one; a job that stands still without a culprit gets a
     note on where its ranks stand."""
-    by_rank: dict[int, list[Sampled]] = {}
-    for each in sampled:
-        by_rank.setdefault(each.rank, []).append(each)
+    by_rank = _by_rank(sampled)
     if not by_rank:
         return location
     accused = {rank for culprit in location.culprits for rank in culprit.ranks}
@@ -43,6 +41,18 @@ def with_stacks(location: Location, sampled: Iterable[Sampled]) -> Location:
     if not culprits and any(note.kind in _STILL_NOTES for note in notes):
         notes = (*notes, *_standing_note(by_rank))
     return structs.replace(location, culprits=culprits, notes=notes)
+
+
+def standing_notes(sampled: Iterable[Sampled]) -> tuple[Note, ...]:
+    """A note on where the processes of a job stand that has made no step yet; none where nothing is known."""
+    return _standing_note(_by_rank(sampled))
+
+
+def _by_rank(sampled: Iterable[Sampled]) -> dict[int, list[Sampled]]:
+    found: dict[int, list[Sampled]] = {}
+    for each in sampled:
+        found.setdefault(each.rank, []).append(each)
+    return found
 
 
 def _stack_of(culprit: Culprit, by_rank: Mapping[int, list[Sampled]], accused: set[int]) -> CulpritStack | None:
@@ -126,7 +136,9 @@ def _standing_note(by_rank: Mapping[int, list[Sampled]]) -> tuple[Note, ...]:
         return ()
     text = "; ".join(f"{_who(each)} in {each.place}" for each in told[:4])
     more = f"; {counted(len(told) - 4, 'more place')}" if len(told) > 4 else ""
-    return (Note("stacks", printable_line(f"by their stacks, {text}{more}", _MAX_TEXT)),)
+    longest = max((each.stalled_seconds for documents in by_rank.values() for each in documents), default=0.0)
+    since = f" for {seconds_text(longest)}" if longest else ""
+    return (Note("stacks", printable_line(f"the processes stand still{since}: {text}{more}", _MAX_TEXT)),)
 
 
 def _who(standing: Standing) -> str:

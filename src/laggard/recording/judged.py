@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec import structs
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.stacked import with_stacks
+from laggard.locate.stacked import standing_notes, with_stacks
 from laggard.locate.verdict import locate
 from laggard.model import Location, Note, Verdict, Window
 from laggard.recording.reader import read_recording
@@ -29,10 +29,11 @@ def judge_recording(paths: Sequence[str]) -> JudgedRecording:
         return JudgedRecording(locate_arrivals(recording.arrivals, recording.gaps), recording.timings)
     unseen = () if recording.unseen is None else (recording.unseen,)
     timings = recording.timings
-    if unseen and not len(timings.ranks):
-        location = Location(Verdict.UNKNOWN, timings.job_id, timings.world_size, 0, Window(), None, (), ())
+    if (unseen or recording.stacks) and not len(timings.ranks):
+        nothing = Location(Verdict.UNKNOWN, timings.job_id, timings.world_size, 0, Window(), None, (), ())
+        location = structs.replace(nothing, notes=standing_notes(recording.stacks))
     else:
         location = with_stacks(locate(timings), recording.stacks)
     gaps = tuple(Note("lacks", text) for text in recording.gaps)
-    whole = msgspec.structs.replace(location, notes=location.notes + unseen + gaps, owner=recording.owner)
+    whole = structs.replace(location, notes=location.notes + unseen + gaps, owner=recording.owner)
     return JudgedRecording(whole, recording.timings)

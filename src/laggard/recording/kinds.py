@@ -9,6 +9,7 @@ from pathlib import Path
 from laggard.rankfile.unseen import MARK_KEY
 from laggard.recording.lines import head_of
 from laggard.stacks.fault_text import KEY as FAULTS_KEY
+from laggard.stacks.sampled import KEY as STACKS_KEY
 
 HEAD_BYTES = 64 << 10
 GZIP_MAGIC = b"\x1f\x8b"
@@ -19,7 +20,6 @@ _FLIGHT_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"comm_lib_version"', 
 _KINETO_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"', b'"deviceProperties"')
 
 _MARK = b'{"' + MARK_KEY.encode() + b'"'
-_FAULTS = b'{"' + FAULTS_KEY.encode() + b'"'
 _FIRST_LINES = 8
 
 
@@ -31,8 +31,12 @@ class Kind(enum.Enum):
     KINETO = "profiler trace"
     INSPECTOR = "NCCL Inspector log"
     FAULTS = "file of faulthandler's dumps"
+    STACKS = "file of a process's stacks"
     MARK = "mark of a process that was not seen"
     INSPECTOR_METRICS = "file of NCCL Inspector's metrics"
+
+
+_STACKS = {b'{"%b"' % key.encode(): kind for key, kind in ((FAULTS_KEY, Kind.FAULTS), (STACKS_KEY, Kind.STACKS))}
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -45,8 +49,9 @@ def kind_of(path: Path) -> Kind | None:
         return Kind.LINES
     if first_line.startswith(_MARK):
         return Kind.MARK
-    if first_line.startswith(_FAULTS):
-        return Kind.FAULTS
+    for start, kind in _STACKS.items():
+        if first_line.startswith(start):
+            return kind
     return _kind_of_others(head)
 
 

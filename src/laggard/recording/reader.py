@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from laggard.errors import UsageError
@@ -14,9 +14,8 @@ from laggard.recording.job import RecordedJob
 from laggard.recording.kinds import Kind, kind_of
 from laggard.recording.lines import read_lines
 from laggard.recording.recorded_timings import RecordedTimings
+from laggard.recording.stack_files import read_stacks, stacks_alone
 from laggard.recording.unseen_marks import read_marks, unseen_alone, unseen_of
-from laggard.stacks.fault_text import read_faults
-from laggard.stacks.sampled import Sampled, SampledError
 from laggard.text.words import counted
 
 WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
@@ -37,17 +36,19 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
             for file, kind in _recognised(Path(path), gaps):
                 by_kind.setdefault(kind, []).append(file)
         marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
-        faults = _read_faults(by_kind.pop(Kind.FAULTS, ()), gaps)
+        stacks = read_stacks(by_kind.pop(Kind.FAULTS, ()), by_kind.pop(Kind.STACKS, ()), gaps)
+        if not by_kind and stacks:
+            return stacks_alone(stacks)
         if not by_kind and marks:
             return unseen_alone(marks)
         if len(by_kind) > 1:
             raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
         if not by_kind:
-            raise UsageError(f"there are stacks alone, and no recording: {', '.join(map(str, paths))}")
+            raise UsageError(f"the rank had nothing to say: {', '.join(map(str, paths))}")
         ((kind, files),) = by_kind.items()
         found = _read(kind, files, gaps)
         job_id = found.timings.job_id
-        found = dataclasses.replace(found, stacks=(*found.stacks, *(it for it in faults if it.job_id == job_id)))
+        found = dataclasses.replace(found, stacks=(*found.stacks, *(it for it in stacks if it.job_id == job_id)))
         return dataclasses.replace(found, unseen=unseen_of(marks, found.timings.job_id)) if marks else found
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
@@ -61,17 +62,6 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
             raise UsageError(f"{file} {NO_RECORDING}")
     timings = job.timings()
     return RecordedTimings(timings, tuple(job.gaps), job.owner, stacks=job.stacks)
-
-
-def _read_faults(files: Iterable[Path], gaps: list[str]) -> list[Sampled]:
-    """What faulthandler wrote for ranks that could not write themselves any more."""
-    found = []
-    for file in itertools.islice(files, _MAX_ENTRIES):
-        try:
-            found.append(read_faults(str(file)))
-        except SampledError as error:
-            gaps.append(f"{file} is left out: {error}")
-    return [sampled for sampled in found if sampled is not None]
 
 
 def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
