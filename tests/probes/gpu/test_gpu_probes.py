@@ -323,6 +323,22 @@ def test_a_node_that_is_known_to_have_gpus_has_at_least_one(machine: Machine, tm
     assert lost == check(machine("gpu_missing"), "--only", "gpu_count")["findings"] != []
 
 
+@pytest.mark.parametrize(
+    ("driver", "found"),
+    [
+        *((name, []) for name in ("vfio-pci", "nvgrace_gpu_vfio_pci", "nvidia_vgpu_vfio", "pciback", "pci-stub")),
+        ("nouveau", ["GPU_MISSING"]),
+    ],
+)
+def test_a_gpu_of_a_driver_that_lends_devices_is_not_missing(
+    driver: str, found: list[str], check: Check, copy_of: Callable[[str], Path]
+) -> None:
+    drivers = copy_of("gpu_given_to_a_guest") / "sys/bus/pci/drivers"
+    (drivers / "vfio-pci").rename(drivers / driver)
+    report = check(drivers.parents[3], "--only", "gpu_count")
+    assert [each["code"] for each in report["findings"]] == found, report
+
+
 def test_a_group_is_one_process_with_a_verdict_for_each() -> None:
     def report_pid(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
         yield Fact("pid", os.getpid())
