@@ -94,7 +94,8 @@ def _judge_sram(gpus: Sequence[Gpu]) -> Iterator[Finding]:
 
 def _why_unusable(host: Host, gpu: Gpu, seconds: float) -> str:
     """Returns why the GPU takes no new work before a reset; empty where nothing shows that. The driver's own request
-    counts (NVML has it since driver 570), and without it what the driver logged."""
+    counts (NVML has it since driver 570), and without it what the driver logged. A GPU in MIG mode does not tell of its
+    remapped rows (nvml.h, nvmlDeviceGetRemappedRows), whatever its age: MIG came with Ampere, which contains errors."""
     if gpu.rows is not None and gpu.rows.failed:
         return "a faulty row has no spare"
     if gpu.recovery_action == NOTHING:
@@ -102,7 +103,7 @@ def _why_unusable(host: Host, gpu: Gpu, seconds: float) -> str:
     if gpu.recovery_action is not None:
         advice, severity = explain_recovery_action(gpu.recovery_action)
         return f"the driver asks to {advice}" if severity is Severity.CRITICAL else ""
-    if gpu.errors.get("rows") == UNSUPPORTED:
+    if gpu.errors.get("rows") == UNSUPPORTED and not gpu.mig:
         return "boards of this age cannot contain it"
     codes = sorted(_logged(host, gpu, seconds))
     return f"not contained (Xid {', '.join(map(str, codes))})" if codes else ""

@@ -1,4 +1,9 @@
-"""GPU_TOO_HOT: a temperature at one of the limits that the device itself reports."""
+"""GPU_TOO_HOT: a temperature at one of the limits that the device itself reports.
+
+Boards up to A10G and RTX 3090 report limits as temperatures. Newer ones (L40S, H100, H200, B200, GB200, GB300: real
+nvidia-smi -q of drivers 550 to 595) report margins alone, to a limit that depends on the board: there a margin that is
+used up counts while heat lowers the clocks, and heat of the memory shows in these clocks alone.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +53,8 @@ def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | F
 
 
 def _judge(gpu: Gpu) -> tuple[str, Severity] | None:
-    """Returns the summary and severity of the most severe limit that is reached. Hopper and newer GPUs report a margin
-    to a limit that depends on the board, and the margins (0 and below) at which they slow down; older ones degrees."""
+    """Returns the summary and severity of the most severe limit that is reached. Margins are those at which operation
+    and slowdown begin: 0 and below."""
     margin = gpu.margin_celsius if _confirms_margin(gpu) else None
     checks = (
         (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), "at its slowdown temperature", Severity.CRITICAL),

@@ -13,7 +13,7 @@ from laggard.probes.gpu.model.readings import explain_nvml_error, query_non_mig_
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.host.uptime import has_just_booted
-from laggard.probes.nvml.model import Gpu, GpuFabricInfo, error_name
+from laggard.probes.nvml.model import UNSUPPORTED, Gpu, GpuFabricInfo, error_name
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.text.lazy_pattern import lazy_pattern
 
@@ -62,7 +62,7 @@ class FabricThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
-    gpus = query_non_mig_gpus(host)
+    gpus = [gpu for gpu in query_non_mig_gpus(host) if gpu.fabric is not None or _has_nvlinks(gpu)]
     reading = read_field(gpus, "fabric", "registration with a fabric")
     registered = [(gpu, fabric) for gpu, fabric in reading.values if fabric.state]
     domains = sorted({fabric.cluster_uuid for _, fabric in registered if fabric.cluster_uuid})
@@ -77,6 +77,12 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
     reading.raise_if_incomplete()
     if not registered:
         raise NotApplicable("the GPUs know no NVLink fabric")
+
+
+def _has_nvlinks(gpu: Gpu) -> bool:
+    """Returns False for a board that has none (A10G, L40S, T4): it is in no fabric, whether or not the library knows
+    the call that asks for it (driver 525 and newer)."""
+    return gpu.errors.get("links") != UNSUPPORTED
 
 
 def _why_waiting(host: Host, thresholds: FabricThresholds) -> str:

@@ -6,6 +6,7 @@ A machine's expect.json says which findings are expected on it, and may say what
     "absent": ["path", ..]  files and folders of the base that this machine lacks
     "change": {"path": {"gpus/3/minor": 7, ..}, ..}
                             values to replace in JSON files, by their place
+    "unlisted": 4           the GPU that NVML lists no more: those after it move up
     "only": ["probe", ..]   run only these probes
     "profile": "NAME"       run the gate with this profile
 
@@ -18,10 +19,11 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from laggard.probes.nvml.model import NVML_PATH
 from support.archive import unpack
 from support.paths import MACHINES
 
@@ -55,12 +57,15 @@ def materialise(name: str, root: Path, copy_base: Callable[[str, Path], object] 
         if path.name not in _OWN:
             _copy_over(path, root / path.name)
     for path, changes in expected.get("change", {}).items():
-        _change(root / path, changes)
+        change_json(root / path, changes)
+    if "unlisted" in expected:
+        unlist_gpu(root, expected["unlisted"])
     _write_text(root / "proc/sys/kernel/hostname", name + "\n")
     return root
 
 
-def _change(path: Path, changes: dict[str, Any]) -> None:
+def change_json(path: Path, changes: Mapping[str, Any]) -> None:
+    """Replaces values of the JSON file at `path`, by their place: {"gpus/3/minor": 7}."""
     document = json.loads(path.read_text())
     for path_in_json, value in changes.items():
         *keys, last = (int(key) if key.isdecimal() else key for key in path_in_json.split("/"))
@@ -69,6 +74,20 @@ def _change(path: Path, changes: dict[str, Any]) -> None:
             place = place[key]
         place[last] = value
     _replace(path, json.dumps(document))
+
+
+def unlist_gpu(root: Path, index: int) -> None:
+    """Takes GPU `index` out of NVML's list, as where the driver could not start it. Minor numbers stay."""
+    path = root / NVML_PATH.lstrip("/")
+    nvml = json.loads(path.read_text())
+    nvml["gpus"] = [{**gpu, "index": place} for place, gpu in enumerate(_without(nvml["gpus"], index))]
+    for access in ("p2p_read", "p2p_write"):
+        nvml[access] = [_without(row, index) for row in _without(nvml[access], index)]
+    _replace(path, json.dumps(nvml))
+
+
+def _without(values: list[Any], index: int) -> list[Any]:
+    return values[:index] + values[index + 1 :]
 
 
 def _write_text(path: Path, text: str) -> None:

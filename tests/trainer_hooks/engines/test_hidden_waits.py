@@ -20,6 +20,20 @@ LIBRARIES = {  # as their packages are made; nobody without GPUs has them
     "nvshmem/core/__init__.py": "from nvshmem.core.init_fini import init\n",
     "nvshmem/core/init_fini.py": "def init(device=None): return device\n",
 }
+OTHERS = {  # by module: what a user of the library calls first
+    "uccl.ep": "class Buffer:\n    def __init__(self): pass\n",
+    "pplx_kernels.all_to_all": "class AllToAll:\n    def __init__(self): pass\n",
+    "mscclpp": "class CommGroup:\n    def __init__(self): pass\n",
+    "transformer_engine.pytorch.module.base": "def initialize_ub(): pass\n",
+}
+USE_OTHERS = """
+import contextlib, mscclpp, pplx_kernels.all_to_all, transformer_engine.pytorch.module.base, uccl.ep
+import torch.distributed._symmetric_memory as symmetric
+uccl.ep.Buffer(), pplx_kernels.all_to_all.AllToAll(), mscclpp.CommGroup()
+transformer_engine.pytorch.module.base.initialize_ub()
+with contextlib.suppress(Exception):
+    symmetric.rendezvous(torch.ones(1), "no such group")
+"""
 SCRIPT = """
 import torch, deep_ep, nvshmem.core
 model = torch.nn.Linear(4, 4)
@@ -37,10 +51,15 @@ for _ in range(4):
         ("", []),
         ("assert deep_ep.Buffer('world', size=5).size == 5", ["DeepEP"]),
         ("assert nvshmem.core.init(device=3) == 3; deep_ep.Buffer('world')", ["DeepEP", "NVSHMEM"]),
+        (
+            USE_OTHERS,
+            ["MSCCL++", "Transformer Engine's user buffers", "UCCL", "pplx-kernels", "torch's symmetric memory"],
+        ),
     ],
 )
 def test_a_rank_says_which_libraries_hide_waits(use: str, told: list[str], tmp_path: Path, warm_torch: Warm) -> None:
-    for name, text in LIBRARIES.items():
+    others = {f"{name.replace('.', '/')}.py": text for name, text in OTHERS.items()}
+    for name, text in {**LIBRARIES, **others}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "train.py").write_text(SCRIPT.format(use=use))
