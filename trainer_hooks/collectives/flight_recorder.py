@@ -55,6 +55,11 @@ def saw_backends(names: Iterable[str]) -> None:
         _SEEN = _SEEN.union(names)  # replaced as a whole: another thread reads it
 
 
+def seen_backends() -> frozenset[str]:
+    """The names of the backends whose recorders are asked."""
+    return _SEEN
+
+
 def dump_functions(backends: Iterable[str]) -> tuple[Callable[..., Any], ...]:
     """Torch's own functions, (include collectives, only active) -> JSON or nothing, for the backends of these names, as
     far as this torch has them. Torch 2.15 has a recorder for each backend, by the backend's own name; before that,

@@ -52,8 +52,9 @@ def read_entries(group: str, backends: Iterable[str], since_ns: int) -> GroupEnt
     """Returns the collectives of the group that were launched at or after `since_ns`, Unix time, in order, without send
     and recv. `backends`: the names of the group's. None where torch keeps none (the Flight Recorder is off, or this
     torch has none), and where it is not safe to ask."""
-    asked = set(backends) if nccl_entries_are_safe(os.environ) else set(backends) - {"nccl"}
-    recorders = [entries for dump in dump_functions(asked) if (entries := _entries(dump(True, False)))]
+    recorders = [
+        entries for dump in dump_functions(safe_backends(backends)) if (entries := _entries(dump(True, False)))
+    ]
     if not recorders:
         return None
     of_group = [
@@ -69,6 +70,11 @@ def read_entries(group: str, backends: Iterable[str], since_ns: int) -> GroupEnt
         ],
         all(_is_complete(entries, since_ns) for entries in recorders),
     )
+
+
+def safe_backends(backends: Iterable[str]) -> set[str]:
+    """Those of these backends whose recorder may be asked for its entries."""
+    return set(backends) if nccl_entries_are_safe(os.environ) else set(backends) - {"nccl"}
 
 
 def _entries(dump: bytes | str) -> list[dict[str, Any]]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from laggard.environment import ENV_STACKS, rank_dir
+from laggard.constants import PHASES
+from laggard.environment import ENV_HANG_DIR, ENV_STACKS, rank_dir
 from laggard.rankfile.directory import own_directory
+from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
 from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
 from laggard.stacks.fault_text import header
-from laggard.stacks.sampled import SUFFIX, Sampled, encode
+from laggard.stacks.sampled import STALLED, SUFFIX, Sampled, encode
+from laggard.trainer_hooks.output.hang_folder import HangFolder
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import rank_file_name
@@ -56,7 +60,9 @@ def open_stacks(
             ask_folders(directory, own),
             trusted_users(directory),
         )
-        told = partial(_record, sink) if sink is not None else _forget
+        kept = os.environ.get(ENV_HANG_DIR) or (sink.folder if sink is not None else None)
+        hangs = HangFolder(kept, identity.rank, partial(_events, recorder)) if kept else None
+        told = partial(_tell, sink, hangs)
         head = header(identity.job_id, identity.rank, identity.node, os.getpid(), training_thread())
         faults = _fault_file((recorded or beside or "") + FAULT_SUFFIX, head, quiet)
         watch = StackWatch(
@@ -108,9 +114,31 @@ def _fault_file(path: str, head: bytes, stall_seconds: float) -> FaultFile | Non
     return faults
 
 
-def _record(sink: RecordingSink, sampled: Sampled) -> None:
-    sink.write_at_once({"kind": "stacks", "stacks": json.loads(encode(sampled))})
+def _tell(sink: RecordingSink | None, hangs: HangFolder | None, sampled: Sampled) -> None:
+    if sink is not None:
+        sink.write_at_once({"kind": "stacks", "stacks": json.loads(encode(sampled))})
+    if hangs is not None and sampled.why == STALLED:
+        hangs.keep(sampled)
 
 
-def _forget(_: Sampled) -> None:
-    """There is no recording."""
+def _events(recorder: Recorder) -> dict[str, Any]:
+    """Where the rank stands: its phase, the collective in flight, and how many of each lane were entered and are
+    done."""
+    words, lanes = recorder.live.words, recorder.lanes()
+    issued, current, phase = words[WORD_ISSUED], words[WORD_CURRENT], words[WORD_PHASE]
+    in_flight = None
+    if issued and current >> LANE_SHIFT < len(lanes):
+        lane = lanes[current >> LANE_SHIFT]
+        seconds = max(0, time.perf_counter_ns() - issued) / 1e9
+        in_flight = {"op": lane.op, "group": lane.group, "seq": current & SEQUENCE_MASK, "seconds": seconds}
+    counts = [
+        {"op": lane.op, "group": lane.group, "peer": lane.peer, "entered": entered, "done": done}
+        for lane, (entered, done) in zip(lanes, recorder.progress(), strict=False)
+    ]
+    return {
+        "laggard_events": 1,
+        "step": recorder.step,
+        "phase": PHASES[phase] if 0 <= phase < len(PHASES) else None,
+        "in_flight": in_flight,
+        "lanes": counts,
+    }

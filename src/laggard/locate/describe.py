@@ -117,9 +117,9 @@ _WRONG = ("deadlock", "mismatch")
 
 def _cause(location: Location) -> Note | None:
     """The note that says why there is no verdict, which the sentence quotes; what is wrong comes before what is not
-    known."""
+    known, and where the processes stand before the rest of that."""
     causes = [note for note in location.notes if note.kind not in SURROUNDING]
-    causes.sort(key=lambda note: note.kind not in _WRONG)
+    causes.sort(key=lambda note: (note.kind not in _WRONG, note.kind != "stacks"))
     return next(iter(causes), next((note for note in location.notes if note.kind != NOT_HELD), None))
 
 

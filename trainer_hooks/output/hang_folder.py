@@ -1,0 +1,93 @@
+"""Keeps what a rank knows of a standstill in a folder, before a scheduler or torch's watchdog ends the job: its stacks,
+where it stood in its collectives, and the dump of torch's Flight Recorder where that is on.
+
+The ranks of a job share the folder `hang-TIME`: the first makes it, the others look for one that is a few minutes old.
+`laggard diagnose FOLDER` reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from laggard.stacks.sampled import SUFFIX, Sampled, write
+from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, seen_backends
+from laggard.trainer_hooks.collectives.flight_recorder_entries import safe_backends
+
+SHARED_SECONDS: Final = 600.0
+"""The age up to which a folder that another rank made is of the same standstill."""
+
+MAX_FOLDERS: Final = 8
+"""The most folders in one place: a job that stands still again and again fills no disk."""
+
+MAX_DUMP_BYTES: Final = 16 << 20
+_NAME: Final = re.compile(r"hang-\d{8}T\d{6}Z")
+
+
+class HangFolder:
+    """The folder of one rank. `base`: where it is made; `events` returns where the rank stands, for JSON."""
+
+    def __init__(self, base: str, rank: int, events: Callable[[], dict[str, Any]]) -> None:
+        self._base = base
+        self._rank = rank
+        self._events = events
+
+    def keep(self, sampled: Sampled) -> None:
+        """Writes all of it. Raises OSError."""
+        folder = self._folder(sampled.at)
+        if folder is None:
+            return
+        name = os.path.join(folder, f"rank-{self._rank}")
+        write(name + SUFFIX, sampled)
+        _write(f"{name}.events.json", json.dumps(self._events()).encode("ascii"))
+        for number, dump in enumerate(_flight_recorder()):
+            recorder = (
+                f"flight_recorder{f'-{number}' if number else ''}_{self._rank}.json"  # its rank is read of the end
+            )
+            _write(os.path.join(folder, recorder), dump)
+
+    def _folder(self, now: float) -> str | None:
+        """The folder of this standstill; None where there are too many."""
+        os.makedirs(self._base, exist_ok=True)
+        names = sorted(name for name in os.listdir(self._base) if _NAME.fullmatch(name))
+        for name in reversed(names):
+            path = os.path.join(self._base, name)
+            if abs(now - os.lstat(path).st_mtime) < SHARED_SECONDS:  # the mtime of the last rank that came
+                return path
+        if len(names) >= MAX_FOLDERS:
+            return None
+        path = os.path.join(self._base, time.strftime("hang-%Y%m%dT%H%M%SZ", time.gmtime(now)))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        return path
+
+
+def _flight_recorder() -> list[bytes]:
+    """The dumps of torch's recorders with their entries, as JSON; none where torch keeps none, where it is not safe to
+    ask, and where one is larger than MAX_DUMP_BYTES."""
+    found = []
+    for dump in dump_functions(safe_backends(seen_backends())):
+        with contextlib.suppress(Exception):  # torch's, of whatever version
+            text = dump(True, False)
+            raw = text.encode() if isinstance(text, str) else text
+            if raw and len(raw) <= MAX_DUMP_BYTES and b'"entries"' in raw:
+                found.append(raw)
+    return found
+
+
+def _write(path: str, text: bytes) -> None:
+    hidden = f"{path}.{os.urandom(4).hex()}.new"
+    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(text)
+        os.rename(hidden, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(hidden)
+        raise
