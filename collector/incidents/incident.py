@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from laggard.collector.jobs.job import JobKey
-from laggard.model import Culprit
+from laggard.model import Culprit, CulpritStack
 from laggard.wire.acknowledgement import Acknowledgement
 
 DEFAULT_LIMIT = 100
@@ -134,4 +134,15 @@ def bounded(culprit: Culprit) -> Culprit:
         evidence=tuple(line[:_MAX_TEXT] for line in culprit.evidence[:_MAX_LINES]),
         findings=culprit.findings[:_MAX_LINES],
         advice=culprit.advice[:_MAX_TEXT],
+        stack=culprit.stack and _bounded_stack(culprit.stack),
+    )
+
+
+def _bounded_stack(stack: CulpritStack) -> CulpritStack:
+    return structs.replace(
+        stack,
+        text=stack.text[:_MAX_TEXT],
+        frames=tuple(frame[:_MAX_TEXT] for frame in stack.frames[:_MAX_LINES]),
+        differing=min(stack.differing, _MAX_LINES),
+        peer_frames=tuple(frame[:_MAX_TEXT] for frame in stack.peer_frames[:_MAX_LINES]),
     )

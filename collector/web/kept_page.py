@@ -57,6 +57,7 @@ def kept_html(page: KeptPage) -> str:
         sentence=escape(page.summary.sentence),
         answer=answer_html(page.summary),
         heat=template("heat.html").substitute(noscript="The heat map needs JavaScript."),
+        stacks=template("stacks.html").substitute(place=""),
         waits=template("waits.html").substitute(place=""),
         timeline_title=title,
         timeline_hidden="" if page.timeline.rows else " hidden",

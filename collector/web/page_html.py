@@ -28,6 +28,7 @@ def render(summary: SummaryDocument) -> str:
         sentence=escape(summary.sentence),
         answer=answer_html(summary),
         heat=template("heat.html").substitute(noscript=_NO_SCRIPT),
+        stacks=template("stacks.html").substitute(place=' data-in="job"'),
         waits=template("waits.html").substitute(place=' data-in="job"'),
         notes=items(summary.notes),
         version=escape(summary.version),

@@ -20,6 +20,7 @@ from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
 from laggard.stacks.frames import MAX_NAME, Frame, kind_of
 from laggard.stacks.sampled import MAX_THREADS, Counted, Thread, shortened, text_of
+from laggard.trainer_hooks.record import periodic_thread
 
 MAX_WALK: Final = 1000
 """The most frames that are walked of one stack, from the innermost one on: a deep recursion costs no more."""
@@ -27,6 +28,7 @@ MAX_WALK: Final = 1000
 _OTHERS_EVERY: Final = 10  # samples: how often the other threads are looked at beside the one that trains
 _OWN: Final = "laggard"
 _HOOKS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OWN_WORK: Final = periodic_thread.__file__
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # CPython's code flags, inspect.CO_*
 
 _Walked = tuple[tuple[int, int], ...]  # id of the code, line; the innermost first
@@ -99,7 +101,9 @@ class Sampler:
         codes = self._codes
         while frame is not None and len(walked) < MAX_WALK:
             code = frame.f_code
-            if not code.co_filename.startswith(_HOOKS):  # they stand around whatever they time
+            if code.co_filename == _OWN_WORK:
+                walked.clear()  # around a fork the training thread stops and starts laggard's threads
+            elif not code.co_filename.startswith(_HOOKS):  # they stand around whatever they time
                 codes[id(code)] = code
                 walked.append((id(code), frame.f_lineno or 0))
             frame = frame.f_back

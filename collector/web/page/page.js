@@ -16,6 +16,7 @@ import { showNode } from "./node_view.js";
 import { nodesAsked, showNodes } from "./nodes.js";
 import { rankView } from "./rank_view.js";
 import { showRings } from "./rings.js";
+import { showStacks } from "./stacks.js";
 import { showWaits } from "./waits.js";
 
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
@@ -177,6 +178,7 @@ async function refresh() {
   await attempt([...asksMap(), ...others], (heat, timeline, rankLinks, summary, nodes, incidents, findings, links, one) => {
     answered(summary);
     showAnswer(summary);
+    showStacks(summary.location.culprits);
     showLinks("job-links", links);
     showMap(heat, timeline, rankLinks);
     showFindings(findings);

@@ -84,9 +84,10 @@ def _asked(documents: Sequence[Sampled]) -> Sampled | None:
 
 
 def _typical(peer: Sampled, found: Difference) -> Counted:
-    """What the peer does most often in the phase in which the other is slow, else at all."""
-    stacks = peer.training.stacks
-    return next((each for each in stacks if each.phase == found.phase and not each.waits), stacks[0])
+    """What the peer does most often; its child processes where it is those of the other that are slow."""
+    children = [stack for thread in peer.threads[1:] if thread.pid for stack in thread.stacks]
+    seen = children if found.where and children else peer.training.stacks
+    return max(seen, key=lambda stack: stack.times)
 
 
 def _hung_stack(rank: int, by_rank: Mapping[int, list[Sampled]]) -> CulpritStack | None:
