@@ -142,6 +142,7 @@ def _bounded_stack(stack: CulpritStack) -> CulpritStack:
     return structs.replace(
         stack,
         text=stack.text[:_MAX_TEXT],
+        place=stack.place[:_MAX_TEXT],
         frames=tuple(frame[:_MAX_TEXT] for frame in stack.frames[:_MAX_LINES]),
         differing=min(stack.differing, _MAX_LINES),
         peer_frames=tuple(frame[:_MAX_TEXT] for frame in stack.peer_frames[:_MAX_LINES]),

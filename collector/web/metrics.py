@@ -89,6 +89,7 @@ def _of_jobs(snapshot: ClusterSnapshot) -> Iterator[Metric]:
     yield _family("laggard_job_ranks", {_job_labels(job): float(job.location.ranks_seen) for job in jobs})
     yield _family("laggard_job_slowdown_ratio", {job: ratio for job, ratio in slowed.items() if ratio is not None})
     yield _family("laggard_culprit", dict(_culprits(jobs)))
+    yield _family("laggard_culprit_place", dict(_places(jobs)))
 
 
 def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
@@ -145,6 +146,14 @@ def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], fl
             for rank in _rank_labels(culprit):
                 labels = (*_job_labels(job), rank, culprit.kind, culprit.node or "")
                 yield labels, culprit.recoverable_ratio or 0.0
+
+
+def _places(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], float]]:
+    for job in jobs:
+        for culprit in job.location.culprits:
+            if culprit.stack is not None:
+                where = culprit.kind, culprit.node or "", printable_line(culprit.stack.place, MAX_KEY_CHARACTERS)
+                yield (*_job_labels(job), str(culprit.stack.rank), *where), 1.0
 
 
 def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:

@@ -30,7 +30,7 @@ from laggard.trainer_hooks.stacks.watch import STALL_SECONDS, About, StackWatch,
 log = logging.getLogger("laggard")
 
 _RECORDING_SUFFIX: Final = ".jsonl"
-_LEAST_STALL, _MOST_STALL = 3.0, 86_400.0  # seconds
+_MIN_STALL, _MAX_STALL = 3.0, 86_400.0  # seconds
 
 
 def open_stacks(
@@ -91,10 +91,10 @@ def stall_seconds() -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if seconds == 0 or _LEAST_STALL <= seconds <= _MOST_STALL:
+    if seconds == 0 or _MIN_STALL <= seconds <= _MAX_STALL:
         return seconds
     log.warning(
-        "laggard: %s=%r is no number of seconds from %g to %g, nor 0", ENV_STACKS, text, _LEAST_STALL, _MOST_STALL
+        "laggard: %s=%r is no number of seconds from %g to %g, nor 0", ENV_STACKS, text, _MIN_STALL, _MAX_STALL
     )
     return STALL_SECONDS
 

@@ -54,6 +54,12 @@ METRICS: tuple[Metric, ...] = (
         "Share of the step time that fixing this culprit would save.",
         (*JOB, "rank", "kind", "hostname"),
     ),
+    Metric(
+        "laggard_culprit_place",
+        "gauge",
+        "Always 1: where in the code the first rank of this culprit stands, as far as its process told.",
+        (*JOB, "rank", "kind", "hostname", "place"),
+    ),
     Metric("laggard_job_running", "gauge", "1 while a process of the job runs; 0 once it has ended.", JOB),
     Metric(
         "laggard_job_slowdown_ratio",

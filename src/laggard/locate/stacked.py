@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laggard.model import Culprit, CulpritStack, Location, Note
 from laggard.stacks.difference import MIN_SAMPLES, Difference, difference
-from laggard.stacks.frames import frame_text, place_text
+from laggard.stacks.frames import frame_text, place_text, short_text
 from laggard.stacks.gathered import Standing, differing_from, standing_beside, standings
 from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Counted, Sampled, merged
 from laggard.text.words import counted, printable_line, ranks_text, seconds_text
@@ -24,6 +24,7 @@ _LAST = (FAILED, CRASHED, TERMINATED, HELD, STALLED)
 _STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang")
 _MAX_PEERS = 8
 _MAX_TEXT = 400
+_MAX_PLACE = 160
 
 
 def with_stacks(location: Location, sampled: Iterable[Sampled]) -> Location:
@@ -74,7 +75,8 @@ def _slow_stack(rank: int, by_rank: Mapping[int, list[Sampled]], accused: set[in
     if found is None:
         return None
     peer = max(peers, key=lambda each: each.training.samples)
-    return _beside(rank, f"{found.text()}", found.stack, peer.rank, _typical(peer, found))
+    place = short_text(found.caller or found.frame)
+    return _beside(rank, found.text(), place, found.stack, peer.rank, _typical(peer, found))
 
 
 def _asked(documents: Sequence[Sampled]) -> Sampled | None:
@@ -97,8 +99,8 @@ def _hung_stack(rank: int, by_rank: Mapping[int, list[Sampled]]) -> CulpritStack
         return None
     text = own.place if waiting is None else f"{own.place}; {_who(waiting)} in {waiting.place}"
     if waiting is None:
-        return _beside(rank, text, own.stack)
-    return _beside(rank, text, own.stack, waiting.ranks[0], waiting.stack)
+        return _beside(rank, text, own.place, own.stack)
+    return _beside(rank, text, own.place, own.stack, waiting.ranks[0], waiting.stack)
 
 
 def _standings(by_rank: Mapping[int, list[Sampled]]) -> tuple[Standing, ...]:
@@ -117,12 +119,16 @@ def _last_stack(rank: int, documents: Sequence[Sampled]) -> CulpritStack | None:
     if last is None:
         return None
     stack = last.training.stacks[0]
-    return _beside(rank, place_text(stack.frames), stack)
+    place = place_text(stack.frames)
+    return _beside(rank, place, place, stack)
 
 
-def _beside(rank: int, text: str, own: Counted, peer: int | None = None, other: Counted | None = None) -> CulpritStack:
+def _beside(
+    rank: int, text: str, place: str, own: Counted, peer: int | None = None, other: Counted | None = None
+) -> CulpritStack:
     return CulpritStack(
         text=printable_line(text, _MAX_TEXT),
+        place=printable_line(place, _MAX_PLACE),
         rank=rank,
         frames=tuple(map(frame_text, own.frames)),
         differing=differing_from(own, other) if other else 0,
