@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpu_check.outcome import FAIL, NOT_RUN, OK, REPOSITORY, Outcome
+from gpu_check.outcome import FAIL, NOT_RUN, OK, REPOSITORY, Outcome, python_path
 
 SCHEMA = "laggard.gpu-check/1"
 ARCHIVE = "gpu-check.tar.gz"
@@ -44,6 +44,15 @@ class Part(NamedTuple):
 
 
 PARTS = (
+    Part("two-calm", "two_ranks", 200, 15, words=("calm",)),
+    Part("two-sm", "two_ranks", 200, 15, words=("sm",)),
+    Part("two-cpu", "two_ranks", 200, 15, words=("cpu",)),
+    Part("stuck-kernel", "stuck_kernel", 300, 40),
+    Part("overhead-pairs", "overhead_pairs", 300, 60, words=("small", "large")),
+    Part("faults", "faults", 120, 15),
+    Part("sticky-error", "one_process", 200, 15, words=("sticky-error",)),
+    Part("fork", "one_process", 200, 15, words=("fork",)),
+    Part("two-together", "two_ranks", 200, 15, words=("together",)),
     Part("versions", "versions", 60, 10),
     Part("events", "events", 180, 45, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
     Part("calls", "calls", 180, 45),
@@ -182,12 +191,6 @@ def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
         outcomes = (*outcomes, Outcome(part.name, FAIL, f"the part {ended}: {last_line(output)}"))
     failed = any(each.status == FAIL for each in outcomes)
     return PartResult(part.name, seconds, said.get("not_run"), outcomes, output[-TAIL:] if failed else "")
-
-
-def python_path() -> str:
-    """Laggard's source and this package come before what is installed."""
-    own = (str(REPOSITORY / "src"), str(REPOSITORY / "scripts"))
-    return os.pathsep.join(filter(None, (*own, os.environ.get("PYTHONPATH", ""))))
 
 
 def run_limited(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> tuple[int | None, str]:
