@@ -13,8 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
-from typing import Any
 
 import torch
 from gpu_check.jobs.loads import loop
@@ -80,7 +78,9 @@ class TimeShare:
     two take turns."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self._next, self._runs = (open(folder / f"{kind}.{name}", "w") for name in ("next", "runs"))
+        self._next, self._runs = (
+            os.open(folder / f"{kind}.{name}", os.O_RDWR | os.O_CREAT) for name in ("next", "runs")
+        )
 
     def slice(self, begin: int) -> int:
         waited = [_lock(self._next), _lock(self._runs)]
@@ -92,7 +92,7 @@ class TimeShare:
         return end
 
 
-def _lock(file: IO[str]) -> bool:
+def _lock(file: int) -> bool:
     """Locks the file. Returns whether that took a wait."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

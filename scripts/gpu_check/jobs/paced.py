@@ -20,7 +20,7 @@ from gpu_check.ending import end_with_parent
 from gpu_check.jobs.loads import Loads, find_loads
 
 ON_CPU = os.environ.get("GPU_CHECK_REHEARSAL") == "1"
-CALLS = 8  # all-reduces of the script's own in a step, beside DDP's
+CALLS = 4  # all-reduces of the script's own in a step, beside DDP's
 
 
 class Size(NamedTuple):

@@ -1,5 +1,6 @@
-"""What tells of a GPU's faults is read here twice: NVML's counters and the kernel's log by plain calls, and by laggard's
-probes. Where the plain reading shows a healthy GPU, no probe may find a fault.
+"""What tells of a GPU's faults, read twice: NVML's counters and the kernel's log by plain calls, and by the probes.
+
+Where the plain reading shows a healthy GPU, no probe may find a fault.
 
 Standard library and nvidia-ml-py for the plain reading; the probes need msgspec.
 """
@@ -14,7 +15,8 @@ from typing import Any
 from gpu_check.outcome import Context, Outcome, info, judged, needs_module, require_nvidia_gpu
 from gpu_check.parts.gate import healthcheck
 
-PROBES = ("gpu_ecc", "gpu_row_remap", "gpu_xid")
+PROBES = ("gpu_ecc", "gpu_rows", "gpu_lost", "gpu_xid")
+ROWS = ("rows corrected", "rows uncorrected", "rows pending", "row failure")
 XID = re.compile(r"NVRM: Xid \(.*?\): (\d+)")
 
 
@@ -27,9 +29,9 @@ def run(context: Context) -> Iterator[Outcome]:
         yield info(f"{device}, NVML", ", ".join(f"{name} {value}" for name, value in found.items()))
     xids, readable = kernel_xids()
     yield info("kernel's log", f"Xid {', '.join(map(str, xids))}" if xids else readable or "no Xid in it")
-    healthy = not xids and not any(
-        isinstance(value, int) and value for each in counters.values() for value in each.values()
-    )
+    values = [value for each in counters.values() for value in each.values()]
+    answered = all("handle" not in each for each in counters.values())
+    healthy = answered and not xids and not any(isinstance(value, int) and value for value in values)
     try:
         import msgspec  # noqa: F401 - what the probes need
     except ModuleNotFoundError as error:
@@ -64,9 +66,7 @@ def counters_of(pynvml: Any, handle: Any) -> Iterator[tuple[str, int | str]]:
     if isinstance(rows, str):
         yield "remapped rows", rows
     else:
-        yield from zip(
-            ("rows corrected", "rows uncorrected", "rows pending", "row failure"), map(int, rows), strict=False
-        )
+        yield from zip(ROWS, map(int, rows), strict=False)
 
 
 def asked(pynvml: Any, call: Any, *words: Any) -> Any:

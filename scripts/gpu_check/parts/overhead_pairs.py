@@ -97,9 +97,9 @@ def pairs_of(trainings: Sequence[Paced], count: int) -> tuple[list[tuple[float, 
     pairs = []
     whose = 0
     try:
-        for whose, each in enumerate(trainings):
-            each.wait_until_ready()
-            each.step_ms(WARM_UP)
+        for whose in range(len(trainings)):
+            trainings[whose].wait_until_ready()
+            trainings[whose].step_ms(WARM_UP)
         for number in range(count):
             times = [0.0, 0.0]
             for whose in (0, 1) if number % 2 else (1, 0):

@@ -1,4 +1,4 @@
-"""A kernel that never ends in one rank of three: its GPU completes nothing any more, and `laggard locate` has to say so.
+"""A kernel that never ends in one rank of three: its GPU completes nothing, and `laggard locate` has to say so.
 
 By torch's Flight Recorder dumps: rank 1 launched what the others wait in, and none of it is done. The ranks' own
 recording, read while they stand, may know less, and must accuse nobody else. Then the job has to end, within a bound,

@@ -15,7 +15,7 @@ from gpu_check.outcome import NOT_RUN, CannotRun, Context, Outcome, info, judged
 
 SECONDS = 150
 DEEPSPEED = ("zero1", "zero2", "zero3", "pipeline")
-IN_GRAPHS = ("graph", "compile")
+IN_GRAPHS = ("graph", "graphed", "compile")
 ENVIRON: dict[str, dict[str, str]] = {
     "graph": {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}  # as torch's notes on CUDA graphs with DDP ask for
 }
