@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_check import wheels
+from gpu_check.ending import PARENT
 from gpu_check.outcome import FAIL, NOT_RUN, OK, REPOSITORY, Outcome, python_path
 from gpu_check.plan import PARTS, Part, plan_sentence, planned
 
@@ -153,7 +154,7 @@ def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
     answer = folder / "outcomes.json"
     answer.unlink(missing_ok=True)
     command = [sys.executable, "-m", "gpu_check.part", part.module, str(folder), *part.words]
-    environ = {**os.environ, "PYTHONPATH": python_path(), **part.environ}
+    environ = {**os.environ, "PYTHONPATH": python_path(), PARENT: str(os.getpid()), **part.environ}
     if rehearse:
         environ["GPU_CHECK_REHEARSAL"] = "1"
     began = time.monotonic()

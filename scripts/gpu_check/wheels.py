@@ -1,7 +1,7 @@
 """What laggard needs and an image may lack, as wheels in a folder that travels to a machine without a network.
 
-`--carry DIR` downloads them where there is a network; `--wheels DIR` installs those that this Python lacks into a folder
-of gpu-check's own, which is put on PYTHONPATH. No site-packages is changed. Standard library and pip only.
+`--carry DIR` downloads them where there is a network. `--wheels DIR` installs those that this Python lacks into a
+folder of gpu-check's own, which is put on PYTHONPATH. No site-packages is changed. Standard library and pip only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def carry(folder: Path, version: str) -> str:
     words = ["download", "--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", version]
     for name in MANYLINUX:
         words += ["--platform", f"{name}_{platform.machine()}"]
-    wanted = [each for each in NEEDED if is_for(each, version)]
+    wanted = [each.partition(";")[0].strip() for each in NEEDED if is_for(each, version)]
     return pip([*words, "--dest", str(folder), *wanted])
 
 

@@ -1,7 +1,8 @@
 """The trainings of gpu-check, one KIND a run: `train.py KIND [--steps N] ...`. It knows nothing of laggard.
 
 Each rank prints one line, RESULT and JSON: losses and a digest of the weights, bit by bit; what torch's Flight Recorder
-holds; and times by events of its own. With GPU_CHECK_REHEARSAL=1 it trains on the CPU with gloo.
+holds; and times by events of its own. With GPU_CHECK_REHEARSAL=1 it trains on the CPU with gloo, beside the tests' lazy
+device, which the hooks time.
 """
 
 from __future__ import annotations
