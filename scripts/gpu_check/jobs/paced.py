@@ -29,7 +29,7 @@ class Size(NamedTuple):
     batch: int
 
 
-SIZES = {"small": Size(256, 8, 32), "large": Size(4096, 4, 4096)}
+SIZES = {"small": Size(256, 8, 32), "large": Size(4096, 4, 2048)}
 """A step that the host's launches take, and one that the GPU's work does."""
 REHEARSED = {"small": Size(16, 2, 4), "large": Size(64, 4, 64)}
 
