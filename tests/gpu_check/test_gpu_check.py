@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +144,25 @@ def test_a_plan_takes_what_ends_in_time_and_says_what_is_left_out(
     for words in ("0", "-1", "nan", "many", "inf"):
         with pytest.raises(SystemExit):
             main.main(["--out", str(tmp_path), "--plan", words])
+
+
+def test_a_part_that_the_plans_end_cuts_off_is_not_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_check import main, outcome, plan
+
+    def run_part(part: plan.Part, out: Path, rehearse: bool) -> main.PartResult:
+        found = (outcome.judged("first", True, "well"), outcome.judged(part.name, False, "did not end"))
+        return main.PartResult(part.name, part.seconds, None, found)
+
+    monkeypatch.setattr(main, "run_part", run_part)
+
+    def statuses(left: float) -> list[str]:
+        part = plan.Part("slow", "slow", 300, 60)
+        found = main.run_until(time.monotonic() + left, part, tmp_path, False)
+        return [each.status for each in found.outcomes] or [found.not_run or ""]
+
+    assert statuses(1000) == ["ok", "FAIL"]
+    assert statuses(100) == ["ok", "not run"]
+    assert statuses(10) == ["the minutes of --plan are over"]
 
 
 def test_a_batch_is_counted_without_a_process_group() -> None:
