@@ -13,7 +13,7 @@ from pathlib import Path
 from gpu_check.jobs.launch import Rank, Recorded, problem_of, read_recorded, run_ranks, scratch, suspicious_lines
 from gpu_check.outcome import NOT_RUN, CannotRun, Context, Outcome, info, judged, torch_on_gpu
 
-SECONDS = 150
+SECONDS, REHEARSED_SECONDS = 150, 600
 DEEPSPEED = ("zero1", "zero2", "zero3", "pipeline")
 IN_GRAPHS = ("graph", "graphed", "compile")
 ENVIRON: dict[str, dict[str, str]] = {
@@ -47,18 +47,18 @@ def training(kind: str, size: int, context: Context) -> Iterator[Outcome]:
         raise CannotRun("DeepSpeed is not installed")
     if kind in IN_GRAPHS and context.rehearse:
         raise CannotRun("there are no CUDA graphs on a CPU")
-    extra = ENVIRON.get(kind, {})
-    bare = run_ranks([kind], size, SECONDS, None, extra)
+    extra, seconds = ENVIRON.get(kind, {}), REHEARSED_SECONDS if context.rehearse else SECONDS
+    bare = run_ranks([kind], size, seconds, None, extra)
     if problem := problem_of(bare):
         yield Outcome(name, NOT_RUN, f"fails without laggard too: {problem}")
         return
     with scratch() as folder:
-        hooked = run_ranks([kind], size, SECONDS, Path(folder), extra)
+        hooked = run_ranks([kind], size, seconds, Path(folder), extra)
         if problem := problem_of(hooked):
             yield judged(name, False, f"fails with the hooks only: {problem}")
             return
         recorded = read_recorded(Path(folder))
-    if results(hooked) != results(bare) and results(run_ranks([kind], size, SECONDS, None, extra)) != results(bare):
+    if results(hooked) != results(bare) and results(run_ranks([kind], size, seconds, None, extra)) != results(bare):
         yield info(f"{name}, results", "differ from run to run without laggard too")
         bare = hooked
     yield verdict(name, bare, hooked, recorded, on_gpu=not context.rehearse)
