@@ -11,7 +11,7 @@ import pytest
 from support.paths import REPOSITORY, TESTS
 
 MACHINES = TESTS / "data" / "machines"
-PARTS = REPOSITORY / "scripts" / "gpu_check" / "main.py"
+PARTS = REPOSITORY / "scripts" / "gpu_check" / "plan.py"
 NO_TEST = "nothing: only hardware can tell"
 
 

@@ -219,7 +219,7 @@ def cuda_lab(torch: Any) -> Lab:
         return found
 
     def seconds_between(earlier: Any, later: Any) -> float:
-        return float(earlier.elapsed_time(later)) * MS
+        return float(earlier.elapsed_time(later)) / 1e3
 
     cycles_per_second = calibrate(torch.cuda._sleep, bare_event, seconds_between, torch.cuda.synchronize)
     network, side = torch.cuda.Stream(), torch.cuda.Stream()

@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,46 +24,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpu_check.outcome import FAIL, NOT_RUN, OK, REPOSITORY, Outcome
+from gpu_check import wheels
+from gpu_check.ending import PARENT
+from gpu_check.outcome import FAIL, NOT_RUN, OK, REPOSITORY, Outcome, python_path
+from gpu_check.plan import PARTS, Part, plan_sentence, planned
 
 SCHEMA = "laggard.gpu-check/1"
 ARCHIVE = "gpu-check.tar.gz"
 MAX_PACKED = 16 << 20  # bytes of a file in the archive: traces of a profiler may be large
 TAIL = 4000  # characters of a part's output that are kept in the JSON document
-
-
-class Part(NamedTuple):
-    """`module`: in the folder parts. `seconds`: the time limit; `usual`: what the part takes on one GPU, in seconds.
-    `words`: the part's arguments."""
-
-    name: str
-    module: str
-    seconds: float
-    usual: float
-    environ: Mapping[str, str] = {}
-    words: tuple[str, ...] = ()
-
-
-PARTS = (
-    Part("versions", "versions", 60, 10),
-    Part("events", "events", 180, 45, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
-    Part("calls", "calls", 180, 45),
-    Part("nvml", "readings", 120, 30),
-    Part("healthcheck", "gate", 240, 30),
-    Part("ddp", "trainings", 400, 60, words=("ddp",)),
-    Part("events-one-queue", "events", 180, 45, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
-    Part("active", "gate", 400, 120, words=("active",)),
-    Part("graph", "trainings", 400, 60, words=("graph",)),
-    Part("slow-rank", "slow_rank", 400, 90),
-    Part("overhead", "overhead", 600, 170),
-    Part("fsdp2", "trainings", 400, 90, words=("fsdp2",)),
-    Part("compile", "trainings", 900, 170, words=("compile",)),
-    Part("no-set-device", "no_set_device", 300, 90),
-    Part("zero", "trainings", 900, 300, words=("zero1", "zero2", "zero3")),
-    Part("pipeline", "trainings", 400, 120, words=("pipeline",)),
-    Part("tune-nccl", "tune_nccl", 900, 600),
-)
-"""What proves the most for its time comes first."""
 
 
 class PartResult(NamedTuple):
@@ -77,8 +47,12 @@ class PartResult(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
+    if arguments.carry:
+        return carry(Path(arguments.carry), arguments.for_python)
     out = Path(arguments.out).absolute()
     out.mkdir(parents=True, exist_ok=True)
+    if arguments.wheels:
+        use_wheels(Path(arguments.wheels).absolute(), out.with_name(f"{out.name}-python"))
     chosen = [part for part in PARTS if not arguments.part or part.name in arguments.part]
     until = float("inf")
     if arguments.plan is not None:
@@ -89,27 +63,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: list[PartResult] = []
     for part in chosen:
         print(f"gpu-check: {part.name} ...", file=sys.stderr, flush=True)
-        seconds = max(1.0, min(part.seconds, until - time.monotonic()))
-        results.append(run_part(part._replace(seconds=seconds), out, arguments.rehearse))
+        results.append(run_until(until, part, out, arguments.rehearse))
         keep(results, target, out, arguments.rehearse)
     print(table(results))
     print(f"gpu-check: {sentence(results)} Everything is in {target}, and with all files in {out / ARCHIVE}.")
     return exit_status(results)
 
 
-def planned(parts: Sequence[Part], seconds: float) -> tuple[list[Part], list[Part]]:
-    """The parts that usually end within so many seconds together, in their order, and those that are left out."""
-    chosen: list[Part] = []
-    for part in parts:
-        if sum(each.usual for each in (*chosen, part)) <= seconds:
-            chosen.append(part)
-    return chosen, [part for part in parts if part not in chosen]
+def run_until(until: float, part: Part, out: Path, rehearse: bool) -> PartResult:
+    """Runs the part, if it can usually end by then. One that is cut off then is not at fault."""
+    left = until - time.monotonic()
+    if left < part.usual / 2:
+        return PartResult(part.name, 0.0, "the minutes of --plan are over", ())
+    found = run_part(part._replace(seconds=min(part.seconds, left)), out, rehearse)
+    cut_off = left < part.seconds and found.seconds >= left
+    if not cut_off or not found.outcomes:
+        return found
+    last = found.outcomes[-1]._replace(status=NOT_RUN)
+    return found._replace(outcomes=(*found.outcomes[:-1], last))
 
 
-def plan_sentence(chosen: Sequence[Part], left_out: Sequence[Part], minutes: float) -> str:
-    runs = ", ".join(f"{part.name} ({part.usual:g} s)" for part in chosen) or "nothing"
-    others = f"; left out: {', '.join(part.name for part in left_out)}" if left_out else ""
-    return f"in {minutes:g} minutes: {runs}{others}"
+def carry(folder: Path, version: str) -> int:
+    problem = wheels.carry(folder, version)
+    done = f"{len(list(folder.glob('*.whl')))} wheels for Python {version} are in {folder}"
+    print(f"gpu-check: {problem or done}")
+    return 1 if problem else 0
+
+
+def use_wheels(folder: Path, target: Path) -> None:
+    """All parts have what this Python lacks from `target`, and their jobs as well."""
+    for line in wheels.install(folder, target):
+        print(f"gpu-check: {line}", file=sys.stderr, flush=True)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), str(target))))
 
 
 def keep(results: Sequence[PartResult], target: Path, out: Path, rehearse: bool) -> None:
@@ -148,6 +133,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--plan", metavar="MINUTES", type=minutes, help="say what usually ends within so many minutes, and run that"
     )
+    parser.add_argument("--wheels", metavar="DIR", help="install what this Python lacks from here, for the parts alone")
+    parser.add_argument("--carry", metavar="DIR", help="download the wheels for --wheels into this folder, and end")
+    parser.add_argument(
+        "--for-python",
+        metavar="VERSION",
+        type=python_version,
+        default=f"{sys.version_info.major}.{sys.version_info.minor}",
+        help="the Python that --carry is for; default: %(default)s",
+    )
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU what can run there, to try gpu-check")
     return parser.parse_args(argv)
 
@@ -159,6 +153,12 @@ def minutes(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0 and up to 1440: give --plan 30")
 
 
+def python_version(text: str) -> str:
+    if re.fullmatch(r"3\.\d{1,2}", text):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no version of Python: give --for-python 3.12")
+
+
 def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
     """Runs the part in a process of its own. Never raises."""
     folder = out / part.name
@@ -166,7 +166,7 @@ def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
     answer = folder / "outcomes.json"
     answer.unlink(missing_ok=True)
     command = [sys.executable, "-m", "gpu_check.part", part.module, str(folder), *part.words]
-    environ = {**os.environ, "PYTHONPATH": python_path(), **part.environ}
+    environ = {**os.environ, "PYTHONPATH": python_path(), PARENT: str(os.getpid()), **part.environ}
     if rehearse:
         environ["GPU_CHECK_REHEARSAL"] = "1"
     began = time.monotonic()
@@ -182,12 +182,6 @@ def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
         outcomes = (*outcomes, Outcome(part.name, FAIL, f"the part {ended}: {last_line(output)}"))
     failed = any(each.status == FAIL for each in outcomes)
     return PartResult(part.name, seconds, said.get("not_run"), outcomes, output[-TAIL:] if failed else "")
-
-
-def python_path() -> str:
-    """Laggard's source and this package come before what is installed."""
-    own = (str(REPOSITORY / "src"), str(REPOSITORY / "scripts"))
-    return os.pathsep.join(filter(None, (*own, os.environ.get("PYTHONPATH", ""))))
 
 
 def run_limited(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> tuple[int | None, str]:

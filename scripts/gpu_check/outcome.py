@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +46,24 @@ def info(check: str, text: str) -> Outcome:
     return Outcome(check, INFO, text)
 
 
+DEVICE_FILES = (  # any of these: there may be a GPU that torch can use. NVIDIA's; WSL's; Jetson's; AMD's
+    *("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/proc/driver/nvidia/gpus/*", "/dev/dxg", "/dev/nvmap", "/dev/nvhost-*"),
+    "/dev/kfd",
+)
+
+
+def python_path() -> str:
+    """PYTHONPATH for a part and its jobs: laggard's source and this package come before what is installed."""
+    own = [str(REPOSITORY / "src"), str(REPOSITORY / "scripts")]
+    others = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each not in own]
+    return os.pathsep.join((*own, *others))
+
+
 def torch_on_gpu() -> Any:
-    """Returns torch. Raises CannotRun where there is none or it finds no GPU, ImportError where torch is damaged."""
+    """Returns torch. Raises CannotRun where there is none or it finds no GPU, ImportError where torch is damaged. Where
+    the machine has no file of a GPU's driver, torch is not imported to say so: that takes seconds for each part."""
+    if not any(glob.glob(pattern) for pattern in DEVICE_FILES):
+        raise CannotRun("no GPU: there is no /dev/nvidia0 or /dev/kfd")
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -70,5 +88,12 @@ def require_nvidia_gpu() -> None:
     raise CannotRun("no GPU: there is no /dev/nvidia0, and no NVIDIA GPU in the PCI tree")
 
 
+def require_locate() -> None:
+    """Raises CannotRun where this Python lacks what `laggard locate` needs."""
+    missing = [name for name in ("msgspec", "numpy") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CannotRun(f"`laggard locate` needs the Python modules {' and '.join(missing)} (gpu-check --wheels DIR)")
+
+
 def needs_module(error: ModuleNotFoundError) -> str:
-    return f"this Python has no module {error.name} (make gpu-check PYTHON=... with one that has it)"
+    return f"this Python has no module {error.name} (gpu-check --wheels DIR, or another PYTHON=...)"

@@ -11,10 +11,12 @@ import os
 import sys
 from pathlib import Path
 
+from gpu_check.ending import end_with_parent
 from gpu_check.outcome import CannotRun, Context, Outcome, needs_module
 
 
 def main() -> int:
+    end_with_parent()
     module, out, *words = sys.argv[1:]
     context = Context(Path(out), os.environ.get("GPU_CHECK_REHEARSAL") == "1")
     outcomes: list[Outcome] = []

@@ -8,11 +8,15 @@ device guards of torch's own calls make one on the device that they are for; a q
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 from support.lazy_device import LazyDevice, Place
 from support.lazy_device import Stream as LazyStream
+
+CYCLES_PER_SECOND = 2e9
 
 
 class LazyTensor:
@@ -66,8 +70,9 @@ def lazy_torch(*devices: LazyDevice) -> Any:
     state = LazyCuda(devices)
 
     class Stream:
-        def __init__(self, number: int, index: int = 0) -> None:
-            self.cuda_stream, self.device_index = number, index
+        def __init__(self, number: int | None = None, index: int = 0) -> None:
+            self.cuda_stream = state.known(index, devices[index].new_stream()) if number is None else number
+            self.device_index = index
 
         def wait_event(self, event: Any) -> None:
             event.wait(self)
@@ -80,7 +85,16 @@ def lazy_torch(*devices: LazyDevice) -> Any:
         def synchronize(self) -> None:
             devices[self.device_index].synchronize(state.stream(self))
 
-    class Event:
+    class EventBase:
+        """As torch._C._CudaEventBase, whose methods are C++: what is put in the place of Event's does not change it."""
+
+        _place: Place | None
+
+        def wait(self, stream: Any = None) -> None:
+            assert self._place is not None
+            state.stream(stream or current_stream()).wait_for(self._place)
+
+    class Event(EventBase):
         def __init__(self, enable_timing: bool = False) -> None:
             self._timing = enable_timing
             self._place: Place | None = None
@@ -101,8 +115,7 @@ def lazy_torch(*devices: LazyDevice) -> Any:
             return self._place is None or self._place.passed.is_set()
 
         def wait(self, stream: Any = None) -> None:
-            assert self._place is not None
-            state.stream(stream or current_stream()).wait_for(self._place)
+            super().wait(stream)
 
         def synchronize(self) -> None:
             assert self._place is not None and self._place.passed.wait(300)
@@ -139,7 +152,21 @@ def lazy_torch(*devices: LazyDevice) -> Any:
         for stream in list(state._streams.values()):
             device.synchronize(stream)
 
+    def spin(cycles: int) -> None:
+        """torch.cuda._sleep, on a GPU of CYCLES_PER_SECOND."""
+        current_stream()  # synchronize() waits for those that were seen
+        state.launch(state.current, cycles / CYCLES_PER_SECOND)
+
+    @contextmanager
+    def stream_context(stream: Stream) -> Iterator[None]:
+        with devices[stream.device_index].on(state.stream(stream)):
+            yield
+
     cuda = SimpleNamespace(
+        init=lambda: None,
+        is_available=lambda: True,
+        stream=stream_context,
+        _sleep=spin,
         Stream=Stream,
         Event=Event,
         CUDAGraph=CUDAGraph,
@@ -153,6 +180,7 @@ def lazy_torch(*devices: LazyDevice) -> Any:
         stream_of=lambda lazy, index=0: Stream(state.known(index, lazy), index),
     )
     core = SimpleNamespace(
+        _CudaEventBase=EventBase,
         _cuda_getDevice=lambda: state.current,
         _cuda_getCurrentRawStream=lambda index: state.known(index, devices[index]._current),
         _cuda_isCurrentStreamCapturing=lambda: devices[state.current].in_capture,
@@ -164,5 +192,12 @@ def lazy_torch(*devices: LazyDevice) -> Any:
     accelerator = SimpleNamespace(synchronize=lambda index=None: synchronize(index), Graph=Graph)
     distributed = SimpleNamespace(get_backend=lambda group: group)
     return SimpleNamespace(
-        cuda=cuda, _C=core, accelerator=accelerator, distributed=distributed, lazy=devices[0], lazy_cuda=state
+        __version__="lazy",
+        ones=lambda *shape, device="cuda": LazyTensor(0 if device == "cuda" else -1),
+        cuda=cuda,
+        _C=core,
+        accelerator=accelerator,
+        distributed=distributed,
+        lazy=devices[0],
+        lazy_cuda=state,
     )

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpu_check.outcome import python_path
+
 TRAIN = Path(__file__).with_name("train.py")
 ENVIRON = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may add in another order from run to run
@@ -43,7 +45,7 @@ class Rank(NamedTuple):
 class Recorded(NamedTuple):
     """What the hooks recorded of one rank. `collectives`: of each operation, without send and recv; `phases`: medians
     of the steps, in milliseconds, the first ones left out; `clocks`: of how many collectives which clock gave the
-    times."""
+    times; `forward_ms`: own time in the forward pass of each step."""
 
     rank: int
     gpu: str | None
@@ -53,34 +55,60 @@ class Recorded(NamedTuple):
     collectives: Counter[str]
     clocks: Counter[str]
     phases_ms: dict[str, float]
+    forward_ms: tuple[float, ...] = ()
 
 
 def run_ranks(
-    words: Sequence[str], ranks: int, seconds: float, hooked_into: Path | None, extra: Mapping[str, str] | None = None
+    words: Sequence[str],
+    ranks: int,
+    seconds: float,
+    hooked_into: Path | None,
+    extra: Mapping[str, str] | None = None,
+    script: Path = TRAIN,
 ) -> list[Rank]:
-    """Runs train.py as so many ranks. `hooked_into`: the folder for what the hooks record; None: without them."""
+    """Runs a script as so many ranks. `hooked_into`: the folder for what the hooks record; None: without them."""
+    return collect(start_ranks(words, ranks, hooked_into, extra, script), seconds)
+
+
+def start_ranks(
+    words: Sequence[str],
+    ranks: int,
+    hooked_into: Path | None,
+    extra: Mapping[str, str] | None = None,
+    script: Path = TRAIN,
+    **streams: Any,
+) -> list[subprocess.Popen[str]]:
+    """Starts the ranks; the arguments as for run_ranks. `streams`: what their Popen has in place of pipes."""
     from laggard.demo.job import free_port
 
     port = free_port()
-    hooks = []
-    environ = {**os.environ, **ENVIRON, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(extra or {})}
-    if hooked_into is not None:
-        hooks = ["-m", "laggard", "run", "--record", str(hooked_into / "recording")]
-        environ["LAGGARD_RANK_DIR"] = str(hooked_into / "ranks")
-    command = [sys.executable, *hooks, str(TRAIN), *words]
+    environ = {**job_environ(hooked_into), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(extra or {})}
+    command = job_command(script, hooked_into, words)
     size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    processes = [
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    return [
         subprocess.Popen(
             command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             env={**environ, **size, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            **pipes,
         )
         for rank in range(ranks)
     ]
-    return collect(processes, seconds)
+
+
+def job_command(script: Path, hooked_into: Path | None, words: Sequence[str] = ()) -> list[str]:
+    """The command that runs a script, under `laggard run` where it is `hooked_into` a folder."""
+    hooks = ["-m", "laggard", "run", "--record", str(hooked_into / "recording")] if hooked_into is not None else []
+    return [sys.executable, *hooks, str(script), *words]
+
+
+def job_environ(hooked_into: Path | None) -> dict[str, str]:
+    environ = {**os.environ, **ENVIRON, "PYTHONPATH": python_path()}
+    if hooked_into is not None:
+        environ["LAGGARD_RANK_DIR"] = str(hooked_into / "ranks")
+    return environ
 
 
 def collect(processes: Sequence[subprocess.Popen[str]], seconds: float) -> list[Rank]:
@@ -141,10 +169,11 @@ def suspicious_lines(hooked: Sequence[Rank], bare: Sequence[Rank]) -> list[str]:
 
 def read_recorded(folder: Path) -> list[Recorded]:
     """In the order of the ranks."""
+    from laggard.constants import PHASES
     from laggard.rankfile import RankFileReader
     from laggard.rankfile.fact_names import GPU
 
-    found = []
+    found, forward = [], PHASES.index("forward")
     for path in (folder / "ranks").rglob("*.rank"):
         with RankFileReader(str(path)) as file:
             counters, steps = file.counters(), file.steps()
@@ -162,6 +191,7 @@ def read_recorded(folder: Path) -> list[Recorded]:
                 Counter(each["op"] for each in collectives if each["op"] not in ("send", "recv")),
                 Counter(each["clock"] for each in collectives),
                 phases_of(steps[3:]),
+                tuple(step.phases[forward] / 1e6 for step in steps),
             )
         )
     return sorted(found, key=lambda each: each.rank)

@@ -1,7 +1,8 @@
 """The trainings of gpu-check, one KIND a run: `train.py KIND [--steps N] ...`. It knows nothing of laggard.
 
 Each rank prints one line, RESULT and JSON: losses and a digest of the weights, bit by bit; what torch's Flight Recorder
-holds; and times by events of its own. With GPU_CHECK_REHEARSAL=1 it trains on the CPU with gloo.
+holds; and times by events of its own. With GPU_CHECK_REHEARSAL=1 it trains on the CPU with gloo, beside the tests' lazy
+device, which the hooks time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ if ON_CPU:
 
 import torch  # noqa: E402 - DeepSpeed's accelerator is chosen before
 import torch.distributed as dist  # noqa: E402
+
+from gpu_check.ending import end_with_parent  # noqa: E402
+from gpu_check.jobs.loads import find_loads  # noqa: E402
 
 WIDTH, BATCH = (64, 8) if ON_CPU else (512, 64)
 WARM_UP = 11  # steps before a graph's capture: as many as torch asks for with DDP
@@ -288,6 +292,13 @@ def graph(options: argparse.Namespace) -> dict[str, Any]:
     return numbers(losses, model)
 
 
+def graphed(options: argparse.Namespace) -> dict[str, Any]:
+    """A forward and a backward pass, each a graph that torch makes; the rest of the step is outside of them."""
+    device = start()
+    model = torch.cuda.make_graphed_callables(Model().to(device), (torch.zeros(BATCH, WIDTH, device=device),))
+    return train(model, device, options.steps)
+
+
 def compiled(options: argparse.Namespace) -> dict[str, Any]:
     """DDP compiled into CUDA graphs by torch itself."""
     device = start()
@@ -304,6 +315,7 @@ KINDS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "zero3": zero(3),
     "pipeline": pipeline,
     "graph": graph,
+    "graphed": graphed,
     "compile": compiled,
 }
 
@@ -350,6 +362,9 @@ def main() -> None:
     parser.add_argument("--slow-ms", type=float, default=30.0)
     parser.add_argument("--base-ms", type=float, default=0.0)
     options = parser.parse_args()
+    end_with_parent()
+    if ON_CPU:
+        find_loads()  # the hooks time a lazy device
     torch.set_num_threads(1)
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)

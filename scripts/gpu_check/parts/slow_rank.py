@@ -6,30 +6,24 @@ what is slow: kernels of two processes would hold each other up.
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpu_check.jobs.launch import problem_of, run_ranks, scratch
-from gpu_check.outcome import NOT_RUN, CannotRun, Context, Outcome, judged, torch_on_gpu
+from gpu_check.locating import locate
+from gpu_check.outcome import NOT_RUN, Context, Outcome, judged, require_locate, torch_on_gpu
 
 SLOW, STEPS, BASE_MS, SLOW_MS, SECONDS = 1, 60, 15.0, 30.0, 120
 REHEARSED_STEPS, REHEARSED_SLOW_MS, REHEARSED_SECONDS = 30, 300.0, 600
 REHEARSED_RATIO = 5.0
 """On CPUs, a rank that another process keeps waiting is slow, and rightly named: only who is this many times as long
 busy as the others counts there. The fault makes it twenty times."""
-NEEDED = ("msgspec", "numpy")
 
 
 def run(context: Context) -> Iterator[Outcome]:
     size = 2 if context.rehearse else max(2, torch_on_gpu().cuda.device_count())
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CannotRun(f"`laggard locate` needs the Python modules {' and '.join(missing)}")
+    require_locate()
     steps, slow_ms, seconds, least = STEPS, SLOW_MS, SECONDS, 0.0
     if context.rehearse:
         steps, slow_ms, seconds, least = REHEARSED_STEPS, REHEARSED_SLOW_MS, REHEARSED_SECONDS, REHEARSED_RATIO
@@ -47,16 +41,6 @@ def run(context: Context) -> Iterator[Outcome]:
                 yield judged(name, False, f"fails with the hooks only: {problem}")
             else:
                 yield judge(name, slow, *locate(Path(folder) / "recording"), least)
-
-
-def locate(recording: Path) -> tuple[Any, str]:
-    """Returns the verdict as JSON, and what there is to say where there is none."""
-    command = [sys.executable, "-m", "laggard", "locate", "--trace", str(recording), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    try:
-        return json.loads(done.stdout), done.stderr
-    except ValueError:
-        return None, f"ended with {done.returncode}: {done.stderr[-300:]}"
 
 
 def judge(name: str, slow: int | None, location: Any, errors: str, least: float = 0.0) -> Outcome:
