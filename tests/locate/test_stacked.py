@@ -1,0 +1,102 @@
+"""A culprit gets its place in the code; nobody is accused by a stack alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from laggard.locate.describe import evidence_lines, sentence
+from laggard.locate.stacked import standing_notes, with_stacks
+from laggard.model import Culprit, Location, Note, Verdict, Window
+from laggard.stacks.frames import Frame
+from laggard.stacks.sampled import ASKED, FAILED, HELD, STALLED, TERMINATED, Counted, Sampled, Thread
+
+MODULE = Frame("<module>", "/home/u/train.py", 120)
+LIBRARY = "/venv/lib/python3.11/site-packages/"
+WAIT = (Frame("all_reduce", f"{LIBRARY}torch/distributed/distributed_c10d.py", 9), MODULE)
+SLOW = (Frame("tokenize", "/home/u/data.py", 88), MODULE)
+SAVE = (Frame("save", f"{LIBRARY}torch/serialization.py", 5), Frame("keep", "/home/u/ckpt.py", 41), MODULE)
+
+
+def location(*culprits: Culprit, notes: tuple[Note, ...] = ()) -> Location:
+    verdict = Verdict.FAIL if culprits else Verdict.OK
+    return Location(verdict, "j", 4, 4, Window(), None, culprits, notes)
+
+
+def took(rank: int, why: str, frames: tuple[Frame, ...], at: float = 1.0, times: int = 1) -> Sampled:
+    return Sampled("j", rank, "n", 1, why, at, 0.0, (Thread("MainThread", (Counted(times, frames),)),), 31.0)
+
+
+def found(culprit: Culprit, *sampled: Sampled) -> Any:
+    return with_stacks(location(culprit), sampled).culprits[0].stack
+
+
+def test_a_slow_rank_is_compared_with_those_that_nobody_accuses() -> None:
+    slow = Culprit("slow_host", (1,), node="n", phase="between_steps")
+    stack = found(
+        slow, took(1, ASKED, SLOW, times=200), took(0, ASKED, WAIT, times=200), took(2, ASKED, WAIT, times=200)
+    )
+    assert stack.text == "100 % of the samples in tokenize (data.py:88); peers 0 %"
+    assert (stack.place, stack.rank, stack.peer, stack.differing) == ("tokenize (data.py:88)", 1, 0, 1)
+    assert stack.frames[0] == "tokenize (/home/u/data.py:88)"
+    both = location(slow, Culprit("slow_host", (0,)))
+    again = with_stacks(both, [took(1, ASKED, SLOW, times=200), took(0, ASKED, SLOW, times=200)])
+    assert [culprit.stack for culprit in again.culprits] == [None, None], "there is no peer left"
+
+
+def test_a_hung_rank_stands_beside_one_that_waits() -> None:
+    hung = Culprit("hung", (2,))
+    told = with_stacks(location(hung), [took(rank, STALLED, SAVE if rank == 2 else WAIT) for rank in range(4)])
+    stack = told.culprits[0].stack
+    assert stack is not None
+    assert stack.text == (
+        "save (serialization.py:5), called in keep (ckpt.py:41);"
+        " 3 ranks in all_reduce, called in <module> (train.py:120)"
+    )
+    assert evidence_lines(told)[0] == f"In the code: {stack.text}"
+
+
+def test_what_c_code_held_is_told_by_faulthandlers_dump() -> None:
+    stack = found(Culprit("hung", (0,)), took(0, HELD, SLOW), took(1, STALLED, WAIT))
+    assert stack.place == "tokenize (data.py:88)"
+
+
+def test_one_that_died_left_its_last_stack() -> None:
+    stack = found(Culprit("dead", (0,)), took(0, FAILED, SAVE, at=1.0), took(0, TERMINATED, WAIT, at=2.0))
+    assert stack.text == "save (serialization.py:5), called in keep (ckpt.py:41)"
+    assert stack.peer is None
+
+
+def test_a_link_has_no_place_in_the_code() -> None:
+    assert found(Culprit("slow_link", (0, 1)), took(0, ASKED, SLOW, times=200), took(1, ASKED, WAIT, times=200)) is None
+
+
+def test_a_healthy_job_is_told_nothing() -> None:
+    healthy = location()
+    assert with_stacks(healthy, [took(0, ASKED, SLOW, times=200), took(1, ASKED, WAIT, times=200)]) == healthy
+    assert with_stacks(healthy, []) == healthy
+
+
+@pytest.mark.parametrize("kind", ["deadlock", "waiting", "hang", "mismatch"])
+def test_a_job_that_stands_still_without_a_culprit_says_where(kind: str) -> None:
+    still = location(notes=(Note(kind, "ranks wait"),))
+    told = with_stacks(still, [took(0, STALLED, SAVE), took(1, STALLED, WAIT)])
+    assert [note.kind for note in told.notes] == [kind, "stacks"]
+    assert "rank 0 in save (serialization.py:5), called in keep (ckpt.py:41)" in told.notes[1].text
+
+
+def test_a_job_without_a_step_says_where_it_stands_first() -> None:
+    lock = Frame("FileBaton.wait", f"{LIBRARY}torch/utils/file_baton.py", 50), MODULE
+    notes = standing_notes([took(0, STALLED, lock), took(1, STALLED, lock)])
+    unknown = Location(Verdict.UNKNOWN, "j", 2, 0, Window(), None, (), (Note("no_steps", "no step"), *notes))
+    assert sentence(unknown) == (
+        "Cannot tell: the processes stand still for 31 s: ranks 0-1 in FileBaton.wait (file_baton.py:50),"
+        " called in <module> (train.py:120)."
+    )
+
+
+def test_hostile_names_stay_on_one_line() -> None:
+    evil = Frame("f" * 500, "/a\n/" + "x" * 500, 1), MODULE
+    stack = found(Culprit("dead", (0,)), took(0, FAILED, evil))
+    assert len(stack.text) <= 400 and "\n" not in stack.text and len(stack.place) <= 160
