@@ -84,6 +84,8 @@ def _check_amd(host: Host, pci: NvidiaDevices, expected: int) -> Iterator[Findin
     yield Fact("amd_gpus", len(gpus))
     yield Fact("amd_models", sorted({gpu.model or gpu.device_id for gpu in gpus if gpu.started}))
     yield Fact("amd_memory_bytes", {gpu.device: gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes})
+    uuids = {gpu.torch_uuid: {"bus_id": gpu.address} for gpu in gpus if gpu.torch_uuid}
+    yield Fact("uuids", uuids)  # how a rank names the one that it trains on
     started = [gpu for gpu in gpus if gpu.started]
     if len(started) < expected:
         yield _missing_amd(gpus, len(started), expected)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
@@ -33,6 +34,7 @@ _THRESHOLD: Final = "/sys/module/amdgpu/parameters/bad_page_threshold"
 _BLOCK: Final = re.compile(r"([a-z][a-z0-9_]{1,30})_err_count")
 _COUNT: Final = re.compile(r"(ue|ce|de): *(\d{1,18})")
 _PAGE: Final = re.compile(r"0x[0-9a-f]{1,16} : 0x[0-9a-f]{1,16} : ([RPF])$", re.MULTILINE)
+_UNIQUE_ID: Final = re.compile(r"[0-9a-f]{16}")
 _MAX_BLOCKS: Final = 32
 _MAX_SENSORS: Final = 16
 _SENSORS: Final = re.compile(r"temp(\d{1,2})_label")
@@ -87,6 +89,14 @@ class AmdGpu(NamedTuple):
     @property
     def device(self) -> str:
         return f"GPU {self.address}"
+
+    @property
+    def torch_uuid(self) -> str:
+        """The UUID by which a rank names this GPU: HIP's is the text of unique_id, of which torch writes the bytes
+        (ROCm/ROCm#4203: `66333330-6463-3464-3030-646565323262` is f330dc4d00dee22b). Empty where it is not known."""
+        if not _UNIQUE_ID.fullmatch(self.unique_id):
+            return ""
+        return f"GPU-{uuid.UUID(bytes=self.unique_id.encode())}"
 
 
 def driver_is_loaded(host: Host) -> bool:
