@@ -1,5 +1,5 @@
-"""Finds the version of the NCCL, or of AMD's RCCL, that this process has loaded. Never loads one: two NCCLs in a process
-are a fault."""
+"""Finds the version of the NCCL, or of AMD's RCCL, that this process has loaded. Never loads one: two NCCLs in a
+process are a fault."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The format `amd-smi`: list, static, metric, bad-pages, xgmi, ras, as text, JSON or table. All files are one machine's,
-so that the address of a GPU may stand in another file."""
+"""The format `amd-smi`: list, static, metric, bad-pages, xgmi and ras, as text, JSON or table. All files are one
+machine's, so that the address of a GPU may stand in another file."""
 
 from __future__ import annotations
 
