@@ -77,7 +77,7 @@ def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCoun
 
 
 def _amdgpu_events(host: Host) -> list[AmdgpuEvent]:
-    """amdgpu's events in the kernel's log; none where it cannot be read: the probe gpu_xid is unknown then."""
+    """The events in the kernel's log; none where it cannot be read: the probe gpu_xid is unknown then."""
     try:
         return find_amdgpu_events(host.kernel_log())
     except Unknown:

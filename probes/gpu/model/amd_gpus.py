@@ -71,7 +71,7 @@ class AmdGpu(NamedTuple):
 
     address: str
     started: bool
-    """Whether amdgpu has it."""
+    """True where amdgpu has this GPU."""
     on_the_bus: bool | None
     """False: its configuration space reads as ones, as that of a device that is gone. None: it cannot be read."""
     device_id: str
@@ -81,7 +81,7 @@ class AmdGpu(NamedTuple):
     bad_pages: BadPages | None = None
     metrics: GpuMetrics | None = None
     temperatures: Mapping[str, Temperature] = {}
-    """By hwmon's label: edge, junction, mem."""
+    """The sensors by hwmon's label: edge, junction, mem."""
     vram_total_bytes: int | None = None
     vram_used_bytes: int | None = None
     errors: Mapping[str, str] = {}
@@ -239,7 +239,7 @@ def _metrics(read: Callable[[int, int], bytes]) -> GpuMetrics:
 
 
 def _temperatures(host: Host, folder: str) -> Iterator[tuple[str, Temperature]]:
-    """hwmon's, in thousandths of a degree."""
+    """The files of hwmon have thousandths of a degree."""
     for monitor in host.entries(f"{folder}/hwmon")[:1]:
         place = f"{folder}/hwmon/{monitor}"
         for name in [name for name in host.entries(place) if _SENSORS.fullmatch(name)][:_MAX_SENSORS]:

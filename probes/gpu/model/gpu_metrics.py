@@ -65,7 +65,7 @@ _LAYOUTS: Final = {
     7: _Layout(4, 6, counter=40, links=264),
     8: _Layout(4, 6, counter=40, links=264),
 }
-"""By the second number of the version."""
+"""The places by the second number of the version."""
 
 
 def parse_gpu_metrics(data: bytes) -> GpuMetrics:

@@ -53,7 +53,7 @@ _RESIDENCY_WORDS: Final = {
     "vr_thm": _REGULATORS,
     "hbm_thm": "heat of its memory",
 }
-"""ppt, the limit of power, is not among them: a busy GPU runs at its limit."""
+"""The words for residencies. The limit of power, ppt, is not among them: a busy GPU runs at its limit."""
 
 
 class Recent(NamedTuple):
@@ -146,8 +146,8 @@ def judge_bus(gpu: AmdGpu) -> Iterator[Finding]:
 
 
 def judge_temperatures(gpu: AmdGpu) -> Iterator[Finding]:
-    """hwmon's `crit` is where the GPU slows itself down, `emergency` where it switches itself off: amd-smi calls them
-    SLOWDOWN and SHUTDOWN. The worst sensor counts."""
+    """The `crit` of hwmon is where the GPU slows itself down, `emergency` where it switches itself off: amd-smi calls
+    them SLOWDOWN and SHUTDOWN. The worst sensor counts."""
     reached = {
         label: sensor
         for label, sensor in gpu.temperatures.items()
@@ -201,7 +201,7 @@ def _throttled_now(gpu: AmdGpu) -> Iterator[Finding]:
         yield _throttled(gpu, words[0], "at this moment", Severity.WARNING, evidence)
 
 
-def _throttled(gpu: AmdGpu, reason: str, when: str, severity: Severity, evidence: dict[str, object]) -> Finding:
+def _throttled(gpu: AmdGpu, reason: str, when: str, severity: Severity, evidence: Mapping[str, object]) -> Finding:
     return finding(
         "GPU_THROTTLED",
         gpu.device,

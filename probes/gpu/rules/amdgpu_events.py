@@ -1,5 +1,5 @@
-"""amdgpu's events as findings of the probe gpu_xid: errors that no reset has closed, and resets that were the answer to
-one. Pure."""
+"""Events that amdgpu logged as findings of the probe gpu_xid: errors that no reset has closed, and resets that were the
+answer to one. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LASTING: Final = frozenset(_CRITICAL)
 """The kinds that count for as long as nothing closes them, however long ago they were logged."""
 
 _OF_OTHER_PROBES: Final = frozenset({Kind.THRESHOLD, Kind.NEAR_THRESHOLD})
-"""What gpu_rows judges."""
+"""The kinds that gpu_rows judges."""
 
 
 class EventJudgement(NamedTuple):

@@ -22,6 +22,8 @@ from laggard.probes.gpu.model.amdgpu_messages import AMDGPU_MESSAGES, OTHER_MESS
 from laggard.probes.gpu.model.gpu_metrics import MAX_BYTES, parse_gpu_metrics
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang
+from laggard.probes.pci.model.tree import LinkState, PciDevice
+from laggard.probes.pci.rules.slow_links import PcieLink, find_slow_links
 from laggard.probes.record.sweep import TREES
 from laggard.probes.registry import PROBES
 
@@ -171,6 +173,20 @@ def test_a_gpu_at_work_with_a_slower_link_than_its_peers_is_a_warning(machine: M
         path.write_text("98\n")
     (found,) = judged(root, "pcie_links").findings
     assert (found.code, found.severity.value, found.device) == ("PCIE_LINK_DEGRADED", "warning", "0000:05:00.0")
+
+
+def test_the_switch_of_a_gpu_lowers_its_speed_as_the_gpu_does() -> None:
+    """The upstream port of a switch that is a part of the card: vendor 1002, and one GPU behind it."""
+    wide = LinkState(16.0, 16, 16.0, 16)
+    port = PciDevice("0000:00:01.1", None, 0x0604, 0x1022, link=wide)
+
+    def link(state: LinkState, vendor: int = 0x1002) -> PcieLink:
+        return PcieLink(PciDevice("0000:03:00.0", port.address, 0x0604, vendor, link=state), port, ("0000:05:00.0",))
+
+    idle = wide._replace(speed=2.5)
+    assert list(find_slow_links([link(idle)], {}, ())) == []
+    assert [slow.quantity for slow in find_slow_links([link(idle, 0x10B5)], {}, ())] == ["speed"]  # another switch
+    assert [slow.quantity for slow in find_slow_links([link(wide._replace(width=8))], {}, ())] == ["width"]
 
 
 def test_a_read_of_amdgpu_that_does_not_return_is_named() -> None:

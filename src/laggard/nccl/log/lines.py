@@ -24,7 +24,7 @@ VERSION: Final = (
     r"(?:NCCL version (?=\S{1,50}\+\w)|RCCL version (?:: )?(?=\S{1,60}(?:\+\w|-[\w/.]{1,40}:)))(\d\.\d{1,3}\.\d{1,3})"
 )
 """The form of the version, which is group 1: `NCCL version 2.27.5+cuda12.9`, and of AMD's RCCL, which counts as NCCL
-does, `RCCL version : 2.22.3-HEAD:7d8d67c` or, before 2.20, `RCCL version 2.18.3+hip6.0`."""
+does, `RCCL version : 2.22.3-HEAD:7d8d67c` or, of ROCm 6.0 and older, `RCCL version 2.18.3+hip6.0`."""
 _VERSION = re.compile(rf"(?:^|[\s\])}}>|:\"]){VERSION}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
