@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +29,19 @@ from laggard.probes.pci.rules.slow_links import PcieLink, find_slow_links
 from laggard.probes.record.sweep import TREES
 from laggard.probes.registry import PROBES
 
-Machine = Callable[[str], Path]
+Machine = Callable[[], Path]
 FIRST = "sys/bus/pci/devices/0000:05:00.0"
+
+
+@pytest.fixture
+def healthy(machine: Callable[[str], Path], tmp_path: Path) -> Machine:
+    """Makes copies of the healthy machine, which a test may change."""
+    numbers = itertools.count()
+
+    def copy() -> Path:
+        return shutil.copytree(machine("mi300x_gpus"), tmp_path / str(next(numbers)), symlinks=True)
+
+    return copy
 
 
 def changed(root: Path, **files: str | bytes) -> Path:
@@ -103,16 +116,16 @@ def test_no_bytes_do_harm(data: bytes) -> None:
         assert len(metrics.xgmi_links) in (0, 8)
 
 
-def test_a_reason_that_holds_now_is_a_warning_and_a_limit_of_power_is_none(machine: Machine) -> None:
+def test_a_reason_that_holds_now_is_a_warning_and_a_limit_of_power_is_none(healthy: Machine) -> None:
     hot = table(3, 120, bits=("Q", 112, 1 << 36 | 1))
-    report = judged(changed(machine("mi300x_gpus"), gpu_metrics=hot), "gpu_throttle")
+    report = judged(changed(healthy(), gpu_metrics=hot), "gpu_throttle")
     ((code, severity, summary),) = [(it.code, it.severity.value, it.summary) for it in report.findings]
     assert (code, severity, summary) == ("GPU_THROTTLED", "warning", "slowed down by heat, at this moment")
-    assert not judged(changed(machine("mi300x_gpus"), gpu_metrics=table(3, 120, bits=("Q", 112, 0xFF)))).findings
+    assert not judged(changed(healthy(), gpu_metrics=table(3, 120, bits=("Q", 112, 0xFF)))).findings
 
 
-def test_what_a_version_does_not_tell_is_said(machine: Machine) -> None:
-    root = machine("mi300x_gpus")
+def test_what_a_version_does_not_tell_is_said(healthy: Machine) -> None:
+    root = healthy()
     for bus in BUSES:
         path = (root / f"sys/bus/pci/devices/0000:{bus:02x}:00.0").resolve() / "gpu_metrics"
         path.unlink()
@@ -123,9 +136,9 @@ def test_what_a_version_does_not_tell_is_said(machine: Machine) -> None:
     assert {probe.verdict.value for probe in report.probes} == {"skipped"}
 
 
-def test_what_cannot_be_read_is_unknown_and_all_else_stands(machine: Machine) -> None:
+def test_what_cannot_be_read_is_unknown_and_all_else_stands(healthy: Machine) -> None:
     root = changed(
-        machine("mi300x_gpus"),
+        healthy(),
         gpu_metrics=b"\0\1",
         ras__umc_err_count="permission?\n",
         ras__gfx_err_count="ue: 2\nce: 0\n",
@@ -136,7 +149,7 @@ def test_what_cannot_be_read_is_unknown_and_all_else_stands(machine: Machine) ->
     assert "gpu_metrics" in of(report, "gpu_throttle").reason
 
 
-def test_what_clears_itself_is_not_read(machine: Machine) -> None:
+def test_what_clears_itself_is_not_read(healthy: Machine) -> None:
     """amdgpu clears xgmi_error for all who read it."""
     read: list[str] = []
 
@@ -145,27 +158,27 @@ def test_what_clears_itself_is_not_read(machine: Machine) -> None:
             read.append(path)
             return super().read_bytes(path)
 
-    root = changed(machine("mi300x_gpus"), xgmi_error="0\n")
+    root = changed(healthy(), xgmi_error="0\n")
     assert len(read_amd_gpus(Watched(str(root)))) == 8 and any("umc_err_count" in path for path in read)
     assert not any("xgmi_error" in path for path in (*read, *TREES))
 
 
-def test_the_number_of_a_profile_counts(machine: Machine) -> None:
+def test_the_number_of_a_profile_counts(healthy: Machine) -> None:
     (probe,) = (probe for probe in PROBES if probe.name == "gpu_count")
     for expected, findings in ((9, ["1 of 9 missing: amdgpu has 8"]), (8, []), (4, [])):
-        report = judge(machine("mi300x_gpus"), [probe._replace(thresholds=CountThresholds(expected=expected))])
+        report = judge(healthy(), [probe._replace(thresholds=CountThresholds(expected=expected))])
         assert [it.summary for it in report.findings] == findings
 
 
-def test_a_rank_names_its_gpu_by_the_text_of_its_unique_id(machine: Machine) -> None:
+def test_a_rank_names_its_gpu_by_the_text_of_its_unique_id(healthy: Machine) -> None:
     """ROCm/ROCm#4203 has torch's UUID of an MI300X."""
-    root = changed(machine("mi300x_gpus"), unique_id="f330dc4d00dee22b\n")
+    root = changed(healthy(), unique_id="f330dc4d00dee22b\n")
     uuids = judged(root, "gpu_count").facts["gpu_count"]["uuids"]
     assert uuids["GPU-66333330-6463-3464-3030-646565323262"] == {"bus_id": "0000:05:00.0"} and len(uuids) == 8
 
 
-def test_a_gpu_at_work_with_a_slower_link_than_its_peers_is_a_warning(machine: Machine) -> None:
-    root = changed(machine("mi300x_gpus"), current_link_speed="8.0 GT/s PCIe\n")
+def test_a_gpu_at_work_with_a_slower_link_than_its_peers_is_a_warning(healthy: Machine) -> None:
+    root = changed(healthy(), current_link_speed="8.0 GT/s PCIe\n")
     assert not judged(root, "pcie_links").findings  # idle GPUs lower it
     for bus in BUSES:
         path = (root / f"sys/bus/pci/devices/0000:{bus:02x}:00.0").resolve() / "gpu_busy_percent"
@@ -243,8 +256,8 @@ def test_every_kind_of_message_is_judged_as_something() -> None:
     assert all(kind.value and not kind.value.endswith(".") for kind in Kind)
 
 
-def test_a_reset_that_failed_counts_for_longer_than_the_look_back(machine: Machine) -> None:
-    root = machine("mi300x_gpus")
+def test_a_reset_that_failed_counts_for_longer_than_the_look_back(healthy: Machine) -> None:
+    root = healthy()
     log = root / "laggard/kmsg"
     text = log.read_text() + f"3,900,60000000,-;{A}GPU reset(1) failed\n3,901,60000001,-;{B}ring comp_1.0.0 timeout\n"
     log.unlink()
