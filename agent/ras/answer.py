@@ -1,7 +1,9 @@
 """NCCL RAS's status, from JSON to values. It may come from any user's program: what is absurd is refused as a whole.
 
 The form is that of NCCL 2.28.7 to 2.30.7, src/ras/client_support.cc: rasDumpCommsToJSON and the functions that it
-calls. Fields that are not used are not read, and new ones do no harm.
+calls. AMD's RCCL has the same since it follows those (ROCm/rocm-systems 2386d61, projects/rccl): in `nccl_version` its
+own version, in `cuda_runtime_version` HIP's, and its own operations among the counts. Fields that are not used are not
+read, and new ones do no harm.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class RasAsker:
             self._state = ("hooked", "all that listen have rank files") if listeners else ("no_job", "nobody listens")
         elif not ready:
             old = any(it.inode in self._too_old for it in candidates)
-            too_old = ("too_old", "NCCL there is older than 2.28.7 and is not asked")
+            too_old = ("too_old", "NCCL (or RCCL) there is older than 2.28.7 and is not asked")
             self._state = too_old if old else ("waiting", "not asked while it may be in its initialisation")
         elif now >= self._next_at:
             self._turn += 1

@@ -4,7 +4,7 @@ bounded, and what comes back is bytes that nobody has judged yet.
 The protocol is lines of text over TCP (NCCL 2.30.7, src/ras/client_support.cc: rasClientEventLoop, and the client in
 src/ras/client.cc). The status follows STATUS, and the server then closes the connection. `SET FORMAT` is known from
 2.28.7 on; it is sent before STATUS, which is never sent to an older NCCL: several of those crash when they are asked
-(NVIDIA/nccl#1669, #1762, #1996).
+(NVIDIA/nccl#1669, #1762, #1996). RCCL speaks the same: that of ROCm 7.2 is 2.28.3 by its number, and not asked.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ask(endpoint: Endpoint, limits: Limits = LIMITS) -> bytes:
             exchange.expect_ok(f"TIMEOUT {ANSWER_SECONDS}")
             answer = exchange.command("SET FORMAT json")
             if answer.startswith(b"ERROR: Unknown command"):
-                raise RasTooOld("NCCL there is older than 2.28.7 and is not asked")
+                raise RasTooOld("NCCL (or RCCL) there is older than 2.28.7 and is not asked")
             if answer != b"OK":
                 raise RasError("JSON was refused")
             return exchange.status()

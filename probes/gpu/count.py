@@ -7,6 +7,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.amd_gpus import AmdGpu, driver_is_loaded, read_amd_gpus
 from laggard.probes.gpu.model.confinement import why_confined
 from laggard.probes.gpu.model.pci_devices import NO_TREE, NvidiaDevices, find_nvidia_devices, unlisted_gpus
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
@@ -21,6 +22,12 @@ _FIX: Final = (
 )
 
 
+_FIX_AMD: Final = (
+    "Look for the GPU in the kernel's log (`Fatal error during GPU init`, `device lost from bus`) and on the bus. "
+    "Power the node off and on (not a mere reboot); if it stays away, reseat or replace it."
+)
+
+
 class CountThresholds(Thresholds, frozen=True):
     expected: Count | None = None
     """The number of GPUs of this kind of node. Not set: as many as the PCI tree shows, and at least `least`."""
@@ -31,10 +38,14 @@ class CountThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
-    """Compares NVML's list with the profile's number, else with the PCI tree. The profile's number also counts on a
-    machine whose PCI tree shows no GPU at all."""
+    """Compares NVML's list, and of AMD's GPUs those that the driver has, with the profile's number, else with the PCI
+    tree. The profile's number also counts on a machine whose PCI tree shows no GPU at all."""
     pci = find_nvidia_devices(host)
     expected = _at_least(pci, thresholds.least) if thresholds.expected is None else thresholds.expected
+    if pci.amd_gpus:
+        yield from _check_amd(host, pci, _expected_of_amd(pci, thresholds))
+        if not pci.gpus:
+            return
     if not (pci.shown or expected):
         raise Unknown(f"{NO_TREE}, so nothing says how many GPUs it has: set gpu_count.expected")
     told = pci.shown and (thresholds.expected is not None or (expected > 0 and not pci.unreadable))
@@ -63,6 +74,40 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
     without_handle = [gpu.index for gpu in nvml.gpus if "handle" in gpu.errors]
     if without_handle:
         raise Unknown(f"NVML lists GPU {', '.join(map(str, without_handle))}, and gives no access: see gpu_lost")
+
+
+def _check_amd(host: Host, pci: NvidiaDevices, expected: int) -> Iterator[Finding | Fact]:
+    """Compares the GPUs that amdgpu has started with the number that it should have."""
+    if not driver_is_loaded(host):
+        raise Unknown(f"{len(pci.amd_gpus)} AMD GPUs in the PCI tree, and the driver amdgpu is not loaded")
+    gpus = read_amd_gpus(host)
+    yield Fact("amd_gpus", len(gpus))
+    yield Fact("amd_models", sorted({gpu.model or gpu.device_id for gpu in gpus if gpu.started}))
+    yield Fact("amd_memory_bytes", {gpu.device: gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes})
+    uuids = {gpu.torch_uuid: {"bus_id": gpu.address} for gpu in gpus if gpu.torch_uuid}
+    yield Fact("uuids", uuids)  # how a rank names the one that it trains on
+    started = [gpu for gpu in gpus if gpu.started]
+    if len(started) < expected:
+        yield _missing_amd(gpus, len(started), expected)
+
+
+def _expected_of_amd(pci: NvidiaDevices, thresholds: CountThresholds) -> int:
+    """The number of AMD GPUs that the driver should have. A profile's number is of these where there are no others."""
+    if pci.gpus:
+        return len(pci.amd_gpus)
+    return max(len(pci.amd_gpus), thresholds.least) if thresholds.expected is None else thresholds.expected
+
+
+def _missing_amd(gpus: tuple[AmdGpu, ...], started: int, expected: int) -> Finding:
+    others = [gpu.address for gpu in gpus if not gpu.started]
+    return finding(
+        "GPU_MISSING",
+        f"GPU {', '.join(others)}" if others else "GPUs",
+        f"{expected - started} of {expected} missing: amdgpu has {started}",
+        evidence={"expected": expected, "started": started, "in_pci_tree": len(gpus), "not_started": others},
+        fix=_FIX_AMD,
+        commands=("amd-smi list", "lspci -d 1002: -nnk", "dmesg -T | grep -E 'amdgpu|pcieport'"),
+    )
 
 
 def _at_least(pci: NvidiaDevices, least: int) -> int:
@@ -107,7 +152,6 @@ def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
     others = {
         "mig": [gpu.index for gpu in nvml.gpus if gpu.mig],
         "lent_to_virtual_machines": list(pci.passed_through),
-        "amd_gpus": pci.amd_gpus,
     }
     for name, value in others.items():
         if value:

@@ -13,6 +13,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.groups import GPU
@@ -53,9 +54,10 @@ def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:
     exceeded = hang.seconds + _ROUNDING_SECONDS >= hang.limit_seconds
     if not exceeded and (hang.seconds < SLOW_CALL_SECONDS or hang.limit_seconds > CALL_LIMIT_SECONDS):
         return None
+    of_amd = hang.call.startswith(DRIVER_CALL)
     return finding(
         "GPU_DRIVER_HUNG",
-        "nvidia driver",
+        "amdgpu driver" if of_amd else "nvidia driver",
         f"{hang.call} gave no answer in {hang.seconds} s",
         evidence={
             "call": hang.call,
@@ -70,8 +72,8 @@ def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:
         fix=_FIX,
         commands=(
             f"cat /proc/{hang.pid}/stack",
-            "dmesg -T | grep -E 'NVRM|blocked for more'",
-            "nvidia-smi -r -i INDEX",
+            f"dmesg -T | grep -E '{'amdgpu' if of_amd else 'NVRM'}|blocked for more'",
+            "amd-smi reset -G -g INDEX" if of_amd else "nvidia-smi -r -i INDEX",
         ),
         severity=Severity.CRITICAL if exceeded else Severity.WARNING,
     )

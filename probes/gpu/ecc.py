@@ -7,6 +7,10 @@ A GPU whose SRAM has passed the number of errors that its maker allows says so i
 
 The board's lifetime count is no fault: the rows that it counts were remapped long ago. The driver's count starts at
 zero when the driver is loaded, and all of it counts until the counter history reaches back a day.
+
+Of AMD's GPUs the errors of all blocks count that amdgpu calls uncorrectable (RAS), but those of the links between them.
+The driver ends the program that used the memory, or resets the GPU, and keeps the page out of use: a warning, unless
+the log says that this did not succeed.
 """
 
 from __future__ import annotations
@@ -16,8 +20,12 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.amd_gpus import XGMI, raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.amdgpu_log import AmdgpuEvent, find_amdgpu_events, open_kinds
 from laggard.probes.gpu.model.driver_log import find_xids
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, read_field
+from laggard.probes.gpu.rules.amd_findings import Recent, judge_errors
 from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_action
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
@@ -40,6 +48,43 @@ class EccThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+    pci = find_nvidia_devices(host)
+    if pci.amd_gpus:
+        yield from _check_amd(host, thresholds.window_seconds)
+    if pci.gpus or not pci.amd_gpus:
+        yield from _check_nvidia(host, thresholds)
+
+
+def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCounters]:
+    gpus = started_amd_gpus(host)
+    yield SaveCounters(
+        {f"{gpu.address} {block}": count.uncorrectable for gpu in gpus for block, count in gpu.ras.items()}
+    )
+    corrected = {gpu.device: sum(count.correctable for count in gpu.ras.values()) for gpu in gpus}
+    if any(corrected.values()):
+        yield Fact("corrected_since_the_driver_was_loaded", {name: count for name, count in corrected.items() if count})
+    log = _amdgpu_events(host)
+    for gpu in gpus:
+        recent = {
+            block: _recent(host.counter_history, f"{gpu.address} {block}", count.uncorrectable, seconds)
+            for block, count in gpu.ras.items()
+            if block != XGMI
+        }
+        since = next((words for count, words in recent.values() if count > 0), "")
+        counts = {block: count for block, (count, _) in recent.items()}
+        yield from judge_errors(gpu, Recent(counts, since), open_kinds(log, gpu.address))
+    raise_if_unread(gpus, "ras", "error counts (RAS)")
+
+
+def _amdgpu_events(host: Host) -> list[AmdgpuEvent]:
+    """The events in the kernel's log; none where it cannot be read: the probe gpu_xid is unknown then."""
+    try:
+        return find_amdgpu_events(host.kernel_log())
+    except Unknown:
+        return []
+
+
+def _check_nvidia(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "ecc_volatile", "ECC")
     yield SaveCounters({gpu.key: count for gpu, count in reading.values})

@@ -7,9 +7,11 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.amd_gpus import read_amd_gpus
 from laggard.probes.gpu.model.confinement import why_confined
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, unlisted_gpus
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_gpus
+from laggard.probes.gpu.rules.amd_findings import judge_bus
 from laggard.probes.gpu.rules.recovery_action import explain_recovery_action
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
@@ -27,6 +29,24 @@ class LostThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
+    pci = find_nvidia_devices(host)
+    if pci.amd_gpus:
+        yield from _check_amd(host)
+    if pci.gpus or not pci.amd_gpus:
+        yield from _check_nvidia(host)
+
+
+def _check_amd(host: Host) -> Iterator[Finding | Fact]:
+    """A GPU of AMD's that is gone is known by its configuration space, which the kernel reads without the driver."""
+    gpus = read_amd_gpus(host)
+    for gpu in gpus:
+        yield from judge_bus(gpu)
+    unread = [gpu.address for gpu in gpus if gpu.on_the_bus is None]
+    if unread:
+        raise Unknown(f"the configuration space of GPU {', '.join(unread)} cannot be read")
+
+
+def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     for gpu in gpus:
         lost = {field: error for field, error in gpu.errors.items() if error in LOST_ERRORS}

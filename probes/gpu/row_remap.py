@@ -1,6 +1,7 @@
 """GPU_ROW_REMAP_PENDING and GPU_ROW_REMAP_FAILED: a faulty part of a GPU waits for its spare, or gets none.
 
-Rows of HBM have spares since Ampere; whole channels of the memory, and processors (TPC), since Blackwell.
+Rows of HBM have spares since Ampere; whole channels of the memory, and processors (TPC), since Blackwell. AMD's GPUs
+have no spares that the driver tells of: it takes bad pages out of use, of which it allows so many.
 """
 
 from __future__ import annotations
@@ -9,7 +10,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
+from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.amd_gpus import bad_page_threshold, raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.amdgpu_log import find_amdgpu_events, open_kinds
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, read_field
+from laggard.probes.gpu.rules.amd_findings import judge_bad_pages
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, RemappedRows
@@ -26,6 +32,32 @@ class RowThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
+    pci = find_nvidia_devices(host)
+    if pci.amd_gpus:
+        yield from _check_amd(host)
+    if pci.gpus or not pci.amd_gpus:
+        yield from _check_nvidia(host)
+
+
+def _check_amd(host: Host) -> Iterator[Finding | Fact]:
+    """The driver's own limit is no public number: that it is passed stands in the kernel's log, at each boot anew."""
+    gpus, threshold = started_amd_gpus(host), bad_page_threshold(host)
+    retired = {gpu.device: gpu.bad_pages.retired for gpu in gpus if gpu.bad_pages and gpu.bad_pages.retired}
+    if retired:
+        yield Fact("bad_pages_out_of_use", retired)
+        yield Fact("bad_page_threshold", "the driver's own" if threshold is None else threshold)
+    try:
+        events, log_error = find_amdgpu_events(host.kernel_log()), ""
+    except Unknown as error:
+        events, log_error = [], str(error)
+    for gpu in gpus:
+        yield from judge_bad_pages(gpu, threshold, open_kinds(events, gpu.address))
+    if log_error and threshold is None:
+        raise Unknown(f"whether a GPU has more bad pages than its driver allows: {log_error}")
+    raise_if_unread(gpus, "bad_pages", "a list of bad pages")
+
+
+def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "rows", "row remapping")
     for gpu, rows in reading.values:

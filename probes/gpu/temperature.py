@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
+from laggard.probes.gpu.model.amd_gpus import raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, read_field
+from laggard.probes.gpu.rules.amd_findings import judge_temperatures
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
@@ -30,6 +33,25 @@ class TemperatureThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | Fact]:
+    pci = find_nvidia_devices(host)
+    if pci.amd_gpus:
+        yield from _check_amd(host)
+    if pci.gpus or not pci.amd_gpus:
+        yield from _check_nvidia(host)
+
+
+def _check_amd(host: Host) -> Iterator[Finding | Fact]:
+    gpus = started_amd_gpus(host)
+    yield Fact(
+        "celsius",
+        {gpu.device: {label: sensor.now for label, sensor in gpu.temperatures.items()} for gpu in gpus},
+    )
+    for gpu in gpus:
+        yield from judge_temperatures(gpu)
+    raise_if_unread(gpus, "temperatures", "a thermometer")
+
+
+def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "temperature_celsius", "a thermometer")
     yield Fact("celsius", {gpu.device: value for gpu, value in reading.values})

@@ -3,6 +3,9 @@
 The driver counts, by reason, for how long clocks were lowered; the increase since the last snapshot is a share of time.
 A power cap alone is no fault: a busy GPU runs at its limit. A power brake of all GPUs at once is the site's, a warning.
 Without a snapshot, a reason that holds now is a warning.
+
+AMD's firmware counts its own cycles, and by reason those in which clocks were lowered (gpu_metrics 1.6 and newer);
+before that a GPU tells what holds now (1.3), or nothing (1.4, 1.5).
 """
 
 from __future__ import annotations
@@ -11,7 +14,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
+from laggard.probes.errors import NotApplicable
+from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, read_field
+from laggard.probes.gpu.rules.amd_findings import judge_throttling, throttled_shares
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
@@ -50,6 +57,48 @@ class ThrottleThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+    pci = find_nvidia_devices(host)
+    if pci.amd_gpus:
+        yield from _check_amd(host, thresholds)
+    if pci.gpus or not pci.amd_gpus:
+        yield from _check_nvidia(host, thresholds)
+
+
+def _check_amd(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+    gpus = started_amd_gpus(host)
+    yield SaveCounters({key: value for gpu in gpus for key, value in _amd_counters(gpu).items()})
+    for gpu in gpus:
+        shares, seconds = _amd_shares(host.counter_history, gpu)
+        yield from judge_throttling(gpu, shares, seconds, thresholds.warning_ratio, thresholds.critical_ratio)
+    raise_if_unread(gpus, "metrics", "a table of metrics (gpu_metrics)")
+    versions = sorted({gpu.metrics.version for gpu in gpus if gpu.metrics and not _tells_throttling(gpu)})
+    if versions:
+        raise NotApplicable(f"gpu_metrics {', '.join(versions)} says nothing of lowered clocks")
+
+
+def _tells_throttling(gpu: AmdGpu) -> bool:
+    metrics = gpu.metrics
+    return metrics is not None and (metrics.throttle_bits is not None or bool(metrics.residencies))
+
+
+def _amd_counters(gpu: AmdGpu) -> dict[str, int]:
+    if gpu.metrics is None or gpu.metrics.accumulation_counter is None:
+        return {}
+    counts = {f"{gpu.address} {name}": value for name, value in gpu.metrics.residencies.items()}
+    return {f"{gpu.address} cycles": gpu.metrics.accumulation_counter, **counts}
+
+
+def _amd_shares(history: CounterHistory, gpu: AmdGpu) -> tuple[dict[str, float], float]:
+    """Returns by reason the share of the firmware's cycles since the last snapshot, and the seconds since then."""
+    found = {key: history.increase(key, value) for key, value in _amd_counters(gpu).items()}
+    cycles = found.pop(f"{gpu.address} cycles", None)
+    if cycles is None:
+        return {}, 0.0
+    counts = {key.rpartition(" ")[2]: increase.count for key, increase in found.items() if increase is not None}
+    return throttled_shares(cycles.count, counts), cycles.seconds
+
+
+def _check_nvidia(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = query_gpus(host)
     counted = read_field(gpus, "throttled_nanoseconds", "counters of lowered clocks")
     now = read_field(gpus, "clocks_event_reasons", "reasons for lowered clocks")

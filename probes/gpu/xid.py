@@ -2,6 +2,9 @@
 
 A line alone is a warning: critical is an error that something confirms which is true now, or which came again and again
 (see rules/xid_witnesses.py).
+
+amdgpu numbers no errors: its messages are told by their words, and those count that no reset of the GPU has closed
+since. A GPU that its driver reset for an error of its own is a warning: what ran on it lost its memory.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.gpu.model.amdgpu_log import AmdgpuEvent, find_amdgpu_events
 from laggard.probes.gpu.model.confinement import why_confined
 from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine, find_xids
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_nvml
+from laggard.probes.gpu.rules.amdgpu_events import LASTING, judge_amdgpu_events
 from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, Xid, explain_sxid, explain_xid
 from laggard.probes.gpu.rules.xid_witnesses import Devices, Witnesses, find_witnesses
 from laggard.probes.groups import GPU
@@ -50,13 +55,18 @@ class XidJudgement(NamedTuple):
 
 def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     pci = find_nvidia_devices(host)
-    if pci.shown and not pci.gpus and not pci.unreadable:
+    if pci.shown and not (pci.gpus or pci.amd_gpus or pci.unreadable):
         raise NotApplicable(f"no NVIDIA GPU among {pci.total} PCI devices")
     log = host.kernel_log()
     uptime = read_uptime(host)
     since = uptime - thresholds.look_back_seconds
+    if pci.amd_gpus:
+        judged = judge_amdgpu_events(_amdgpu_events(log, since), pci.amd_gpus, uptime, host.boot_time(uptime))
+        yield from (Fact(name, value) for name, value in judged.facts.items())
+        yield from judged.findings
     lines = [line for line in find_xids(log) if line.seconds is None or line.seconds >= since]
-    yield Fact("table", TABLE_VERSION)
+    if pci.gpus or not pci.amd_gpus:
+        yield Fact("table", TABLE_VERSION)
     begins = host.kernel_log_since(log)
     if begins is not None:
         yield Fact("log_reaches_back_seconds", round(uptime - begins))
@@ -64,6 +74,14 @@ def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     yield from (Fact(name, value) for name, value in facts.items())
     yield from findings
     require_log(host, log, since, uptime)
+
+
+def _amdgpu_events(log: str, since: float) -> list[AmdgpuEvent]:
+    return [
+        event
+        for event in find_amdgpu_events(log)
+        if event.seconds is None or event.seconds >= since or (event.kind in LASTING and not event.closed_by)
+    ]
 
 
 def _witnesses(host: Host, lines: Iterable[XidLine]) -> Witnesses:

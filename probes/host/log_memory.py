@@ -17,7 +17,7 @@ MAX_RECORDS: Final = 4096
 _MAX_CHARACTERS: Final = 1024
 _RECORD: Final = lazy_pattern(r"\d+,(\d+),(\d+),[^;]*;(.*)")
 _FIRST_LINE: Final = lazy_pattern(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]")
-_DRIVERS: Final = ("NVRM: ", "nvidia-nvswitch", "mlx5_core ")
+_DRIVERS: Final = ("NVRM: ", "nvidia-nvswitch", "mlx5_core ", "amdgpu ", "[drm:amdgpu", "[drm] amdgpu ")
 """The beginnings of the records that the probes judge."""
 
 

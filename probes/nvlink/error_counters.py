@@ -1,4 +1,8 @@
-"""NVLINK_ERRORS: NVLinks whose counters of repeated packets, retrainings or checksum errors keep rising."""
+"""NVLINK_ERRORS: NVLinks whose counters of repeated packets, retrainings or checksum errors keep rising.
+
+Of AMD's GPUs those XGMI errors count that could not be corrected (RAS, block xgmi_wafl): no number is public from which
+on those that were corrected are too many.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
+from laggard.probes.errors import NotApplicable
+from laggard.probes.gpu.model.amd_gpus import XGMI, AmdGpu, raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import Increase, SaveCounters
@@ -19,6 +26,13 @@ _FIX: Final = (
     "Watch whether it goes on under load (`nvidia-smi nvlink -e`) and compare with the peers. Then reset all GPUs "
     "together; errors that come back are the board's, the bridge's or the NVSwitch's."
 )
+
+
+_FIX_XGMI: Final = (
+    "Such an error ends all jobs on the connected GPUs, which the driver resets together. If it comes back on the same "
+    "GPU, have its board reseated or replaced."
+)
+_DAY: Final = 86400.0
 
 
 class NvlinkErrorThresholds(Thresholds, frozen=True):
@@ -35,6 +49,45 @@ class NvlinkErrorThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+    pci = find_nvidia_devices(host)
+    if pci.amd_gpus:
+        yield from _check_amd(host)
+    if pci.gpus or not pci.amd_gpus:
+        yield from _check_nvidia(host, thresholds)
+
+
+def _check_amd(host: Host) -> Iterator[Finding | Fact | SaveCounters]:
+    gpus = started_amd_gpus(host)
+    counted = [(gpu, gpu.ras[XGMI]) for gpu in gpus if XGMI in gpu.ras]
+    yield SaveCounters({gpu.address: count.uncorrectable for gpu, count in counted})
+    corrected = {gpu.device: count.correctable for gpu, count in counted if count.correctable}
+    if corrected:
+        yield Fact("xgmi_errors_corrected_since_the_driver_was_loaded", corrected)
+    for gpu, count in counted:
+        increase = host.counter_history.increase(gpu.address, count.uncorrectable, _DAY)
+        if increase is None or increase.seconds < _DAY:
+            recent, since = count.uncorrectable, "since the driver was loaded"
+        else:
+            recent, since = increase.count, "in the last day"
+        if recent:
+            yield _amd_finding(gpu, recent, since)
+    raise_if_unread(gpus, "ras", "error counts (RAS)")
+    if not counted:
+        raise NotApplicable("amdgpu counts no XGMI errors on this node")
+
+
+def _amd_finding(gpu: AmdGpu, count: int, since: str) -> Finding:
+    return finding(
+        "NVLINK_ERRORS",
+        gpu.device,
+        f"{count} {'error' if count == 1 else 'errors'} of its XGMI links not correctable, {since}",
+        evidence={"kind": "uncorrectable", "count": count, "since": since, "correctable": gpu.ras[XGMI].correctable},
+        fix=_FIX_XGMI,
+        commands=("amd-smi metric --ecc-blocks", "amd-smi xgmi -l", "dmesg -T | grep -iE 'xgmi|wafl'"),
+    )
+
+
+def _check_nvidia(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     reading = read_field(query_non_mig_gpus(host), "link_errors", "counters of NVLink errors")
     yield SaveCounters(
         {f"{gpu.key} {kind}": sum(counts) for gpu, errors in reading.values for kind, counts in errors.items()}

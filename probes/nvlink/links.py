@@ -2,6 +2,9 @@
 
 With NVSwitches every link of a board ends in one: fewer are a fault. Without them bridges connect some GPUs and use
 some of their links: a GPU without any link up has no bridge, and one with fewer than its peers may have a smaller one.
+
+Of AMD's GPUs the XGMI links are judged, by the same measures, where the firmware tells their state (gpu_metrics 1.7 and
+newer). A board does not use all that its GPUs have.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import Final, NamedTuple
 from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
+from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
@@ -24,6 +29,13 @@ _FIX: Final = (
     "Look for Xid 74 or 144 to 150 in the kernel's log and restart the fabric manager; reset all GPUs together. If the "
     "same links stay down, have the board (or the bridge) reseated or replaced."
 )
+
+
+_FIX_XGMI: Final = (
+    "Look for `link training failed` in the kernel's log and power the node off and on. If the same links stay down, "
+    "have the boards reseated or replaced."
+)
+_MIN_PEERS: Final = 3
 
 
 class NvlinkThresholds(Thresholds, frozen=True):
@@ -44,6 +56,53 @@ _Readings = Sequence[tuple[Gpu, tuple[bool, ...]]]
 
 
 def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+    pci = find_nvidia_devices(host)
+    if pci.amd_gpus:
+        yield from _check_amd(host, thresholds.expected)
+    if pci.gpus or not pci.amd_gpus:
+        yield from _check_nvidia(host, thresholds)
+
+
+def _check_amd(host: Host, profile: int | None) -> Iterator[Finding | Fact | SaveCounters]:
+    gpus = started_amd_gpus(host)
+    telling = [gpu for gpu in gpus if gpu.metrics and any(state is not None for state in gpu.metrics.xgmi_links)]
+    up = {gpu.address: sum(state or 0 for state in gpu.metrics.xgmi_links) for gpu in telling if gpu.metrics}
+    most = {address: max(count, _most_before(host.counter_history, address)) for address, count in up.items()}
+    yield Fact("links_up", {gpu.device: up[gpu.address] for gpu in telling})
+    yield SaveCounters(most)
+    for gpu in telling:
+        peers = [up[other.address] for other in telling if other.device_id == gpu.device_id]
+        expected = _expected_of_amd(gpu.address, peers, profile, most)
+        if up[gpu.address] < expected.links:
+            yield _amd_finding(gpu, up[gpu.address], expected)
+    raise_if_unread(gpus, "metrics", "a table of metrics (gpu_metrics)")
+    if not telling:
+        raise NotApplicable("gpu_metrics of these GPUs does not tell which XGMI links are up (it does from 1.7 on)")
+
+
+def _expected_of_amd(address: str, peers: list[int], profile: int | None, most: Mapping[str, int]) -> _Expected:
+    """`peers`: the links up of all GPUs of this model."""
+    if profile is not None:
+        return _Expected(profile, "profile")
+    common = majority(peers, _MIN_PEERS) or 0
+    if most[address] > common:
+        return _Expected(most[address], "earlier in this boot")
+    return _Expected(common, "peers", Severity.WARNING)
+
+
+def _amd_finding(gpu: AmdGpu, up: int, expected: _Expected) -> Finding:
+    return finding(
+        "NVLINK_DOWN",
+        gpu.device,
+        f"{up} of {expected.links} XGMI links are up",
+        evidence={"up": up, "expected": expected.links, "expected_from": expected.source},
+        fix=_FIX_XGMI,
+        commands=("amd-smi xgmi -l", "dmesg -T | grep -iE 'xgmi|wafl'"),
+        severity=expected.severity,
+    )
+
+
+def _check_nvidia(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = query_non_mig_gpus(host)
     reading = read_field(gpus, "links", "NVLinks")
     up = {gpu.key: sum(links) for gpu, links in reading.values}

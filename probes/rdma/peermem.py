@@ -22,7 +22,7 @@ _FIX = (
     "Load nvidia_peermem at boot, after the RDMA stack (a line in /etc/modules-load.d), or run the driver's open "
     "kernel modules, which bring DMA-BUF. Then look for `GDRDMA` in NCCL's log."
 )
-_NO_GPU = "no GPU in the PCI tree"
+_NO_GPU = "no NVIDIA GPU in the PCI tree"
 _COMMANDS = ("modprobe nvidia_peermem", "cat /proc/driver/nvidia/version", "dmesg | grep -i peermem")
 
 

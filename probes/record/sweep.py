@@ -18,6 +18,12 @@ _LINK: Final = "{current,max}_link_{speed,width}"
 TREES: Final = (
     f"/sys/bus/pci/devices/*/{_PCI}",
     f"/sys/bus/pci/devices/*/{_LINK}",
+    "/sys/bus/pci/devices/*/{gpu_busy_percent,gpu_metrics,mem_info_vram_total,mem_info_vram_used,product_name}",
+    "/sys/bus/pci/devices/*/{unique_id,vbios_version,xgmi_physical_id}",
+    "/sys/bus/pci/devices/*/xgmi_hive_info/xgmi_hive_id",
+    "/sys/bus/pci/devices/*/ras/{features,gpu_vram_bad_pages,*_err_count}",
+    "/sys/bus/pci/devices/*/hwmon/*/temp*_{crit,emergency,input,label}",
+    "/sys/module/amdgpu/{parameters/bad_page_threshold,version}",
     "/sys/class/infiniband/*/{board_id,fw_ver,hca_type,node_guid,node_type}",
     "/sys/class/infiniband/*/ports/*/{state,phys_state,rate,link_layer,lid,cap_mask}",
     "/sys/class/infiniband/*/ports/*/{counters,hw_counters}/*",

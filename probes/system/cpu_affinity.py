@@ -30,7 +30,7 @@ class AffinityThresholds(Thresholds, frozen=True):
 def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact]:
     gpus = read_pci_gpus(host)
     if not gpus:
-        raise NotApplicable("no GPU in the PCI tree")
+        raise NotApplicable("no NVIDIA GPU in the PCI tree")
     online, allowed, isolated = _cpus(host, "online"), _allowed(host), _cpus(host, "isolated", "")
     offline = _cpus(host, "present") - online
     yield Fact("allowed", format_cpu_list(allowed))

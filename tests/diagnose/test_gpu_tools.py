@@ -260,6 +260,19 @@ AMD_TEXT = (
     "    ECC:\n        TOTAL_CORRECTABLE_COUNT: 41\n        TOTAL_UNCORRECTABLE_COUNT: {errors}\n"
     "    RETIRED: No bad pages found.\n    PENDING:{pending}\n    UN_RES: No bad pages found.\n"
 )
+CPER = (
+    "timestamp            gpu_id  severity             file_name         list of afids\n"
+    "2000/06/27 10:45:13  3       {}                fatal-1.cper      {}\n"
+)
+
+
+def throttled(reason: str) -> dict[str, object]:
+    """Of `amd-smi metric --throttle --json`: clocks that are lowered for one reason."""
+    reasons = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
+    status = {f"{each}_violation_status": "ACTIVE" if each == reason else "NOT ACTIVE" for each in reasons}
+    return {"accumulation_counter": 7, **status, f"{reason}_violation_activity": {"value": 80, "unit": "%"}}
+
+
 NONE = {"width": "16", "errors": "0", "pending": " No bad pages found."}
 PAGE = "\n        PAGE_ADDRESS: 0x1a2f0c40\n        PAGE_SIZE: 4096\n        STATUS: PENDING"
 
@@ -278,12 +291,28 @@ PAGE = "\n        PAGE_ADDRESS: 0x1a2f0c40\n        PAGE_SIZE: 4096\n        STA
         (json.dumps([{"gpu": 3, "bus": {"bdf": "0000:05:00.0"}, "ecc": {"total_uncorrectable_count": 5}}]),
          ["GPU_ECC_UNCORRECTED"]),
         (json.dumps({"gpu_data": [{"gpu": 3, "ecc": {"total_uncorrectable_count": 0}}]}), []),
+        (json.dumps([{"gpu": 3, "retired": {"page_address": 437259328, "page_size": 4096, "status": "RESERVED"},
+                      "pending": [{"page_address": 437259329, "page_size": 4096, "status": "PENDING"}],
+                      "un_res": "No bad pages found."}]), ["GPU_ROW_REMAP_PENDING"]),
+        (json.dumps({"gpu_data": [{"gpu": 3, "throttle": throttled("ppt")}]}), []),
+        (json.dumps({"gpu_data": [{"gpu": 3, "throttle": throttled("hbm_thermal")}]}), ["GPU_THROTTLED"]),
+        (json.dumps({"xgmi_metric": [[{"gpu": 3, "bdf": "0000:05:00.0", "link_metrics": {"links": []}}]],
+                     "link_status": [{"gpu": 3, "bdf": "0000:05:00.0", "link_status": ["SELF", "U/D", "X"]}]}),
+         ["NVLINK_DOWN"]),
+        (json.dumps({"link_status": [{"gpu": 3, "bdf": "0000:05:00.0", "link_status": ["SELF", "U/U", "X"]}]}), []),
+        (CPER.format("FATAL", "30"), ["GPU_XID"]),
+        (CPER.format("FATAL", "18 19"), ["NVLINK_ERRORS", "GPU_ROW_REMAP_FAILED"]),
+        (CPER.format("NONFATAL-UNCORRECTED", "22"), ["GPU_ECC_UNCORRECTED"]),
+        (CPER.format("NONFATAL-CORRECTED", "24"), []),
+        (CPER.format("FATAL", "9999"), ["GPU_XID"]),
+        ("timestamp            gpu_id  severity\n2000/06/27 10:45:13  3       FATAL\n", ["GPU_XID"]),
     ],
 )  # fmt: skip
 def test_amd_smi(text: str, codes: list[str]) -> None:
     kind, rows = found(text)
     assert kind == "amd-smi" and [code for code, _, _ in rows] == codes
-    assert all(device == "GPU 3 (0000:05:00.0)" for _, device, _ in rows)
+    named = "GPU 3 (0000:05:00.0)" if "0000:05:00.0" in text else "GPU 3"
+    assert all(device == named for _, device, _ in rows)
 
 
 ROCM = (
@@ -340,6 +369,30 @@ def test_what_stands_in_a_jobs_log_is_left_to_the_job(text: str) -> None:
 def test_a_text_that_is_cut_or_strange_is_read(text: str, end: int, rest: str) -> None:
     result = diagnose_text(text[:end] + rest)
     assert all(each.severity in Severity for each in result.findings)
+
+
+CARD = {"Device Name": "AMD Instinct MI300X", **{f"reading {number}": str(number) for number in range(8)}}
+
+
+@pytest.mark.parametrize(
+    ("third", "codes"),
+    [
+        (CARD, []),
+        (CARD | {"XGMI Error count": "0"}, []),
+        (CARD | {"XGMI Error count": "2"}, ["NVLINK_ERRORS"]),
+        ({"Device Name": "N/A"}, ["GPU_LOST"]),
+    ],
+)
+def test_the_json_of_rocm_smi(third: dict[str, str], codes: list[str]) -> None:
+    kind, rows = found(json.dumps({"card0": CARD, "card1": CARD, "card2": third, "system": {"Driver version": "6.8"}}))
+    assert kind == "rocm-smi" and [row[:2] for row in rows] == [(code, "GPU 2") for code in codes]
+
+
+def test_the_xgmi_errors_of_rocm_smi() -> None:
+    lines = "GPU[0]\t\t: XGMI Error count: 0 (No errors detected since last read)\n"
+    lines += "GPU[3]\t\t: XGMI Error count: 1 (Single error detected since last read)\n"
+    kind, rows = found(ROCM.splitlines()[0] + "\n" + lines)
+    assert (kind, rows) == ("rocm-smi", [("NVLINK_ERRORS", "GPU 3", "warning")])
 
 
 XGMI_METRICS = """LINK METRIC TABLE:

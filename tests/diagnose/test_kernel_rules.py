@@ -130,6 +130,32 @@ def test_what_is_right_or_right_again_is_quiet(messages: list[str]) -> None:
     assert "file systems" in result.facts["log"]["looked_for"]
 
 
+AMDGPU = "amdgpu 0000:05:00.0: amdgpu: "
+
+
+def test_a_reset_of_amdgpu_that_succeeded_is_a_warning() -> None:
+    failed, done = AMDGPU + "GPU reset(2) failed", AMDGPU + "GPU reset(3) succeeded!"
+    assert found(log(failed)) == [("GPU_LOST", "critical", "GPU 0000:05:00.0")]
+    assert found(log(failed, done)) == [
+        ("GPU_LOST", "warning", "GPU 0000:05:00.0"),
+        ("GPU_LOST", "warning", "AMD GPUs"),
+    ]
+    others = [f"amdgpu 0000:{bus}:00.0: amdgpu: GPU reset(1) succeeded!" for bus in ("05", "26", "46")]
+    assert found(log(*others)) == [("GPU_LOST", "warning", "AMD GPUs")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[gfxhub0] no-retry page fault (src_id:0 ring:40 vmid:8 pasid:32785)",  # a program's
+        "RAS records:12 saved, threshold:256",
+        "GPU reset begin!. Source:  2",
+    ],
+)
+def test_what_amdgpu_says_of_programs_and_of_nothing_wrong_is_quiet(text: str) -> None:
+    assert found(log(AMDGPU + text)) == []
+
+
 def test_a_load_of_the_same_start_closes_nothing() -> None:
     """The driver writes that it is loaded after its probe routine."""
     assert ("GPU_XID", "critical", "GPU 0000:b3:00.0") in found(log(LOST, PROBE, LOADED, apart=0.1))

@@ -235,6 +235,23 @@ def test_a_version_line_without_a_process(text: str) -> None:
     assert parse_nccl_log(text).versions == ("2.7.8",)
 
 
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("RCCL version : 2.22.3-HEAD:7d8d67c", "2.22.3"),  # ROCm 6.4
+        ("0: RCCL version : 2.28.3-develop:d143eea", "2.28.3"),
+        ("RCCL version 2.18.3+hip6.0 HEAD:2f6d59e", "2.18.3"),  # ROCm 6.0
+        ('RCCL version 2.28.3 compiled with ROCm "7.2.0.0"', ""),  # of a RAS report
+        ("# the RCCL version is not 2.28.3", ""),
+    ],
+)
+def test_the_version_of_rccl(line: str, version: str) -> None:
+    versions = (version,) if version else ()
+    assert parse_nccl_log(f"{line}\nHIP version  : 6.4.43484-123eb5128\n").versions == versions
+    (process,) = parse_nccl_log(f"{PREFIX}{line}\n{PREFIX}Bootstrap: Using eth0:10.0.0.1<0>\n").processes
+    assert process.version == ("" if line[0] in "0#" else version)
+
+
 def test_lines_without_their_prefix_belong_to_a_process_without_a_name() -> None:
     process = only("NCCL INFO Using network Socket\n")
     assert (process.host, process.pid, process.network) == ("", 0, "Socket")

@@ -195,19 +195,27 @@ def test_open_rdma_devices_are_counted(tmp_path: Path) -> None:
     assert count_open_uverbs(str(tmp_path / "nowhere")) is None
 
 
-def fake_library(folder: Path, code: int) -> Path:
-    """Builds a library with NCCL's name and the only function of NCCL that laggard calls."""
+def fake_library(folder: Path, code: int, name: str = "libnccl.so.2") -> Path:
+    """Builds a library with NCCL's name, or RCCL's, and the only function of NCCL that laggard calls."""
     if shutil.which("gcc") is None:
         pytest.skip("no C compiler")
     folder.mkdir()
     (folder / "nccl.c").write_text(FAKE_SOURCE % code)
-    library = folder / "libnccl.so.2"
+    library = folder / name
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(folder / "nccl.c")], check=True)
     return library
 
 
-@pytest.mark.parametrize(("code", "version"), [(22705, "2.27.5"), (2708, "2.7.8"), (0, "")])
-def test_the_version_is_the_loaded_librarys(code: int, version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "version", "name"),
+    [
+        (22705, "2.27.5", "libnccl.so.2"),
+        (2708, "2.7.8", "libnccl.so.2"),
+        (0, "", "libnccl.so.2"),
+        (22203, "2.22.3", "librccl.so.1"),
+    ],
+)
+def test_the_version_is_the_loaded_librarys(code: int, version: str, name: str, tmp_path: Path) -> None:
     script = (
         "import ctypes, sys\n"
         "from laggard.nccl.library import loaded_version\n"
@@ -215,7 +223,7 @@ def test_the_version_is_the_loaded_librarys(code: int, version: str, tmp_path: P
         "held = ctypes.CDLL(sys.argv[1])\n"
         "print(repr(loaded_version('/proc/self')))\n"
     )
-    words = [sys.executable, "-c", script, str(fake_library(tmp_path / "a folder", code))]
+    words = [sys.executable, "-c", script, str(fake_library(tmp_path / "a folder", code, name))]
     result = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert result.stdout.splitlines() == ["''", repr(version)], result.stderr
 

@@ -10,6 +10,7 @@ from support.hgx_h100 import hgx_h100
 from support.hgx_h100_gpus import hgx_h100_gpus
 from support.hgx_h100_nics import hgx_h100_nics
 from support.materialise import MACHINES
+from support.mi300x_gpus import mi300x_gpus
 from support.plain import one_nic, plain
 
 MADE_UP: Final[Mapping[str, Callable[[], Tree]]] = {
@@ -18,6 +19,7 @@ MADE_UP: Final[Mapping[str, Callable[[], Tree]]] = {
     "hgx_h100": hgx_h100,
     "hgx_h100_gpus": hgx_h100_gpus,
     "hgx_h100_nics": hgx_h100_nics,
+    "mi300x_gpus": mi300x_gpus,
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""NVIDIA's devices in the PCI tree: evidence that a machine has GPUs, or has none, which needs no driver."""
+"""The GPUs in the PCI tree, NVIDIA's and AMD's: evidence that a machine has some, or none, which needs no driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NVIDIA, _AMD = "0x10de", "0x1002"
 _LENDING: Final = ("pciback", "xen-pciback", "xen_pciback", "pci-stub", "pci_stub")
 _VGA: Final = "0x0300"
 _DISPLAY: Final = (_VGA, "0x0302")  # VGA and 3D controllers (pci_ids.h)
-_ACCELERATORS: Final = (*_DISPLAY, "0x0380", "0x1200")
+_AMD_GPUS: Final = ("0x0302", "0x0380", "0x1200")  # 3D and other display controllers, processing accelerators
 _FILE: Final = lazy_pattern(r"nvidia\d+")
 _BRIDGE: Final = "0x0680"  # what an NVSwitch is
 
@@ -25,14 +25,14 @@ NO_TREE: Final = "no PCI devices are shown here"
 
 
 class NvidiaDevices(NamedTuple):
-    """PCI addresses as sysfs writes them, and how many PCI devices (`total`) and AMD GPUs (`amd_gpus`) there are."""
+    """PCI addresses as sysfs writes them, and how many PCI devices there are (`total`)."""
 
     total: int
     gpus: tuple[str, ...]
     nvswitches: tuple[str, ...]
     passed_through: tuple[str, ...]  # GPUs bound to a driver that gives them to virtual machines
     displays: tuple[str, ...]  # VGA devices that another driver than NVIDIA's has, or none: a console's card
-    amd_gpus: int
+    amd_gpus: tuple[str, ...]  # AMD's accelerators, without those lent out: its VGA devices drive screens
     unreadable: tuple[str, ...]  # devices whose class or vendor cannot be read; one of them may be a GPU
     shown: bool = True  # False: the machine shows no PCI tree, and has files of GPUs in /dev
 
@@ -47,7 +47,7 @@ def find_nvidia_devices(host: Host) -> NvidiaDevices:
     except NotFound:
         if not gpu_files(host):
             raise
-        return NvidiaDevices(0, (), (), (), (), 0, (), shown=False)
+        return NvidiaDevices(0, (), (), (), (), (), (), shown=False)
     for name in names:
         try:
             field = _classify(host, name)
@@ -62,7 +62,7 @@ def find_nvidia_devices(host: Host) -> NvidiaDevices:
         nvswitches=tuple(found["nvswitches"]),
         passed_through=tuple(name for name in found["gpus"] if name in lent),
         displays=_displays(host, [name for name in found["gpus"] if name not in lent]),
-        amd_gpus=len(found["amd_gpus"]),
+        amd_gpus=tuple(name for name in found["amd_gpus"] if name not in lent),
         unreadable=tuple(found["unreadable"]),
     )
 
@@ -78,14 +78,15 @@ def gpu_files(host: Host) -> tuple[str, ...]:
 def _classify(host: Host, name: str) -> str:
     """Returns the field of NvidiaDevices that the device belongs in; empty for any other device."""
     pci_class = host.read(f"{_DEVICES}/{name}/class").strip()[:6]
-    if pci_class not in (*_ACCELERATORS, _BRIDGE):
+    if pci_class not in (*_DISPLAY, *_AMD_GPUS, _BRIDGE):
         return ""
     vendor = host.read(f"{_DEVICES}/{name}/vendor").strip()
     if vendor == _NVIDIA and pci_class in _DISPLAY:
         return "gpus" if not _is_virtual_function(host, name) else ""
     if vendor == _NVIDIA and pci_class == _BRIDGE:
         return "nvswitches"
-    return "amd_gpus" if vendor == _AMD and pci_class in _ACCELERATORS else ""
+    is_amd_gpu = vendor == _AMD and pci_class in _AMD_GPUS
+    return "amd_gpus" if is_amd_gpu and not _is_virtual_function(host, name) else ""
 
 
 def _is_virtual_function(host: Host, name: str) -> bool:

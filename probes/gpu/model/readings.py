@@ -38,7 +38,7 @@ def query_nvml(host: Host) -> Nvml:
             raise NotApplicable(
                 f"virtual machines have all {len(pci.passed_through)} GPUs: a driver that lends devices has them"
             )
-        others = f" ({pci.amd_gpus} AMD GPUs are not judged)" if pci.amd_gpus else ""
+        others = f", and of its {len(pci.amd_gpus)} AMD GPUs this is not read" if pci.amd_gpus else ""
         raise NotApplicable(f"no NVIDIA GPU among {pci.total} PCI devices{others}")
     return host.nvml(0.0 if gpus_are_held(host, len(pci.gpus)) else START_SECONDS)
 

@@ -4,7 +4,8 @@ The measure of a link is the profile; else what both of its ends can do, where b
 peers do (the same model in the same role on this node). Below what both ends can do, a NIC's link is at fault, in speed
 and in width. Peers alone are a hint: a slot may have fewer lanes than its neighbours by design. A GPU lowers the speed
 of its link when it is idle (nvidia-smi's manual: "may be reduced when the GPU is not in use"): its width counts, and
-its speed only where its port is set to less, or where it works and peers that work run faster.
+its speed only where its port is set to less, or where it works and peers that work run faster. So does the link above
+the bridges that are a part of an AMD GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 
 from laggard.majority import majority
 from laggard.model import Severity
-from laggard.probes.pci.model.tree import PciDevice, PciTree
+from laggard.probes.pci.model.tree import AMD, PciDevice, PciTree
 
 _MIN_PEERS: Final = 3
 
@@ -110,14 +111,14 @@ def find_slow_links(
     """`expected`: speed and width by the address of the link's lower end, from the profile. `at_work`: the addresses of
     the GPUs that compute now; None: not known, and any may."""
     known = tuple(link for link in links if link.speed and link.width)
-    working = tuple(link for link in known if at_work is None or link.device.address in at_work)
+    working = tuple(link for link in known if at_work is None or any(end in at_work for end in link.serves))
     for link in known:
         address = link.device.address
         if address in expected:
             yield from _against_profile(link, *expected[address])
             continue
         yield from _judge(link, "width", link.width, link.max_width, _majority(link, known, _width))
-        if link.device.is_gpu:
+        if link.device.is_gpu or link.device.vendor == AMD:  # ATI's number: its only bridges are those of its GPUs
             yield from _gpu_speed(link, _majority(link, working, _speed) if link in working else 0.0)
         else:
             yield from _judge(link, "speed", link.speed, link.max_speed, _majority(link, known, _speed))

@@ -14,7 +14,7 @@ from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
-_WORD: Final = re.compile(r"NCCL (?:INFO|WARN|ATTN|DIAG|TRACE|CALL|version) ")
+_WORD: Final = re.compile(r"(?:NCCL (?:INFO|WARN|ATTN|DIAG|TRACE|CALL|version)|RCCL version) ")
 _DEVICES: Final = re.compile(r"NET/IB : Using \[0\]")
 _SEARCHED_MATCHES: Final = 256
 _LINE_CHARACTERS: Final = 2048

@@ -1,7 +1,8 @@
 """The formats `RAS report` and `RAS report (JSON)`: what NCCL's and RCCL's RAS answer, saved by hand or by a manager.
 
-The text's form is that of NCCL 2.24 to 2.30 and RCCL 2.28, src/ras/client_support.cc; the JSON's that of NCCL 2.28.7.
-RCCL's JSON has no secondary hash, and text counts by operation. A report is one look: that ranks have launched fewer
+The text's form is that of NCCL 2.24 to 2.30 and RCCL 2.28, src/ras/client_support.cc; the JSON's that of NCCL 2.28.7,
+which RCCL's is too (ROCm/rocm-systems 2386d61, projects/rccl/src/ras/client_support.cc), with more operations. Files
+without a secondary hash are read as well. A report is one look: that ranks have launched fewer
 collectives is a warning, since they may be a moment late.
 """
 

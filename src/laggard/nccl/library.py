@@ -1,4 +1,5 @@
-"""Finds the version of the NCCL that this process has loaded. Never loads one: two NCCLs in a process are a fault."""
+"""Finds the version of the NCCL, or of AMD's RCCL, that this process has loaded. Never loads one: two NCCLs in a
+process are a fault."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ import re
 
 from laggard.nccl.variables import version_of_code
 
-_LIBRARY = re.compile(r" (/.*/libnccl\.so[.0-9]*)(?: \(deleted\))?$", re.MULTILINE)
+_LIBRARY = re.compile(r" (/.*/lib[nr]ccl\.so[.0-9]*)(?: \(deleted\))?$", re.MULTILINE)
 _MAX_MAPS_BYTES = 16 << 20
 
 
 def loaded_version(proc: str) -> str:
-    """The loaded libnccl's version, such as `2.27.5`; empty where none is loaded (or NCCL is linked into torch itself).
+    """The loaded library's version, such as `2.27.5`; empty where none is loaded (or NCCL is linked into torch itself).
+    RCCL has the functions and version numbers of the NCCL that it was made from (ROCm/rccl, src/nccl.h.in).
 
     `proc`: /proc/self, whose `maps` has the path of the library's file.
     """

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 from support.fake_ras import FakeCommunicator, FakeRank, FakeRas, status_json
 
+from laggard.agent.ras.answer import parse
 from laggard.agent.ras.asker import MIN_INTERVAL_SECONDS, SETTLE_SECONDS, SPREAD_SECONDS, RasAsker
 from laggard.agent.ras.client import LIMITS, Limits
 from laggard.wire.ras import RasCommunicator, RasJob, RasSource
@@ -217,6 +218,17 @@ def test_a_communicator_whose_local_processes_have_rank_files_is_left_out(ras: M
     agent = Agent(server.port, [(os.geteuid(), 4_000_000), (os.geteuid(), 4_000_001)])
     assert [it.id.partition("/")[0] for it in agent.job(SETTLED).communicators] == ["0x2"]
     assert len(others) == 2
+
+
+def test_rccl_is_read_as_nccl_is(ras: Make) -> None:
+    """Its JSON has its own version, HIP's in the place of CUDA's, and operations that NCCL does not count."""
+    body = status_json([FakeCommunicator(ranks(7, 7, 6))], (2, 30, 4))
+    body = body.replace(b'_version": 13000', b'_version": 70226015')
+    body = body.replace(b'"AllReduce": ', b'"Gather": 0,\n            "AllToAllv": 0,\n            "AllReduce": ')
+    answer = parse(body)
+    assert answer.nccl_version == "2.30.4"
+    counts = [rank.collective_counts for rank in answer.communicators[0].ranks]
+    assert [each["AllReduce"] for each in counts] == [7, 7, 6] and counts[0]["AllToAllv"] == 0
 
 
 def test_an_nccl_before_json_is_never_asked_for_its_status(ras: Make) -> None:

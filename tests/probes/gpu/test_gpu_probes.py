@@ -261,7 +261,8 @@ def test_a_container_may_be_given_only_some_gpus(
     [
         ("plain", "gpu_ecc", "skipped", "no NVIDIA GPU among 5 PCI devices"),
         ("plain", "gpu_xid", "skipped", "no NVIDIA GPU"),
-        ("gpu_amd", "gpu_count", "skipped", "8 AMD GPUs are not judged"),
+        ("gpu_amd", "gpu_count", "unknown", "8 AMD GPUs in the PCI tree, and the driver amdgpu is not loaded"),
+        ("mi300x_gpus", "gpu_clocks", "skipped", "of its 8 AMD GPUs this is not read"),
         ("gpu_mig", "nvlink", "skipped", "all 8 GPUs are in MIG mode"),
         ("gpu_consumer", "gpu_ecc", "skipped", "no GPU of this node has ECC"),
         ("nvlink_unused", "nvlink", "skipped", "no NVLink of any GPU is connected"),

@@ -1,8 +1,9 @@
-"""What amd-smi prints, as values by GPU: its nested text, its JSON, the table of version 26 (ROCm 7), and the tables of
-`amd-smi xgmi`. Source: amdsmi, amdsmi_cli (subcommands/xgmi.py, amdsmi_logger.py).
+"""What amd-smi prints, as values by GPU: its nested text, its JSON, the table of version 26 (ROCm 7), the tables of
+`amd-smi xgmi` and that of `amd-smi ras --cper`. Source: amdsmi, amdsmi_cli (amdsmi_commands.py, subcommands/xgmi.py and
+ras.py, amdsmi_logger.py).
 
 The text is a tree by indentation with `NAME: value` at its leaves, below `GPU: N`; the JSON has the same names in lower
-case, in a list of objects with `gpu` or below `gpu_data`.
+case, in a list of objects with `gpu` or below `gpu_data`, and for XGMI below `xgmi_metric` and `link_status`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from typing import Any, Final, NamedTuple
 
 _MAX_READINGS: Final = 200_000
 _MAX_DEPTH: Final = 12
+_MAX_ENTRY_DEPTH: Final = 4
 _GPU = re.compile(r"GPU: (\d{1,4})\s*$")
 _LEAF = re.compile(r"( +)([A-Z][A-Z0-9_ ]{1,60}):(?: (.*))?$")
 _TABLE_BDF = re.compile(r"\| ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d) +(\S.*?) +\|[^|]*?°?C +(\d+|N/A) ")
 _XGMI_METRICS: Final = "LINK METRIC TABLE"
 _XGMI_STATES: Final = ("XGMI LINK STATUS", "GPU LINK PORT STATUS")
 _XGMI_ROW = re.compile(r"GPU(\d{1,4}) +([0-9a-fA-F:.]{7,12}) +(\S.*)$")
+_CPER_ROW = re.compile(
+    r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d +(\d{1,4}) +([A-Z][A-Z-]{2,30})(?: +\S{1,100} +([\d ]{1,200}))? *$"
+)
 _TABLE_GPU = re.compile(r"\| +(\d{1,4}) +\S+ +\S+ +\S+ +\|")
 
 
@@ -74,17 +79,33 @@ def read_xgmi(text: str) -> Iterator[Reading]:
                 yield Reading(int(row[1]), "XGMI/LINK_STATUS", status)
 
 
+def read_cper(text: str) -> Iterator[Reading]:
+    """Yields the errors that `amd-smi ras --cper` lists, as `CPER/SEVERITY`, and their numbers as `CPER/AFID`: these it
+    knows where it writes the records into a folder."""
+    for line in text.splitlines():
+        if len(line) < 400 and (row := _CPER_ROW.match(line)):
+            yield Reading(int(row[1]), "CPER/SEVERITY", row[2])
+            for number in (row[3] or "").split():
+                yield Reading(int(row[1]), "CPER/AFID", number)
+
+
 def read_json(text: str) -> Iterator[Reading]:
     """Yields nothing where the text is no JSON."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
         return
-    entries = tree.get("gpu_data", [tree]) if isinstance(tree, dict) else tree
-    for entry in entries if isinstance(entries, list) else ():
-        number = entry.get("gpu") if isinstance(entry, dict) else None
-        if isinstance(number, int):
-            yield from _leaves(number, entry, "")
+    for entry in _entries(tree):
+        yield from _leaves(entry["gpu"], entry, "")
+
+
+def _entries(tree: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
+    """Yields the outermost objects that have a GPU's number: of a list, of lists within it, below a name."""
+    if isinstance(tree, dict) and isinstance(tree.get("gpu"), int):
+        yield tree
+    elif isinstance(tree, (dict, list)) and depth < _MAX_ENTRY_DEPTH:
+        for below in list(tree.values() if isinstance(tree, dict) else tree)[:_MAX_READINGS]:
+            yield from _entries(below, depth + 1)
 
 
 def _leaves(gpu: int, tree: Any, path: str, depth: int = 0) -> Iterator[Reading]:

@@ -1,5 +1,5 @@
-"""The format `amd-smi`: list, static, metric, bad-pages, xgmi, as text, JSON or table. All files are one machine's, so
-that the address of a GPU may stand in another file."""
+"""The format `amd-smi`: list, static, metric, bad-pages, xgmi and ras, as text, JSON or table. All files are one
+machine's, so that the address of a GPU may stand in another file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final
 
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.gpu_tools.amd_readings import Reading, read_json, read_table, read_text, read_xgmi
+from laggard.diagnose.gpu_tools.afid import explain_afid
+from laggard.diagnose.gpu_tools.amd_readings import Reading, read_cper, read_json, read_table, read_text, read_xgmi
 from laggard.diagnose.parts.terminal import without_colours
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
@@ -18,7 +19,17 @@ _MAX_CHARACTERS: Final = 8 << 20
 _TABLE_HEAD = re.compile(r"^\| AMD-SMI +\S+", re.MULTILINE)
 _TEXT_HEAD = re.compile(r"\AGPU: \d+\s*\n {4}[A-Z]|^GPU: \d+\s*\n {4}[A-Z][A-Z_]+:", re.MULTILINE)
 _XGMI_HEAD = re.compile(r"^(?:LINK METRIC TABLE|XGMI LINK STATUS|GPU LINK PORT STATUS): *$", re.MULTILINE)
-_JSON_HEAD = re.compile(r'\A\s*(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"\s*:\s*\d')
+_JSON_HEAD = re.compile(
+    r'\A\s*(?:\{\s*"(?:gpu_data|(?:xgmi_)?(?:metric|link_status|source_status))"\s*:\s*)?\[\s*(?:\[\s*)?\{\s*"gpu"\s*:\s*\d'
+)
+_CPER_HEAD = re.compile(r"^timestamp +gpu_id +severity\b", re.MULTILINE)
+_THERMAL: Final = {
+    "PROCHOT_VIOLATION_STATUS": "the platform (PROCHOT)",
+    "SOCKET_THERMAL_VIOLATION_STATUS": "heat",
+    "VR_THERMAL_VIOLATION_STATUS": "heat of its voltage regulators",
+    "HBM_THERMAL_VIOLATION_STATUS": "heat of its memory",
+}
+"""What lowers clocks, of `amd-smi metric --throttle`; the limit of power (PPT) is no fault."""
 _NO_DRIVER = re.compile(r"AMDSMI_STATUS_(?:DRIVER_NOT_LOADED|NO_DRV|NOT_INIT)")
 _RESET: Final = "Drain the node and reset the GPU (`amd-smi reset -G -g N`); if errors come back, return the board."
 _LINK: Final = "Reseat the card or its board, and check the slot's settings in the firmware."
@@ -30,7 +41,8 @@ _Values = Mapping[str, list[str]]
 def recognise(content: FileContent) -> bool:
     text = without_colours(content.text[: 1 << 16])
     is_short = len(text) < 4096 and bool(_NO_DRIVER.search(text))
-    return is_short or any(pattern.search(text) for pattern in (_TABLE_HEAD, _TEXT_HEAD, _JSON_HEAD, _XGMI_HEAD))
+    heads = (_TABLE_HEAD, _TEXT_HEAD, _JSON_HEAD, _XGMI_HEAD, _CPER_HEAD)
+    return is_short or any(pattern.search(text) for pattern in heads)
 
 
 def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
@@ -48,7 +60,10 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
 
 
 def _read(text: str) -> Iterator[Reading]:
-    yield from read_json(text) if _JSON_HEAD.search(text) else (*read_text(text), *read_table(text), *read_xgmi(text))
+    if _JSON_HEAD.search(text):
+        yield from read_json(text)
+    else:
+        yield from (*read_text(text), *read_table(text), *read_xgmi(text), *read_cper(text))
 
 
 def _judge(number: int, values: _Values) -> Iterator[Finding]:
@@ -69,8 +84,33 @@ def _judge(number: int, values: _Values) -> Iterator[Finding]:
         summary = f"has {len(pages['PENDING'])} faulty pages of its memory, whose retirement is pending"
         yield _finding("GPU_ROW_REMAP_PENDING", number, device, summary, counts, _RESET, Severity.WARNING)
     yield from _link(number, device, values)
-    if any(value.upper() == "THROTTLED" for value in _ending(values, "THROTTLE_STATUS")):
+    yield from _throttling(number, device, values)
+    yield from _records(number, device, values)
+
+
+def _throttling(number: int, device: str, values: _Values) -> Iterator[Finding]:
+    reasons = [reason for name, reason in _THERMAL.items() if any(value == "ACTIVE" for value in _ending(values, name))]
+    if reasons:
+        summary = f"lowers its clocks now for {reasons[0]}"
+        yield _finding("GPU_THROTTLED", number, device, summary, {"reasons_now": reasons}, _HOT, Severity.WARNING)
+    elif any(value.upper() == "THROTTLED" for value in _ending(values, "THROTTLE_STATUS")):
         yield _finding("GPU_THROTTLED", number, device, "lowers its clocks now", {}, _HOT, Severity.WARNING)
+
+
+def _records(number: int, device: str, values: _Values) -> Iterator[Finding]:
+    """The records of errors (CPER), by their AFIDs; those that amd-smi lists without numbers count where fatal."""
+    afids = [int(text) for text in values.get("CPER/AFID", ()) if len(text) < 10]
+    for afid in sorted(set(afids)):
+        meaning, code, severity = explain_afid(afid)
+        if code:
+            times = f", {afids.count(afid)} times" if afids.count(afid) > 1 else ""
+            summary = f"AFID {afid}: {meaning}{times}"
+            yield _finding(code, number, device, summary, {"afid": afid, "count": afids.count(afid)}, _RESET, severity)
+    fatal = values.get("CPER/SEVERITY", []).count("FATAL")
+    if fatal and not afids:
+        summary = f"{fatal} fatal error{'' if fatal == 1 else 's'} recorded (CPER)"
+        fix = "Read which: `amd-smi ras --cper --folder DIR` tells the AFID of each record. " + _RESET
+        yield _finding("GPU_XID", number, device, summary, {"fatal": fatal}, fix)
 
 
 def _link(number: int, device: str, values: _Values) -> Iterator[Finding]:
@@ -80,16 +120,23 @@ def _link(number: int, device: str, values: _Values) -> Iterator[Finding]:
         evidence = {"width_lanes": width, "most_width_lanes": most}
         summary = f"runs on {width} PCIe lanes of {most} (width x{width}, not x{most})"
         yield _finding("PCIE_LINK_DEGRADED", number, device, summary, evidence, _LINK)
-    down = [value for value in _ending(values, "LINK_STATUS") if value.upper() in ("D", "DOWN")]
+    states = (state for value in _ending(values, "LINK_STATUS") for state in value.split("/"))
+    down = [state for state in states if state.upper() in ("D", "DOWN")]
     if down:
         summary = f"has {len(down)} XGMI link{'s' if len(down) > 1 else ''} down"
         yield _finding("NVLINK_DOWN", number, device, summary, {"xgmi_links_down": len(down)}, _LINK)
 
 
 def _pages(values: _Values, name: str) -> list[str]:
-    """The addresses of faulty pages of one kind."""
-    found = (value for path, each in values.items() if re.search(rf"(?:^|/){name}(?:/|$)", path) for value in each)
-    return [value for value in found if re.fullmatch(r"0x[\da-fA-F]{2,16}", value)]
+    """The addresses of faulty pages of one kind: in hexadecimal, or as JSON has them in decimal."""
+    kinds = {path: each for path, each in values.items() if re.search(rf"(?:^|/){name}(?:/|$)", path)}
+    number = r"0x[\da-fA-F]{2,16}"
+    return [
+        value
+        for path, each in kinds.items()
+        for value in each
+        if re.fullmatch(rf"{number}|\d{{1,19}}" if path.endswith("/PAGE_ADDRESS") else number, value)
+    ]
 
 
 def _blocks(values: _Values) -> dict[str, str]:

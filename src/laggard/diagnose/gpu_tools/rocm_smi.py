@@ -1,8 +1,12 @@
-"""The format `rocm-smi`: its table of GPUs, of each release, and what it says of errors. A GPU that gives no reading
-where its peers do is lost or hangs."""
+"""The format `rocm-smi`: its table of GPUs, of each release, its JSON, and what it says of errors. A GPU that gives no
+reading where its peers do is lost or hangs.
+
+Source: rocm_smi_lib, python_smi_tools/rocm_smi.py: the JSON has an object `cardN` for each GPU, with a text for each
+reading, and one `system`."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -23,6 +27,13 @@ _ABSENT = re.compile(r"\b(?:N/A|None|unknown|unsupported)\b", re.IGNORECASE)
 _RAS_GPU = re.compile(r"GPU\[(\d{1,3})\]\s*: *RAS INFO")
 _RAS_ROW = re.compile(r"\s*(\w{2,12})\s+ENABLED\s+(\d{1,15})\s+(\d{1,15})\s*$")
 _NO_DRIVER = re.compile(r"Driver not initialized|amdgpu not found in modules|No AMD GPUs specified")
+_JSON = re.compile(r'\A\s*\{\s*"card\d{1,3}"\s*:\s*\{')
+_CARD = re.compile(r"card(\d{1,3})")
+_XGMI_ERROR = re.compile(r"GPU\[(\d{1,3})\]\s*: *XGMI Error count: *([12])\b")
+_XGMI_FIX: Final = (
+    "Look what the kernel's log says of XGMI and of resets (`dmesg -T | grep -iE 'xgmi|GPU reset'`). To read the count "
+    "clears it. If errors come back on the same GPU, have its board reseated or replaced."
+)
 _FIX: Final = (
     "Read what amdgpu says in the kernel's log (`device lost from bus`, `ring timeout`, `GPU reset`). Reset the GPU "
     "(`rocm-smi --gpureset -d N`) or power the node off and on; if it is lost again, reseat or replace it."
@@ -37,13 +48,15 @@ class _Row(NamedTuple):
 
 def recognise(content: FileContent) -> bool:
     text = without_colours(content.text[: 1 << 16])
-    return bool(_HEAD.search(text)) or (len(text) < 4096 and bool(_NO_DRIVER.search(text)))
+    is_known = bool(_HEAD.search(text) or _JSON.search(text))
+    return is_known or (len(text) < 4096 and bool(_NO_DRIVER.search(text)))
 
 
 def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     text = without_colours(content.text[:_MAX_CHARACTERS])
-    rows = tuple(_rows(text))
-    findings = (*_silent(rows), *_memory(text), *_driver(text))
+    cards = _cards(text)
+    rows = tuple(_rows_of(cards) if cards else _rows(text))
+    findings = (*_silent(rows), *_memory(text), *_links(text, cards), *_driver(text))
     return FileJudgement(findings, {"gpus": len(rows)})
 
 
@@ -52,6 +65,36 @@ def _rows(text: str) -> Iterator[_Row]:
     for line in text[columns.end() :].splitlines() if columns else ():
         if found := _ROW.match(line[:400]):
             yield _Row(int(found[1]), found[2].strip(), len(_ABSENT.findall(found[2])))
+
+
+def _cards(text: str) -> dict[int, dict[str, str]]:
+    """The readings of each GPU by name; empty where the text is no JSON."""
+    try:
+        tree = json.loads(text) if _JSON.search(text) else {}
+    except (ValueError, RecursionError):
+        return {}
+    return {
+        int(found[1]): {str(name)[:200]: str(value)[:200] for name, value in readings.items()}
+        for card, readings in tree.items()
+        if (found := _CARD.fullmatch(card)) and isinstance(readings, dict)
+    }
+
+
+def _rows_of(cards: dict[int, dict[str, str]]) -> Iterator[_Row]:
+    names = {name for readings in cards.values() for name in readings}
+    for gpu, readings in cards.items():
+        told = [name for name, value in readings.items() if not _ABSENT.search(value)]
+        yield _Row(gpu, f"{len(told)} of {len(names)} readings", len(names) - len(told))
+
+
+def _links(text: str, cards: dict[int, dict[str, str]]) -> Iterator[Finding]:
+    """What `--showxgmierr` found since it was read last: one error, or several."""
+    counts = {int(gpu): count for gpu, count in _XGMI_ERROR.findall(text)}
+    counts |= {gpu: of["XGMI Error count"] for gpu, of in cards.items() if of.get("XGMI Error count") in ("1", "2")}
+    for gpu, count in counts.items():
+        summary = f"met {'an error' if count == '1' else 'errors'} of its XGMI links"
+        commands = ("dmesg -T | grep -iE 'xgmi|GPU reset'",)
+        yield finding("NVLINK_ERRORS", f"GPU {gpu}", summary, evidence={}, fix=_XGMI_FIX, commands=commands)
 
 
 def _silent(rows: tuple[_Row, ...]) -> Iterator[Finding]:

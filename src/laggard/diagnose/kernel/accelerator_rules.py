@@ -1,15 +1,17 @@
 """The rules for the drivers of accelerators: NVIDIA's (what is neither an Xid nor an SXid), amdgpu, habanalabs.
 
 Sources: open-gpu-kernel-modules, kernel-open/nvidia/nv.c and nv-pci.c, src/nvidia/arch/nvalloc/unix/src/osapi.c and
-osinit.c, src/nvidia/src/kernel/gpu/gsp; Linux, drivers/gpu/drm/amd/amdgpu (amdgpu_ras.c, amdgpu_umc.c, amdgpu_job.c,
-amdgpu_device.c, amdgpu_xgmi.c), drivers/gpu/drm/i915, drivers/gpu/drm/xe and drivers/accel/habanalabs.
+osinit.c, src/nvidia/src/kernel/gpu/gsp; Linux, drivers/gpu/drm/i915, drivers/gpu/drm/xe and drivers/accel/habanalabs.
+amdgpu's messages, with their sources, stand in laggard.probes.gpu.model.amdgpu_messages.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from laggard.diagnose.kernel.rule import ADDRESS, CRITICAL, WARNING, KernelRule, rule
+from laggard.model import Severity
+from laggard.probes.gpu.model.amdgpu_messages import AMDGPU, AMDGPU_MESSAGES, AmdgpuMessage, Kind
 
 _LOADED: Final = r"NVRM: loading NVIDIA UNIX"
 SOME_GSP: Final = "a GPU's firmware (GSP)"
@@ -23,7 +25,6 @@ _NVIDIA: Final = ("nvidia-smi", "cat /proc/driver/nvidia/version", "dmesg -T | g
 _AMD: Final = ("amd-smi list", "amd-smi metric --ecc", "dmesg -T | grep amdgpu")
 _INTEL: Final = ("xpu-smi discovery", "dmesg -T | grep -E 'i915|xe '")
 _GAUDI: Final = ("hl-smi", "dmesg -T | grep habanalabs")
-_AMDGPU: Final = rf"amdgpu {ADDRESS}: (?:amdgpu: )?"
 _HL: Final = r"habanalabs (?:accel )?(?P<device>hl\d+|accel\d+|[0-9a-f:.]{7,12}):.{0,160}?"
 
 NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
@@ -102,46 +103,65 @@ NVIDIA_RULES: Final[tuple[KernelRule, ...]] = (
          "GPU {device}", "cannot be reached on PCIe any more", _REBOOT, _NVIDIA, _LOADED),
 )  # fmt: skip
 
-AMD_RULES: Final[tuple[KernelRule, ...]] = (
-    rule("xgmi", _AMDGPU +
-         r".{0,160}?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?P<block>xgmi\w*) block",
-         "GPU_ECC_UNCORRECTED", CRITICAL, "GPU {device}",
-         "reports uncorrectable errors of its XGMI link ({block}, RAS)", _REPLACE, _AMD),
-    rule("XGMI", _AMDGPU + r"(?P<error>.{0,160}XGMI.{0,160}?) detected$", "GPU_ECC_UNCORRECTED", WARNING,
-         "GPU {device}", "reports an error of its XGMI link: {error}", _REPLACE, _AMD),
-    rule("uncorrectable", _AMDGPU +
-         r".{0,160}?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?P<block>\w+) block",
-         "GPU_ECC_UNCORRECTED", CRITICAL, "GPU {device}", "has uncorrectable errors in the block {block} (RAS)",
-         _REPLACE, _AMD),
-    rule("uncorrectable", _AMDGPU + r".{0,160}?uncorrectable hardware error ?\((?P<error>\w+)\)", "GPU_ECC_UNCORRECTED",
-         CRITICAL, "GPU {device}", "stopped for an uncorrectable error ({error}, RAS)", _REPLACE, _AMD),
-    rule("oison", _AMDGPU + r".{0,160}?(?:[Pp]oison is consumed|RAS poison consumption)", "GPU_ECC_UNCORRECTED",
-         CRITICAL, "GPU {device}", "read memory that an uncorrectable error had damaged (RAS poison)", _REPLACE,
-         _AMD),
-    rule("threshold", _AMDGPU + r".{0,160}?(?:RAS records: ?\d+ exceed|[Ss]aved bad pages \d+ reach"
-         r"|(?<!not )exceeds? .{0,60}bad page threshold)",
-         "GPU_ROW_REMAP_FAILED", CRITICAL, "GPU {device}", "has too many retired pages of memory",
-         "Have the GPU replaced.", _AMD),
-    rule("eset", _AMDGPU + r"(?P<why>.{0,160}?(?:GPU [Rr]eset\(?\d*\)? ?failed|ASIC reset failed|GPU Recovery Failed"
-         r"|asic reset failed|GPU reset end with ret = -\d+|mode\d reset failed).{0,60})",
-         "GPU_LOST", CRITICAL, "GPU {device}", "could not be reset: {why}",
-         "Drain the node and power it off and on; a GPU that does it again has to be replaced.", _AMD),
-    rule("lost from bus", _AMDGPU + r".{0,160}?device lost from bus", "GPU_LOST", CRITICAL, "GPU {device}",
-         "is lost from the PCIe bus", _REBOOT, _AMD),
-    rule("GPU init", _AMDGPU + r".{0,160}?[Ff]atal error during GPU init", "GPU_LOST", CRITICAL, "GPU {device}",
-         "cannot be started by its driver", _REBOOT, _AMD),
-    rule("ring", _AMDGPU + r".{0,160}?ring (?P<ring>[\w.]+) timeout(?!, but soft)(?:[,!]|$)", "GPU_LOST", WARNING,
-         "GPU {device}",
-         "did not end its work: ring {ring} timeout. A program's endless kernel does the same",
-         "Look at the program that ran; if it happens with several, update driver and firmware.", _AMD),
-    rule("ring", r"amdgpu\]\] \*ERROR\* ring (?P<ring>[\w.]+) timeout(?!, but soft)", "GPU_LOST", WARNING, "an AMD GPU",
-         "did not end its work: ring {ring} timeout. A program's endless kernel does the same",
-         "Look at the program that ran; if it happens with several, update driver and firmware.", _AMD),
-    rule("unrecoverable state",
-         r"amdgpu(?: (?P<device>[0-9a-f:.]{7,12}):)?.{0,160}?(?:might|could) be in an unrecoverable state", "GPU_LOST",
-         CRITICAL, "GPU {device}", "has a scheduler that does not answer (MES or HWS)", _REBOOT, _AMD,
-         rf"amdgpu {ADDRESS}: .{{0,160}}GPU reset\(\d+\) succeeded", WARNING),
-)  # fmt: skip
+_RESET_DONE: Final = rf"{AMDGPU}.{{0,160}}?GPU [Rr]eset ?\(\d+\) succeeded"
+_POWER: Final = "Drain the node and power it off and on; a GPU that does it again has to be replaced."
+_PROGRAM: Final = "Look at the program that ran; if it happens with several, update driver and firmware."
+
+
+class _Judged(NamedTuple):
+    """What a kind of message is in a finding: see KernelRule."""
+
+    code: str
+    severity: Severity
+    summary: str
+    fix: str
+    named: str = "GPU {device}"
+    closed_by: str = ""
+    after: Severity | None = None
+
+
+_AMD_FINDINGS: Final = {
+    Kind.XGMI: _Judged("GPU_ECC_UNCORRECTED", CRITICAL,
+                       "reports uncorrectable errors of its XGMI link ({block}, RAS)", _REPLACE),
+    Kind.XGMI_PCS: _Judged("GPU_ECC_UNCORRECTED", WARNING, "reports an error of its XGMI link: {error}", _REPLACE),
+    Kind.XGMI_TRAINING: _Judged("NVLINK_DOWN", CRITICAL,
+                                "did not bring up its XGMI links to the other GPUs at boot: {error}", _POWER),
+    Kind.UNCORRECTABLE: _Judged("GPU_ECC_UNCORRECTED", CRITICAL,
+                                "has uncorrectable errors in the block {block} (RAS)", _REPLACE),
+    Kind.FATAL: _Judged("GPU_ECC_UNCORRECTED", CRITICAL, "stopped for an uncorrectable error ({error}, RAS)", _REPLACE),
+    Kind.POISON: _Judged("GPU_ECC_UNCORRECTED", CRITICAL,
+                         "read memory that an uncorrectable error had damaged (RAS poison)", _REPLACE),
+    Kind.DEFERRED: _Judged("GPU_ECC_UNCORRECTED", WARNING,
+                           "found uncorrectable errors in the block {block} that nothing had used yet (RAS, deferred)",
+                           _REPLACE),
+    Kind.BOOT: _Judged("GPU_LOST", CRITICAL, "failed its own test at boot: {error}", _POWER),
+    Kind.NEAR_THRESHOLD: _Judged("GPU_ROW_REMAP_FAILED", WARNING,
+                                 "has nearly as many bad pages of memory as its driver allows (90 % of the threshold)",
+                                 "Plan to have the GPU replaced."),
+    Kind.THRESHOLD: _Judged("GPU_ROW_REMAP_FAILED", CRITICAL, "has too many retired pages of memory",
+                            "Have the GPU replaced."),
+    Kind.RESET_FAILED: _Judged("GPU_LOST", CRITICAL, "could not be reset: {why}", _POWER, closed_by=_RESET_DONE,
+                               after=WARNING),
+    Kind.LOST: _Judged("GPU_LOST", CRITICAL, "is lost from the PCIe bus", _REBOOT),
+    Kind.NOT_STARTED: _Judged("GPU_LOST", CRITICAL, "cannot be started by its driver", _REBOOT),
+    Kind.RING: _Judged("GPU_LOST", WARNING,
+                       "did not end its work: ring {ring} timeout. A program's endless kernel does the same", _PROGRAM),
+    Kind.SCHEDULER: _Judged("GPU_LOST", CRITICAL, "has a scheduler that does not answer (MES or HWS)", _REBOOT,
+                            closed_by=_RESET_DONE, after=WARNING),
+    Kind.SMU: _Judged("GPU_LOST", WARNING, "has power firmware that does not answer: {error}", _POWER,
+                      closed_by=_RESET_DONE),
+    Kind.RESET_DONE: _Judged("GPU_LOST", WARNING,
+                             "were reset by their driver: what ran on them lost its memory", _PROGRAM, "AMD GPUs"),
+}  # fmt: skip
+
+
+def _amd_rule(message: AmdgpuMessage) -> KernelRule:
+    code, severity, summary, fix, named, closed_by, after = _AMD_FINDINGS[message.kind]
+    named = named if "(?P<device>" in message.pattern else "an AMD GPU"
+    return rule(message.word, message.pattern, code, severity, named, summary, fix, _AMD, closed_by, after)
+
+
+AMD_RULES: Final[tuple[KernelRule, ...]] = tuple(map(_amd_rule, AMDGPU_MESSAGES))
 
 INTEL_RULES: Final[tuple[KernelRule, ...]] = (
     rule("edged", rf"^(?:xe|i915) {ADDRESS}: .{{0,160}}(?:declared device \S+ as wedged|device is wedged)", "GPU_LOST",

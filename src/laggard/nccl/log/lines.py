@@ -3,7 +3,8 @@
 The forms are those of src/debug.cc, NCCL 2.7 to 2.30: `host:pid:tid [device] NCCL INFO text`, with `file:line` before
 NCCL WARN (and `(function)` since 2.30), and a date in front of warnings since 2.26. Launchers, pods, terminals and log
 shippers add words in front; these end where the host's name begins. The level ATTN is of 2.32. Lines of NCCL's own
-diagnostics are of 2.31 and newer (src/ras/diagnostics.cc) and have no thread: `host:pid NCCL DIAG [OK]   text`.
+diagnostics are of 2.31 and newer (src/ras/diagnostics.cc) and have no thread: `host:pid NCCL DIAG [OK]   text`. RCCL,
+AMD's, writes the same, with its own name in the version alone (ROCm/rccl 0cbce2a, src/debug.cc, src/init.cc).
 Standard library only.
 """
 
@@ -19,7 +20,12 @@ _OTHER_FIELDS: Final = r"(?: \[(-?\d{1,4})\])?(?: \d+\.\d+)?(?: \S{1,200}:\w+)?(
 _WRITER = re.compile(_WRITER_FIELDS + _OTHER_FIELDS)
 _DIAG_WRITER = re.compile(r"([\w.-]+):(\d{1,10}) ?$")
 _TORN_PREFIX = re.compile(r"\d:\d+(?: \[-?\d+\])? ?$")
-_VERSION = re.compile(r"(?:^|[\s\])}>|:\"])NCCL version (\d\.\d{1,3}\.\d{1,3})[\w.]{0,40}\+\w")
+VERSION: Final = (
+    r"(?:NCCL version (?=\S{1,50}\+\w)|RCCL version (?:: )?(?=\S{1,60}(?:\+\w|-[\w/.]{1,40}:)))(\d\.\d{1,3}\.\d{1,3})"
+)
+"""The form of the version, which is group 1: `NCCL version 2.27.5+cuda12.9`, and of AMD's RCCL, which counts as NCCL
+does, `RCCL version : 2.22.3-HEAD:7d8d67c` or, of ROCm 6.0 and older, `RCCL version 2.18.3+hip6.0`."""
+_VERSION = re.compile(rf"(?:^|[\s\])}}>|:\"]){VERSION}")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _MAX_PREFIXES = 1 << 16

@@ -14,6 +14,7 @@ from typing import Final
 
 from laggard.nccl.log import model
 from laggard.nccl.log.builder import ProcessBuilder
+from laggard.nccl.log.lines import VERSION
 
 Parser = Callable[[ProcessBuilder, str], None]
 
@@ -36,6 +37,7 @@ _HCA = re.compile(r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+")
 _RING = re.compile(r"Connected all rings, use ring PXN \d+ GDR (\d)")
 _COMPLETION = re.compile(r"NET/\S+ ?: (?:\S+ )?Got completion .*(?:error|status)")
 _LIBVERBS = re.compile(r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_")
+_VERSION = re.compile(VERSION)
 _FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
 _TO_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) \(\d+/[\d.]+/([A-Z0-9]{3})\)")
 
@@ -182,7 +184,7 @@ def _parse_ring(builder: ProcessBuilder, text: str) -> None:
 
 
 def _parse_version(builder: ProcessBuilder, text: str) -> None:
-    match = re.match(r"NCCL version (\d\.\d{1,3}\.\d{1,3})[\w.]{0,40}\+\w", text)
+    match = _VERSION.match(text)
     if match:
         builder.version = match[1]
 
@@ -223,5 +225,6 @@ _PARSERS: Final[Mapping[str, Parser]] = {
     "Call": _hint_parser("Call to ibv_modify_qp failed", model.QUEUE_PAIR_FAILED),
     "Mismatched": _hint_parser("Mismatched NCCL version", model.MISMATCH),
     "NCCL": _parse_version,
+    "RCCL": _parse_version,
     "cudaDriverVersion": _parse_start,
 }

@@ -47,7 +47,7 @@ class NcclLogReader:
             *whole, self._rest = (self._rest + text[start : start + _PIECE]).split("\n")
             self._rest = self._rest[-_MAX_LINE_CHARACTERS:]
             for line in whole:
-                if "NCCL" in line:
+                if "CCL" in line:  # NCCL's, or the version of RCCL
                     self._read(line)
 
     def end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from typing import Any, Final
 
@@ -9,6 +10,8 @@ from laggard.rings.messages import Ready
 
 _IN_USE_RATIO: Final = 0.1
 """The share of an idle GPU's memory from which on it is in use: its driver and this process's context need less."""
+_AMD_CLASSES: Final = ("0x0302", "0x0380", "0x1200")
+"""PCI classes: 3D and other display controllers, processing accelerators. The VGA controller of a processor is none."""
 
 
 def describe_device(torch: Any, wanted: str, local_rank: int) -> Ready:
@@ -28,7 +31,7 @@ def _cuda_problem(torch: Any, devices: int, local_rank: int) -> str:
     if not devices:
         return f"torch {torch.__version__} can use no GPU; --device cpu measures CPUs"
     if not torch.distributed.is_nccl_available():
-        return f"torch {torch.__version__} has no NCCL; --device cpu measures CPUs"
+        return f"torch {torch.__version__} has no {_library(torch)}; --device cpu measures CPUs"
     if local_rank >= devices:
         return f"rank {local_rank} of this node has no GPU: torch sees {devices}"
     torch.cuda.set_device(local_rank)
@@ -38,9 +41,24 @@ def _cuda_problem(torch: Any, devices: int, local_rank: int) -> str:
     return ""
 
 
-def _has_gpus() -> bool:
-    """Whether NVIDIA's driver shows a GPU to this process."""
-    return any(os.path.exists(path) for path in ("/dev/nvidia0", "/dev/nvidiactl"))
+def _has_gpus(root: str = "/") -> bool:
+    """Whether a driver shows this process a GPU that computes: NVIDIA's, or AMD's one that is no display's."""
+    if any(os.path.exists(f"{root}{path}") for path in ("dev/nvidia0", "dev/nvidiactl")):
+        return True
+    return os.path.exists(f"{root}dev/kfd") and any(map(_computes, glob.glob(f"{root}sys/bus/pci/drivers/amdgpu/*:*")))
+
+
+def _computes(device: str) -> bool:
+    try:
+        with open(f"{device}/class", encoding="ascii", errors="replace") as file:
+            return file.read(8).startswith(_AMD_CLASSES)
+    except OSError:
+        return False
+
+
+def _library(torch: Any) -> str:
+    """What torch calls NCCL: RCCL in a torch for AMD's GPUs, which has `torch.version.hip`."""
+    return "RCCL" if getattr(getattr(torch, "version", None), "hip", None) else "NCCL"
 
 
 def _nccl_version(torch: Any) -> str:

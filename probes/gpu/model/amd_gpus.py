@@ -1,0 +1,272 @@
+"""AMD's GPUs as amdgpu shows them in sysfs: no library of AMD's is needed, and no privilege.
+
+Sources, of Linux (drivers/gpu/drm/amd/amdgpu, drivers/gpu/drm/amd/pm): amdgpu_ras.c (ras/BLOCK_err_count,
+ras/gpu_vram_bad_pages), amdgpu_pm.c (gpu_metrics, gpu_busy_percent, hwmon), amdgpu_vram_mgr.c (mem_info_vram_*),
+amdgpu_device.c (unique_id, product_name), amdgpu_xgmi.c. `xgmi_error` is not read: to read it clears it, for whoever
+reads it next.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.gpu.model.gpu_metrics import MAX_BYTES, GpuMetrics, parse_gpu_metrics
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import CALL_LIMIT_SECONDS
+
+T = TypeVar("T")
+
+DRIVER_CALL: Final = "amdgpu: "
+"""The beginning of the names of calls that are announced to the watchdog."""
+
+XGMI: Final = "xgmi_wafl"
+"""The block of the links between GPUs, in the names of amdgpu_ras.c."""
+
+_DEVICES: Final = "/sys/bus/pci/devices"
+_DRIVER: Final = "/sys/bus/pci/drivers/amdgpu"
+_THRESHOLD: Final = "/sys/module/amdgpu/parameters/bad_page_threshold"
+_BLOCK: Final = re.compile(r"([a-z][a-z0-9_]{1,30})_err_count")
+_COUNT: Final = re.compile(r"(ue|ce|de): *(\d{1,18})")
+_PAGE: Final = re.compile(r"0x[0-9a-f]{1,16} : 0x[0-9a-f]{1,16} : ([RPF])$", re.MULTILINE)
+_UNIQUE_ID: Final = re.compile(r"[0-9a-f]{16}")
+_MAX_BLOCKS: Final = 32
+_MAX_SENSORS: Final = 16
+_SENSORS: Final = re.compile(r"temp(\d{1,2})_label")
+
+
+class RasCount(NamedTuple):
+    """Errors of one block since the driver was loaded."""
+
+    uncorrectable: int
+    correctable: int = 0
+    deferred: int = 0
+    """Errors in data that nobody has used yet: `de`, which newer drivers have."""
+
+
+class BadPages(NamedTuple):
+    """Pages of memory with errors, by what became of them: `R`, `P` and `F` of gpu_vram_bad_pages."""
+
+    retired: int
+    pending: int
+    failed: int
+
+
+class Temperature(NamedTuple):
+    """Degrees Celsius. `critical` is where the GPU lowers its clocks, `emergency` where it switches itself off; None:
+    not told."""
+
+    now: float
+    critical: float | None
+    emergency: float | None
+
+
+class AmdGpu(NamedTuple):
+    """One GPU. What could not be read is None or empty, with the reason in `errors`."""
+
+    address: str
+    started: bool
+    """True where amdgpu has this GPU."""
+    on_the_bus: bool | None
+    """False: its configuration space reads as ones, as that of a device that is gone. None: it cannot be read."""
+    device_id: str
+    model: str = ""
+    unique_id: str = ""
+    ras: Mapping[str, RasCount] = {}
+    bad_pages: BadPages | None = None
+    metrics: GpuMetrics | None = None
+    temperatures: Mapping[str, Temperature] = {}
+    """The sensors by hwmon's label: edge, junction, mem."""
+    vram_total_bytes: int | None = None
+    vram_used_bytes: int | None = None
+    errors: Mapping[str, str] = {}
+
+    @property
+    def device(self) -> str:
+        return f"GPU {self.address}"
+
+    @property
+    def torch_uuid(self) -> str:
+        """The UUID by which a rank names this GPU: HIP's is the text of unique_id, of which torch writes the bytes
+        (ROCm/ROCm#4203: `66333330-6463-3464-3030-646565323262` is f330dc4d00dee22b). Empty where it is not known."""
+        if not _UNIQUE_ID.fullmatch(self.unique_id):
+            return ""
+        return f"GPU-{uuid.UUID(bytes=self.unique_id.encode())}"
+
+
+def driver_is_loaded(host: Host) -> bool:
+    try:
+        return bool(host.entries(_DRIVER))
+    except NotFound:
+        return False
+
+
+@functools.lru_cache(maxsize=1)
+def read_amd_gpus(host: Host) -> tuple[AmdGpu, ...]:
+    """Returns the machine's AMD GPUs, without those that are lent to virtual machines; none where it has none. Raises
+    Unknown where the machine shows no PCI tree."""
+    return tuple(_read(host, address) for address in find_nvidia_devices(host).amd_gpus)
+
+
+def started_amd_gpus(host: Host) -> tuple[AmdGpu, ...]:
+    """Returns the GPUs that amdgpu has. Raises NotApplicable where the machine has no AMD GPU, and Unknown where it has
+    some and the driver has none of them."""
+    gpus = read_amd_gpus(host)
+    if not gpus:
+        raise NotApplicable("no AMD GPU")
+    started = tuple(gpu for gpu in gpus if gpu.started)
+    if not started:
+        raise Unknown(f"{len(gpus)} AMD GPUs in the PCI tree, and amdgpu has none of them: see gpu_count")
+    return started
+
+
+def raise_if_unread(gpus: tuple[AmdGpu, ...], field: str, description: str) -> None:
+    """Raises Unknown where `field` of a GPU could not be read, NotApplicable where no GPU has such a thing. A probe
+    calls it last, when it has judged what was read."""
+    reasons: dict[str, list[str]] = {}
+    for gpu in gpus:
+        if field in gpu.errors:
+            reasons.setdefault(gpu.errors[field], []).append(gpu.address)
+    if reasons:
+        raise Unknown("; ".join(f"{description} of GPU {', '.join(of)}: {why}" for why, of in reasons.items()))
+    if not any(getattr(gpu, field) for gpu in gpus):
+        raise NotApplicable(f"no GPU of this node has {description}")
+
+
+def bad_page_threshold(host: Host) -> int | None:
+    """Returns the number of bad pages at which an administrator wants a GPU out of use; None where that is left to the
+    driver, which then says in the kernel's log that it is reached (module parameter bad_page_threshold: -1, -2, 0)."""
+    try:
+        value = int(host.read(_THRESHOLD))
+    except (Unknown, ValueError):
+        return None
+    return value if value > 0 else None
+
+
+def busy_amd_gpus(host: Host) -> tuple[str, ...]:
+    """Returns the addresses of the GPUs that compute at this moment, as far as the driver tells."""
+    busy = []
+    for address in find_nvidia_devices(host).amd_gpus:
+        try:
+            busy += [address] if int(host.read(f"{_DEVICES}/{address}/gpu_busy_percent")) else []
+        except (Unknown, ValueError):
+            continue
+    return tuple(busy)
+
+
+def _read(host: Host, address: str) -> AmdGpu:
+    folder = f"{_DEVICES}/{address}"
+    device_id, on_the_bus = _text(host, f"{folder}/device"), _is_on_the_bus(host, folder)
+    if not _has_driver(host, folder) or on_the_bus is False:  # what is gone answers nothing, and takes its time for it
+        return AmdGpu(address, _has_driver(host, folder), on_the_bus, device_id)
+    errors: dict[str, str] = {}
+
+    def attempt(field: str, read: Callable[[], T]) -> T | None:
+        if host.watchdog:  # the driver asks the GPU's firmware, which may not answer
+            host.watchdog.announce(f"{DRIVER_CALL}{field} of GPU {address}", CALL_LIMIT_SECONDS)
+        try:
+            return read()
+        except NotFound:
+            return None
+        except Unknown as error:
+            errors[field] = str(error)
+            return None
+
+    return AmdGpu(
+        address,
+        True,
+        on_the_bus,
+        device_id,
+        _text(host, f"{folder}/product_name"),
+        _text(host, f"{folder}/unique_id"),
+        attempt("ras", lambda: _ras(host, folder, errors)) or {},
+        attempt("bad_pages", lambda: _bad_pages(host.read(f"{folder}/ras/gpu_vram_bad_pages"))),
+        attempt("metrics", lambda: host.read_parts(f"{folder}/gpu_metrics", _metrics)),
+        attempt("temperatures", lambda: dict(_temperatures(host, folder))) or {},
+        attempt("vram_total_bytes", lambda: _number(host, f"{folder}/mem_info_vram_total")),
+        attempt("vram_used_bytes", lambda: _number(host, f"{folder}/mem_info_vram_used")),
+        errors,
+    )
+
+
+def _has_driver(host: Host, folder: str) -> bool:
+    try:
+        return host.read_link(f"{folder}/driver").endswith("/amdgpu")
+    except NotFound:
+        return False
+
+
+def _is_on_the_bus(host: Host, folder: str) -> bool | None:
+    """A read of a device that does not answer returns ones (PCI Express Base Specification, 2.3.2)."""
+    try:
+        return host.read_parts(f"{folder}/config", lambda read: read(0, 4)) != b"\xff\xff\xff\xff"
+    except Unknown:
+        return None
+
+
+def _ras(host: Host, folder: str, errors: dict[str, str]) -> dict[str, RasCount]:
+    """The counts of all blocks that give one; why another gives none stands in `errors`."""
+    blocks = [found[1] for name in host.entries(f"{folder}/ras") if (found := _BLOCK.fullmatch(name))]
+    counts: dict[str, RasCount] = {}
+    for block in blocks[:_MAX_BLOCKS]:
+        try:
+            counts[block] = _ras_count(host.read(f"{folder}/ras/{block}_err_count"))
+        except Unknown as error:
+            errors["ras"] = str(error)
+    return counts
+
+
+def _ras_count(text: str) -> RasCount:
+    """Reads `ue: 0` and `ce: 0`, a line each. Raises Unknown for anything else."""
+    counts = {found[1]: int(found[2]) for found in _COUNT.finditer(text[:256])}
+    if "ue" not in counts:
+        raise Unknown(f"an error count reads {text[:40]!r}")
+    return RasCount(counts["ue"], counts.get("ce", 0), counts.get("de", 0))
+
+
+def _bad_pages(text: str) -> BadPages:
+    flags = [found[1] for found in _PAGE.finditer(text)]
+    return BadPages(flags.count("R"), flags.count("P"), flags.count("F"))
+
+
+def _metrics(read: Callable[[int, int], bytes]) -> GpuMetrics:
+    return parse_gpu_metrics(read(0, MAX_BYTES))
+
+
+def _temperatures(host: Host, folder: str) -> Iterator[tuple[str, Temperature]]:
+    """The files of hwmon have thousandths of a degree."""
+    for monitor in host.entries(f"{folder}/hwmon")[:1]:
+        place = f"{folder}/hwmon/{monitor}"
+        for name in [name for name in host.entries(place) if _SENSORS.fullmatch(name)][:_MAX_SENSORS]:
+            sensor = f"{place}/{name.removesuffix('_label')}"
+            now = _degrees(host, f"{sensor}_input")
+            if now is not None:
+                limits = (_degrees(host, f"{sensor}_crit"), _degrees(host, f"{sensor}_emergency"))
+                yield _text(host, f"{place}/{name}"), Temperature(now, *limits)
+
+
+def _degrees(host: Host, path: str) -> float | None:
+    try:
+        return _number(host, path) / 1000
+    except NotFound:
+        return None
+
+
+def _number(host: Host, path: str) -> int:
+    text = host.read(path).strip()
+    if not re.fullmatch(r"-?\d{1,18}", text):
+        raise Unknown(f"{path} reads {text[:40]!r}")
+    return int(text)
+
+
+def _text(host: Host, path: str) -> str:
+    """The first line of a file, cut; empty where it cannot be read."""
+    try:
+        return host.read(path).strip()[:80]
+    except Unknown:
+        return ""
