@@ -1,6 +1,7 @@
 """How right `laggard diagnose` is on what people post: tests/data/field, whose truths were written by people who had
-not read its rules. Beside it stand two things that a user does instead: to look at whether anything failed at all (the
-exit status, as a scheduler has it), and to search for the usual words.
+not read its rules; those of evidence-*, what several tools left of a job, before the rules that they call for. Beside
+it stand two things that a user does instead: to look at whether anything failed at all (the exit status, as a scheduler
+has it), and to search for the usual words.
 
     python bench/diagnose_quality.py [--list] [CASE...]
 
@@ -21,14 +22,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from laggard.diagnose.command import diagnose
+from laggard.diagnose.command import diagnose, diagnose_together
 from laggard.diagnose.describe import render_diagnosis
 from laggard.diagnose.document import Diagnosis
+from laggard.diagnose.folder import given_files
 from laggard.diagnose.input_file import InputFile
 from laggard.model import Finding, Severity
 
 FIELD: Final = Path(__file__).resolve().parents[1] / "tests" / "data" / "field"
-PARTS: Final = ("jobs", "nodes")
+PARTS: Final = ("jobs", "nodes", "evidence")
+TOGETHER: Final = "evidence-"
+"""The cases of several sources at once are given as a user gives them: the folder, or the one file in it."""
 KEYWORDS: Final = re.compile(r"\b(?:error|fail(?:ed|ure)?|fatal|exception|killed|timed? ?out|oom|xid)\b", re.IGNORECASE)
 
 _NETWORK: Final = ("network", "port", "config", "nccl_setup", "fabric")
@@ -70,6 +74,8 @@ KINDS_OF_CODES: Final[Mapping[str, tuple[str, ...]]] = {
     "TEST": ("measured_nothing", "config"),
     "HOST": ("host_out_of_memory", "memory_hardware"),
     "NODE": ("scheduler", "filesystem", "hang"),
+    "RANK": ("slow",),
+    "STEP": ("slow",),
     "POD": ("scheduler", "launcher", "driver", "config"),
     "NCCL": ("nccl_setup", "config", "network"),
 }
@@ -90,6 +96,13 @@ def truths() -> Iterator[dict[str, Any]]:
 
 def inputs_of(case: str) -> list[str]:
     return sorted(str(path) for path in (FIELD / case).rglob("*") if path.is_file())
+
+
+def diagnosis_of(case: str) -> Diagnosis:
+    paths = inputs_of(case)
+    if not case.startswith(TOGETHER):
+        return diagnose([InputFile(path) for path in paths])
+    return diagnose_together(given_files(paths if len(paths) == 1 else [str(FIELD / case)]))
 
 
 def judge(truth: Mapping[str, Any], diagnosis: Diagnosis) -> Judged:
@@ -157,7 +170,7 @@ def main() -> None:
     rows = [truth for truth in truths() if not options.cases or truth["case"] in options.cases]
     for truth in rows:
         paths = inputs_of(truth["case"])
-        judged = judge(truth, diagnose([InputFile(path) for path in paths]))
+        judged = judge(truth, diagnosis_of(truth["case"]))
         by_kind.setdefault(truth["kind"], Counter())[judged.worth] += 1
         exit_status, keywords = baselines(truth, paths)
         always, found = always + exit_status, found + keywords

@@ -57,6 +57,7 @@ REVIEWED = {
     "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
     "install -D -t /etc/prometheus/laggard": RULES,
     "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS,
+    "curl -s http://n0:25999/stacks": "tests/diagnose/test_evidence.py::test_the_rank_and_the_reason_are_told",
     "echo {}": INSTALLED,
     "kubectl annotate": f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere",
     "kubectl apply -f docs/examples/cert-manager.yaml": f"{_MANIFESTS}::test_the_examples_hold_against_the_schemas",

@@ -57,7 +57,7 @@ OF_A_JOB: Final = frozenset(
         *("JOB_COLLECTIVE_TIMEOUT", "JOB_NCCL_ERROR", "JOB_GPU_OUT_OF_MEMORY", "JOB_HOST_OUT_OF_MEMORY"),
         *("JOB_CUDA_ERROR", "JOB_SEGFAULT", "JOB_KILLED", "JOB_PREEMPTED", "JOB_DATALOADER_DIED", "JOB_DISK_FULL"),
         *("JOB_STORAGE_ERROR", "JOB_RENDEZVOUS_FAILED", "JOB_NAN_LOSS", "JOB_EXCEPTION", "JOB_STALE_LOCK"),
-        *("POD_NOT_STARTED", "TEST_MEASURED_NOTHING"),
+        *("POD_NOT_STARTED", "TEST_MEASURED_NOTHING", "STEP_TIME_LOST"),
     )
 )
 """The findings about jobs: they are shown to the user whose job it is, where the finding says whose (`owner` in its

@@ -15,6 +15,7 @@ from laggard.cli import main
 
 REPORTS = TESTS / "data" / "field_reports"
 FIELD = TESTS / "data" / "field"
+PARTS = ("jobs", "nodes", "evidence")
 
 ANSWERS = {
     "address_in_use_warned": ("JOB_RENDEZVOUS_FAILED", "12211"),
@@ -63,9 +64,9 @@ def test_what_only_looks_like_a_failure_is_none(name: str, capsys: pytest.Captur
     assert not diagnosed(REPORTS / f"{name}.txt", capsys)["findings"]
 
 
-@pytest.mark.parametrize("part", ["jobs", "nodes"])
+@pytest.mark.parametrize("part", PARTS)
 def test_the_corpus_is_as_it_was_written(part: str) -> None:
-    """Its truths count because their writers had not read the rules."""
+    """Its truths count because they were written before the rules that they call for."""
     for line in (FIELD / f"SHA256_{part}").read_text().splitlines():
         digest, _, name = line.partition("  ")
         path = FIELD / name.removeprefix("./")
@@ -73,7 +74,7 @@ def test_the_corpus_is_as_it_was_written(part: str) -> None:
 
 
 def near_misses() -> list[str]:
-    lines = [line for part in ("jobs", "nodes") for line in (FIELD / f"truth_{part}.jsonl").read_text().splitlines()]
+    lines = [line for part in PARTS for line in (FIELD / f"truth_{part}.jsonl").read_text().splitlines()]
     truths = map(json.loads, lines)
     return [truth["case"] for truth in truths if truth["kind"] == "nothing"]
 

@@ -117,6 +117,7 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("JOB_NAN_LOSS", Severity.CRITICAL, "The loss became NaN."),
     FindingType("JOB_EXCEPTION", Severity.CRITICAL, "The program of a rank raised an exception."),
     FindingType("RANK_LATE", Severity.WARNING, "A rank is regularly the last to come to its job's collectives."),
+    FindingType("STEP_TIME_LOST", Severity.WARNING, "All ranks lose much of each step to what is no computing."),
     FindingType("HOOK_BLIND", Severity.INFO, "The hooks do not see all that a training process does."),
     FindingType("GPU_SLOW", Severity.CRITICAL, "A GPU computes slower than its peers."),
     FindingType("GPU_MEMORY_SLOW", Severity.CRITICAL, "A GPU's memory is slower than its peers'."),

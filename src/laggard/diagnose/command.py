@@ -30,11 +30,11 @@ from laggard.text.words import counted
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        f"Files are recognised by their content, plain, gzip or zstd: {FORMAT_NAMES}. Give all files of one machine "
-        "or one job in one call, or the folder that they are in: they explain each other, and where a job failed the "
-        "answer is one, with the lines that say so in the order of what came first. Of a large log the beginning and "
-        "the end are read; links are not followed. Exit status: 0 nothing wrong, 1 something wrong was found, 2 could "
-        "not tell, 64 wrong usage."
+        "Files are recognised by their content, plain, gzip or zstd, alone or in tar and zip archives: "
+        f"{FORMAT_NAMES}. Give all files of one machine or one job in one call, or the folder that they are in: they "
+        "explain each other, and where a job failed the answer is one, with the lines that say so in the order of what "
+        "came first. Of a large log the beginning and the end are read; links are not followed. Exit status: 0 nothing "
+        "wrong, 1 something wrong was found, 2 could not tell, 64 wrong usage."
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a file, or a folder; - is standard input")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.diagnosis/1")
@@ -54,14 +54,15 @@ def main(arguments: argparse.Namespace) -> int:
 def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Diagnosis:
     """Recognises each file, collects what all of them show of the machine, then judges each. A file's content is read
     for each of these, and never held beside another's. Raises UsageError for what is no file."""
-    recognised, judged, _ = _judge_all([GivenFile(file, (file.path,)) for file in files], progress or Progress())
+    given = [GivenFile(file, (file.path,)) for file in files]
+    recognised, judged, _ = _judge_all(given, progress or Progress(), {})
     return _diagnosis(recognised, judged)
 
 
 def diagnose_together(given: Given, progress: Progress | None = None) -> Diagnosis:
     """The same, and where there are several files and a job failed: what they say together."""
     files, by_kind = split_recordings(given.files)
-    judgements, judged, job = _judge_all(files, progress or Progress())
+    judgements, judged, job = _judge_all(files, progress or Progress(), by_kind)
     for each in judge_recordings(by_kind):
         judged += _as_judged(each)
         judgements += (FileJudgement() for _ in each.files)
@@ -71,7 +72,7 @@ def diagnose_together(given: Given, progress: Progress | None = None) -> Diagnos
     together = join(judged, job) if given.of_folder or len(judged) > 1 else None
     if together is None:
         return alone
-    findings = tuple(supersede(alone.findings, job, together.finding))
+    findings = tuple(supersede(alone.findings, job, together))
     notes = (*alone.notes, *together.notes)
     return msgspec.structs.replace(alone, verdict=Verdict.FAIL, findings=findings, joined=together.answer, notes=notes)
 
@@ -85,16 +86,20 @@ def _as_judged(recording: Recording) -> Iterator[JudgedFile]:
 
 
 def _judge_all(
-    given: Sequence[GivenFile], progress: Progress
+    given: Sequence[GivenFile], progress: Progress, recordings: dict[str, list[GivenFile]]
 ) -> tuple[list[FileJudgement], list[JudgedFile], JobRead | None]:
     """Returns for each file, or part of one, its judgement; the same with its place, for the joiner; and what was read
-    of the job."""
+    of the job. `recordings`: gets the parts of files that are recordings, by kind."""
     progress.begin(f"recognising {counted(len(given), 'file')}", len(given) if len(given) > 1 else None)
     siblings = Siblings()
     recognised: list[RecognisedFile] = []
     words: list[tuple[str, ...]] = []
     for each in given:
         parts = siblings.recognise(each.file)
+        for part in parts:
+            if part.recording:
+                recordings.setdefault(part.recording, []).append(GivenFile(part.file, each.words))
+        parts = tuple(part for part in parts if not part.recording)
         recognised += parts
         words += ((*each.words, *_words_below(each.file.path, part.file.path)) for part in parts)
         progress.add(1)
@@ -125,7 +130,7 @@ def _job_read(files: Sequence[RecognisedFile], judgements: Sequence[FileJudgemen
     if read is None or read.job is None:
         return None
     paths = tuple(file.file.path for file in files if any(each.whole == "job" for each in file.formats))
-    return JobRead(read.job, paths, tuple(found for found in read.findings if found.code.startswith("JOB_")))
+    return JobRead(read.job, paths, read.of_job)
 
 
 def _diagnosis(judgements: Sequence[FileJudgement], judged: Sequence[JudgedFile]) -> Diagnosis:
@@ -178,12 +183,13 @@ def _merged(judgements: Iterable[FileJudgement]) -> FileJudgement:
     facts: dict[str, Any] = {}
     unknown: list[str] = []
     job = None
+    of_job: tuple[Finding, ...] = ()
     for judgement in judgements:
         findings += (found for found in judgement.findings if found not in findings)
         facts |= judgement.facts
         unknown.append(judgement.unknown)
-        job = judgement.job or job
-    return FileJudgement(tuple(findings), facts, "; ".join(filter(None, unknown)), job)
+        job, of_job = judgement.job or job, judgement.of_job or of_job
+    return FileJudgement(tuple(findings), facts, "; ".join(filter(None, unknown)), job, of_job)
 
 
 def _contents(files: Iterable[RecognisedFile], file_format: FileFormat) -> Iterator[FileContent]:

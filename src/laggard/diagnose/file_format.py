@@ -27,6 +27,8 @@ class FileJudgement(NamedTuple):
     """The parts that could not be judged, and why; empty: everything was judged."""
     job: JobEvidence | None = None
     """What the output of a job shows, for those who join it with other files."""
+    of_job: tuple[Finding, ...] = ()
+    """The findings that are made of that alone."""
 
 
 class FileFormat(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from laggard.diagnose.debug_server import DEBUG_STACKS, DEBUG_TABLES
 from laggard.diagnose.deepspeed import DEEPSPEED_CONFIG
 from laggard.diagnose.environment import ENVIRONMENT
 from laggard.diagnose.file_format import FileFormat
@@ -26,6 +27,8 @@ from laggard.diagnose.nccl_tests import NCCL_TESTS
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI, NVIDIA_SMI_TEXT
 from laggard.diagnose.pastes.tools import TOOL_OUTPUTS
 from laggard.diagnose.ras_report import RAS_REPORT, RAS_REPORT_JSON
+from laggard.diagnose.stack_dumps import STACK_DUMPS
+from laggard.diagnose.traceml import TRACEML, TRACEML_TEXT
 from laggard.diagnose.tuner_table import TUNER_TABLE
 
 FORMATS: Final[tuple[FileFormat, ...]] = (
@@ -45,6 +48,10 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     RAS_REPORT_JSON,
     GPUD,
     NVSENTINEL,
+    DEBUG_STACKS,
+    DEBUG_TABLES,
+    TRACEML,
+    TRACEML_TEXT,
     DEEPSPEED_CONFIG,
     INSPECTOR_LOG,
     INSPECTOR_METRICS,
@@ -52,6 +59,7 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     NCCL_TESTS,
     LSPCI,
     *TOOL_OUTPUTS,
+    STACK_DUMPS,
     KERNEL_LOG,
     FILE_SYSTEM_LOG,
     JOB_LOG,

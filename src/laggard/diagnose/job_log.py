@@ -63,7 +63,7 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
         "nccl": network.facts if network.facts["processes"] else None,
     }
     unknown = "" if found else what_is_known(progress, whole)
-    return FileJudgement((*found, *network.findings), facts, unknown, evidence)
+    return FileJudgement((*found, *network.findings), facts, unknown, evidence, found)
 
 
 def recognise_training(content: FileContent) -> bool:

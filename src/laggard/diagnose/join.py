@@ -164,7 +164,7 @@ def _faults(files: Iterable[JudgedFile], job: JobRead, roster: Roster, finder: L
     year = _year(roster.evidence.events)
     listed = [(each, found) for each in files for found in each.findings if found not in job.findings]
     for each, found in listed[:_MAX_FAULTS]:
-        host = found.evidence.get("host") or each.origin.host
+        host = found.evidence.get("host") or found.evidence.get("node") or each.origin.host
         name = next((name for name in _QUOTES if found.evidence.get(name)), "")
         quote = str(found.evidence[name]) if name else ""
         line = (finder.find_last if name == "last" else finder.find)(each.file.path, quote)
@@ -247,8 +247,10 @@ def _shown(line: str, quote: str) -> str:
     return printable_line(text[max(0, at) :], MAX_LINE_CHARACTERS)
 
 
-def supersede(findings: Sequence[Finding], job: JobRead | None, joined: Finding) -> list[Finding]:
+def supersede(findings: Sequence[Finding], job: JobRead | None, together: Joined) -> list[Finding]:
     """The findings with the joined one first, in place of what it says better: the job's own, and the same fault."""
+    joined = together.finding
+    shown = {line.text for line in together.answer.timeline if line.role == Role.FIRST.value}
     own = () if job is None else job.findings[:1]
     ranks = joined.evidence.get("ranks")
     rest = (
@@ -256,6 +258,7 @@ def supersede(findings: Sequence[Finding], job: JobRead | None, joined: Finding)
         for it in findings
         if it not in own
         and (it.code, it.device) != (joined.code, joined.device)
+        and not (it.code == joined.code and (it.device in joined.summary or it.evidence.get("line") in shown))
         and not (ranks and it.evidence.get(ACCUSED) == ranks)
     )
     return [joined, *rest]

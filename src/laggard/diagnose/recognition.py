@@ -12,6 +12,8 @@ from laggard.diagnose.formats import FORMATS
 from laggard.diagnose.input_file import InputFile
 from laggard.diagnose.job_log import JOB_LOG
 from laggard.diagnose.parts.expand import parts_of
+from laggard.diagnose.parts.zip_archive import MAGIC
+from laggard.diagnose.recordings import FIRST_BYTES, recording_kind
 from laggard.diagnose.unknown_format import is_text, what_is_known
 
 _NUMBER = re.compile(r"\d+")
@@ -26,6 +28,8 @@ class RecognisedFile(NamedTuple):
     problem: str
     """The reason why the format judges only a part of the file; or, without a format, everything that is known of the
     file."""
+    recording: str = ""
+    """The kind of recording that a part of a file is; empty: it is none. It is judged with the others of its kind."""
 
 
 class Siblings:
@@ -58,16 +62,23 @@ def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:
     content = file.read()
     parts = parts_of(file, content)
     whole = None if parts.is_archive else _recognise(file, content)
-    known = tuple(found for part in parts.files if (found := _recognise(part, part.read())).formats)
+    known = tuple(found for part in parts.files if (found := _recognise_part(part)).formats or found.recording)
     if whole and whole.formats and all(file_format.shares for file_format in whole.formats):
         return (whole, *filter(_is_of_a_tool, known))  # its readers know prompts, and the commands behind them
     if parts.is_archive:
         told = parts.problem or ("" if known else f"none of its {len(parts.files)} files is of a known format")
-        rest = RecognisedFile(file, (), KnownHardware(), f"is a tar archive: {told}") if told else None
+        rest = RecognisedFile(file, (), KnownHardware(), f"is a {parts.packing} archive: {told}") if told else None
         return (*known, *((rest,) if rest else ()))
-    if any(not file_format.holds_others for part in known for file_format in part.formats):
+    if any(part.recording or not all(it.holds_others for it in part.formats) for part in known):
         return known
     return (whole or _recognise(file, content),)
+
+
+def _recognise_part(part: InputFile) -> RecognisedFile:
+    content = part.read()
+    if kind := recording_kind(content.raw_beginning[:FIRST_BYTES]):
+        return RecognisedFile(part, (), KnownHardware(), "", kind)
+    return _recognise(part, content)
 
 
 def _is_of_a_tool(part: RecognisedFile) -> bool:
@@ -76,7 +87,7 @@ def _is_of_a_tool(part: RecognisedFile) -> bool:
 
 
 def _recognise(file: InputFile, content: FileContent) -> RecognisedFile:
-    formats = _formats_of(content) if content.text else ()
+    formats = () if content.first_bytes.startswith(MAGIC) or not content.text else _formats_of(content)
     if not formats:
         known = "; ".join(filter(None, (what_is_known(content), content.problem)))
         return RecognisedFile(file, (), KnownHardware(), known)

@@ -4,12 +4,17 @@ judges them: all of one kind together. No pickle is executed."""
 from __future__ import annotations
 
 import os
+import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from laggard.diagnose.file_format import ACCUSED
 from laggard.diagnose.folder import GivenFile
+from laggard.diagnose.input_file import InputFile
 from laggard.errors import UsageError
 from laggard.locate.describe import advice_lines, culprit_text, sentence
 from laggard.model import Culprit, Finding, Location, Severity, Verdict
@@ -21,7 +26,12 @@ _KINDS: Final = ("laggard recording", "Flight Recorder dump")
 _CODES: Final = {"hung": "JOB_COLLECTIVE_TIMEOUT", "dead": "JOB_KILLED"}
 _FIRST: Final = (b"{", b"\x80", b"\x1f")
 _HEAD: Final = b'{"laggard_recording"'
+FIRST_BYTES: Final = 64 << 10
+"""The bytes of a file that tell whether it is a recording."""
 _WRONG: Final = ("deadlock", "mismatch")
+_NEVER: Final = "never came"
+"""How `laggard locate` begins to say what a rank that hangs did not do."""
+_PAGE_NAME = re.compile(r": rank_(\d{1,9})\.json$")
 _ADVICE: Final = "`laggard locate --trace FOLDER` tells more, and --html keeps it as a page."
 
 
@@ -40,7 +50,7 @@ def split_recordings(given: Iterable[GivenFile]) -> tuple[list[GivenFile], dict[
     by_kind: dict[str, list[GivenFile]] = {}
     for each in given:
         kind = _kind(each.file.path)
-        if kind in _KINDS:
+        if kind:
             by_kind.setdefault(kind, []).append(each)
         else:
             others.append(each)
@@ -53,54 +63,96 @@ def judge_recordings(by_kind: dict[str, list[GivenFile]]) -> list[Recording]:
 
 def _kind(path: str) -> str:
     """The kind of recording; empty of most files, of which the first bytes alone are read."""
-    first = b"" if path == "-" or not os.path.isfile(path) else _first_bytes(path)
+    first = b"" if path == "-" or not os.path.isfile(path) else _first_bytes(path, len(_HEAD))
+    return recording_kind(_first_bytes(path, FIRST_BYTES)) if first[:1] in _FIRST and first else ""
+
+
+def recording_kind(first: bytes) -> str:
+    """The kind of recording that begins with these bytes, if it is one that is judged here; else empty."""
     if not first or first[:1] not in _FIRST:
         return ""
     try:
-        from laggard.recording.kinds import kind_of
+        from laggard.recording.kinds import kind_of_bytes
     except ImportError:  # numpy, which comes with laggard[locate]
         return _KINDS[0] if first.startswith(_HEAD) else ""
-    try:
-        kind = kind_of(Path(path))
-    except OSError:
-        return ""
-    return kind.value if kind else ""
+    kind = kind_of_bytes(first)
+    return kind.value if kind and kind.value in _KINDS else ""
 
 
-def _first_bytes(path: str) -> bytes:
+def _first_bytes(path: str, count: int) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            return file.read(len(_HEAD))
+            return file.read(count)
     except OSError:
         return b""
 
 
 def _judge(kind: str, files: Sequence[GivenFile]) -> Recording:
+    """Parts of archives and pages are written to a folder of their own for as long as they are judged."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="laggard-") as folder:
+            names = {_on_disk(each.file, Path(folder) / str(place)): each.file.path for place, each in enumerate(files)}
+            found = _judge_paths(kind, files, tuple(names))
+    except OSError as error:
+        return Recording(kind, tuple(files), (), f"it cannot be unpacked: {error.strerror or error}")
+    unknown = found.unknown
+    for path, name in names.items():
+        unknown = unknown.replace(path, name)
+    return found._replace(unknown=unknown)
+
+
+def _on_disk(file: InputFile, folder: Path) -> str:
+    """The path of the file; of a part, that of a copy with its last word as name: a dump's name tells its rank."""
+    if os.path.isfile(file.path):
+        return file.path
+    folder.mkdir()
+    copy = folder / (re.sub(r"[^\w.-]", "_", re.split(r"[/ ]", file.path)[-1])[-128:].lstrip(".") or "part")
+    copy.write_bytes(file.read().raw)
+    os.utime(copy, (0, 0))  # when it was written is not known
+    return str(copy)
+
+
+def _judge_paths(kind: str, files: Sequence[GivenFile], paths: Sequence[str]) -> Recording:
+    if any(each.file.read().skipped_bytes for each in files if each.file.path not in paths):
+        return Recording(kind, tuple(files), (), "it is too large to be judged within an archive: unpack it")
     try:
         from laggard.recording.judged import judge_recording  # needs arrays, which nothing else here does
 
-        location = judge_recording([each.file.path for each in files]).location
+        location = judge_recording(paths).location
     except ImportError:
         return Recording(kind, tuple(files), (), "it is judged where numpy is: `pip install 'laggard[locate]'`")
     except UsageError as error:
         return Recording(kind, tuple(files), (), str(error))
-    found = tuple(_finding(culprit, location) for culprit in location.culprits)
+    hosts = {int(named[1]): host for file, host in _parts(files, paths) if (named := _PAGE_NAME.search(file)) and host}
+    found = tuple(_finding(_on_host(culprit, hosts), location) for culprit in location.culprits)
     if not found and any(note.kind in _WRONG for note in location.notes):
         found = (_without_culprit(location),)
     unknown = sentence(location) if location.verdict is Verdict.UNKNOWN and not found else ""
     return Recording(kind, tuple(files), found, unknown)
 
 
+def _parts(files: Sequence[GivenFile], paths: Sequence[str]) -> list[tuple[str, str]]:
+    """The parts of archives and pages, each with the host that its page names."""
+    return [(each.file.path, each.file.read().host) for each in files if each.file.path not in paths]
+
+
+def _on_host(culprit: Culprit, hosts: dict[int, str]) -> Culprit:
+    """The culprit with its host, which no dump tells, and the page of a debug server does."""
+    host = hosts.get(culprit.ranks[0]) if len(culprit.ranks) == 1 and culprit.node is None else None
+    return culprit if host is None else msgspec.structs.replace(culprit, node=host)
+
+
 def _finding(culprit: Culprit, location: Location) -> Finding:
     name, _, condition = culprit_text(culprit).partition(" is ")
     ends = culprit.kind in _CODES
     subject = _subject(culprit) if ends else name
-    told = culprit_text(culprit)
+    told = culprit_text(culprit).removeprefix(subject).strip() or condition
+    stood = next(iter(culprit.evidence), "") if culprit.kind == "hung" else ""
     return finding(
         _CODES.get(culprit.kind, "RANK_LATE"),
         subject,
-        told.removeprefix(subject).strip() or condition,
+        f"{told}: it {stood}" if stood.startswith(_NEVER) else told,
         evidence={
             "line": sentence(location),
             "host": culprit.node,

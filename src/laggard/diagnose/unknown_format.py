@@ -8,7 +8,8 @@ from laggard.diagnose.file_content import FileContent
 
 _PACKED: Final = {b"\xfd7zXZ\x00": ("xz", "xz -dc"), b"BZh": ("bzip2", "bzip2 -dc")}
 _BEGINNINGS: Final = {
-    b"PK\x03\x04": "is a zip archive (torch.save writes one too): give the files in it",
+    b"PK\x03\x04": "is a zip archive of a program's own (torch.save writes one), which holds no logs",
+    b"SQLite format 3\0": "is an SQLite database (TraceML keeps one: give its final_summary.json)",
     b"\x80": "is a pickle, which laggard never loads: torchfrtrace reads the Flight Recorder's dumps",
     b"\x7fELF": "is a program or a core dump",
 }

@@ -41,7 +41,13 @@ _STACKS = {b'{"%b"' % key.encode(): kind for key, kind in ((FAULTS_KEY, Kind.FAU
 
 def kind_of(path: Path) -> Kind | None:
     """The kind of recording that the file may be; None where it is no recording. Raises OSError."""
-    head = _head(path)
+    with open(path, "rb") as file:
+        return kind_of_bytes(file.read(HEAD_BYTES))
+
+
+def kind_of_bytes(data: bytes) -> Kind | None:
+    """The same, of the first bytes of a file."""
+    head = _unpacked(data)
     if head[:1] == bytes((_PICKLE,)) and head[1:2] <= bytes((_NEWEST_PROTOCOL,)):
         return Kind.FLIGHT_RECORDER
     first_line = head.split(b"\n", 1)[0]
@@ -72,10 +78,8 @@ def _kind_of_others(head: bytes) -> Kind | None:
     return None
 
 
-def _head(path: Path) -> bytes:
-    """The first bytes of the file or, where it is gzip's, of what is in it."""
-    with open(path, "rb") as file:
-        head = file.read(HEAD_BYTES)
+def _unpacked(head: bytes) -> bytes:
+    """The first bytes of a file or, where it is gzip's, of what is in it."""
     if head.startswith(GZIP_MAGIC):
         try:
             head = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, HEAD_BYTES)

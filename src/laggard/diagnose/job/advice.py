@@ -117,6 +117,16 @@ ADVICE: Final[dict[str, Advice]] = {
     "ray_worker": Advice("Read that worker's own log under /tmp/ray/session_latest/logs, and its node's kernel log: "
         "Ray lists an OOM kill and a crash as possible, and knows neither.",
         ("ray logs cluster", "dmesg -T | grep -iE 'oom|segfault|killed process'")),
+    "rerun": Advice("A result that comes again on the same GPU is the data's or the program's; one that does not is "
+        "the GPU's: drain its node and check it. Megatron tells which when it runs on another GPU.",
+        ("laggard healthcheck --active", "dmesg -T | grep Xid")),
+    "process_limit": Advice("Raise the limit where the ranks start (`ulimit -u`, TasksMax of the unit, pids.max of the "
+        "container), or start fewer threads: OMP_NUM_THREADS and OPENBLAS_NUM_THREADS to the cores of a rank, fewer "
+        "DataLoader workers.", ("ulimit -u", "ps -eLf | wc -l", "cat /sys/fs/cgroup/pids.max")),
+    "container_cli": Advice("Try the driver on the host itself: `nvidia-smi` there. Where it hangs or is slow, turn "
+        "the persistence daemon on and look for Xids; where it answers at once, the toolkit does not fit the driver, "
+        "or the image asks for a newer one (NVIDIA_REQUIRE_CUDA).",
+        ("nvidia-smi", "systemctl status nvidia-persistenced", "nvidia-container-cli -k -d /dev/tty info")),
     "ray_gcs": Advice(
         "Look at the head node: whether `ray start --head` still runs there, and its port can be reached.",
         ("ray status", "nc -vz HEAD 6379")),

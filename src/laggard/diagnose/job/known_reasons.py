@@ -148,6 +148,36 @@ KNOWN_REASONS: Final[tuple[Rule, ...]] = (
     rule_of("JOB_KILLED", "jax_task", SUMMARY,
         r".*(?:coordination_service|coordination service).*(?:heartbeat time(?:d out|out\.)|has been set to ERROR).*",
         "a task of JAX gave no sign of life"),
+    rule_of("JOB_KILLED", "ray_worker", DIED,
+        r"The actor is dead because its worker process has died\. Worker exit type: ((?!INTENDED)\w+)",
+        "an actor of Ray lost its process, how is not told ({0})"),
+    # Megatron's rerun machine, which names the rank and its node
+    rule_of("JOB_NAN_LOSS", "nan", FAILED,
+        r"(?:ERROR:[\w.]{1,80}:)?Unexpected result (nan|inf|-inf) on rank (?P<rank>\d+) at iteration #(\d+) .*",
+        "Megatron got {0} in iteration {2}"),
+    rule_of("JOB_EXCEPTION", "rerun", FAILED,
+        r"(?:ERROR:[\w.]{1,80}:)?Rank (?P<rank>\d+), node (?P<host>[\w.-]+), device (\d+), iteration #(\d+): "
+        r"(.*(?:unexpected result is (?:not )?reproducible|(?:transient|persistent) error).*)",
+        "Megatron checked a result of device {2} in iteration {3} again: {4}"),
+    # Communication beside NCCL
+    rule_of("JOB_COLLECTIVE_TIMEOUT", "watchdog", WAITED, rf"{RAISED}DeepEP error: ((?:CPU recv )?timeout.*)",
+        "DeepEP's exchange between experts did not end in time: {0}"),
+    rule_of("JOB_COLLECTIVE_TIMEOUT", "watchdog", WAITED,
+        r"DeepEP (?:\w+ ){1,4}timeout\b.{0,40}?, (?:channel|rank)\b.*",
+        "DeepEP's exchange between experts did not end in time"),
+    rule_of("JOB_NCCL_ERROR", "nccl_peer", SUMMARY,
+        r"(?:[\w.]*\.)?nixl\w*Error: (NIXL_ERR_(?:REMOTE_DISCONNECT|BACKEND|NOT_FOUND))\b.*",
+        "NIXL lost its peer, a remote process ended or the network failed: {0}"),
+    # What a process may not have
+    rule_of("JOB_EXCEPTION", "process_limit", FAILED,
+        r"OpenBLAS blas_thread_init: pthread_create.{0,60}(Resource temporarily unavailable|Operation not permitted)"
+        r"|RuntimeError: can't start new thread|\S*: fork: (?:retry: )?Resource temporarily unavailable",
+        "no thread or process can be started: the limit of processes (ulimit -u, RLIMIT_NPROC, the container's "
+        "pids.max) is reached"),
+    rule_of("GPU_DRIVER_FAILED", "container_cli", FAILED,
+        r"(?:(?:docker: |Error response from ).{0,600}?)?nvidia-container-cli: ((?:initialization|detection|mount"
+        r"|ldcache|container|device|requirement) error: .{1,200})",
+        "the container gets no GPU: nvidia-container-cli says {0}"),
     # Storage, by the words of what writes
     rule_of("JOB_STORAGE_ERROR", "object_storage", FAILED,
         r"[\w.]*(?:ReadTimeoutError|ConnectTimeoutError|EndpointConnectionError|IncompleteReadError)(?:: (.*)|$)",

@@ -60,7 +60,7 @@ _ACTOR = re.compile(r"\([\w.:<>-]*,?(?: ?[\w.]+=[\w.-]+,?){0,4} ?pid=\d+(?:, ip=
 _HOST = re.compile(r"([A-Za-z0-9][\w-]*(?:\.[\w-]+)*): ")
 _NO_HOST = re.compile(
     r"(?:.*(?:Error|Exception|Warning|Interrupt|Exit|Failure|Timeout|Expired|Empty|Iteration)|[A-Z]+|[a-z]+d?|what"
-    r"|[\w.-]*\.(?:sh|bash|sbatch|slurm)|slurmstepd|srun|sbatch|python[\d.]*|bash|loss|step|epoch|iter|iteration|mpirun|Signal|Fatal|Tried|exitcode)"
+    r"|[\w.-]*\.(?:sh|bash|sbatch|slurm)|slurmstepd|srun|nvidia-container-cli|sbatch|python[\d.]*|bash|loss|step|epoch|iter|iteration|mpirun|Signal|Fatal|Tried|exitcode)"
 )
 _WORKER_NAME = re.compile(r".*(?:\d|[.-]).*")
 

@@ -6,7 +6,7 @@ Few lines do, so that a piece is searched for words first, and only the lines th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.job.candidates import SHAPE_CHARACTERS, WORDS, candidates, shape_of, shapes_of, sparse
@@ -188,7 +188,7 @@ class JobLogReader:
         found = self._events
         if ended and all(event.weight is Weight.SUMMARY for event in found):
             found = [*found, *self._raised_before, *self._raised]
-        events = tuple(map(_with_rank, found) if self._one_node else found)
+        events = _with_hosts(tuple(map(_with_rank, found) if self._one_node else found))
         if not sum(self._progress) and all(event.kind == "bare" for event in events):
             events = ()  # a single word, in a text that shows no training
         return JobEvidence(
@@ -423,7 +423,14 @@ def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
         "bare" if rule.weight is Weight.DIED and rule.pattern.match(line.text.split(" (")[0]) and _is_bare(line) else ""
     )
     accused = tuple(map(int, re.findall(r"\d{1,7}", groups[0])[:64])) if rule.kind == "monitored" else ()
-    return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, _writer(line), "", accused)
+    writer = _named(match.groupdict() if match else {}, _writer(line))
+    return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, writer, "", accused)
+
+
+def _named(fields: Mapping[str, str | None], writer: Writer) -> Writer:
+    """The writer with the rank and the host that a rule's pattern names as those of the failure."""
+    rank, host = fields.get("rank"), fields.get("host")
+    return writer._replace(rank=int(rank[:7]) if rank else writer.rank, host=host or writer.host)
 
 
 def _exception_event(line: JobLine, place: Place) -> Event:
@@ -447,6 +454,15 @@ def _with_rank(event: Event) -> Event:
         event
         if own.rank is not None or own.local_rank is None
         else event._replace(writer=own._replace(rank=own.local_rank))
+    )
+
+
+def _with_hosts(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The events with the host of their rank, where Megatron's rerun machine names it after them."""
+    hosts = {it.writer.rank: it.writer.host for it in events if it.kind == "rerun" and it.writer.host}
+    named = (it.writer._replace(host=it.writer.host or hosts.get(it.writer.rank)) for it in events)
+    return (
+        tuple(it._replace(writer=writer) for it, writer in zip(events, named, strict=True)) if hosts else tuple(events)
     )
 
 

@@ -91,6 +91,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "the kernel killed process {0} ({1}) for want of host memory"),
     rule_of("JOB_HOST_OUT_OF_MEMORY", "host_memory", FAILED, _REASON + r"(OOMKilled)\b" + _END_OF_REASON,
         "the kernel killed the container for want of host memory ({0})"),
+    rule_of("JOB_HOST_OUT_OF_MEMORY", "host_memory", FAILED, r"\s*\"OOMKilled\": true,?$",
+        "the kernel killed the container for want of host memory (OOMKilled)"),
     rule_of("JOB_HOST_OUT_OF_MEMORY", "host_memory", FAILED,
         r"(?:ray\.exceptions\.)?OutOfMemoryError: Task was killed due to the node running low on memory",
         "Ray killed a worker: the node was low on memory"),

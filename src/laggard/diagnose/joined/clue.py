@@ -36,6 +36,8 @@ class Fault(NamedTuple):
     """The ranks that it accuses: of a recording, of RAS' report."""
     direct: bool = False
     """True: somebody looked at the process itself while it hung."""
+    left: bool = False
+    """True: the rank ended by itself, without an error, and before the others."""
 
 
 class Role(enum.Enum):

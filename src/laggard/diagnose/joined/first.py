@@ -24,6 +24,8 @@ _KILL_SECONDS: Final = 120.0
 """The longest time between the kernel's kill and what a launcher says of it."""
 _LATE_SECONDS: Final = 5.0
 """The shortest time after the others' ends at which a rank ends that came too late."""
+_LIMIT: Final = "was killed for its memory limit"
+"""How the readers of Kubernetes' descriptions begin to say it."""
 _OF_ALL: Final = ("interrupted", "cancelled", "time_limit", "preempted")
 
 _NETWORK_FIX: Final = (
@@ -49,7 +51,7 @@ def find_first(roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]
         return _of_waiting(cause, fault, roster, faults, files)
     if fault is not None:
         return _of_fault(fault, cause, roster, files)
-    return _of_event(cause, files)
+    return _of_event(_of_only_rank(cause, roster), files)
 
 
 def _with_deaths(roster: Roster) -> Roster:
@@ -134,21 +136,31 @@ def _of_silent_rank(cause: Cause, roster: Roster) -> Cause:
     return cause._replace(first=first._replace(writer=writer))
 
 
+def _of_only_rank(cause: Cause, roster: Roster) -> Cause:
+    """What a launcher says of itself is told of the rank that it ran, where that is the only one of its host."""
+    own = cause.first.writer
+    there = on_host(own.host, roster) if own.rank is None and own.local_rank is None and own.task is None else ()
+    if len(there) != 1 or len(roster.ranks) < 2 or len(set(roster.hosts.values())) < 2:
+        return cause
+    return cause._replace(first=cause.first._replace(writer=own._replace(rank=there[0])))
+
+
 def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Fault | None:
     """The fault of the event's host that can be its cause. Where the host of either is not told: of the only host that
     has one."""
     codes = faults_before(event)
     waits = event.weight in WAITING
-    able = [it for it in faults if it.code in codes and (it.critical or waits) and not it.ranks]
+    own = () if event.writer.rank is None else (event.writer.rank,)
+    suspects = _suspects(roster) if waits else frozenset(own)
+    files = {path for rank in suspects for path in roster.files.get(rank, ())}
+    able = [it for it in faults if it.code in codes and (it.critical or waits or it.path in files) and not it.ranks]
     able = [it for it in able if is_near(it.seconds, event.place.seconds if event.place.dated else None)]
     if event.code == "JOB_KILLED" and event.weight is Weight.DIED:
         able = [it for it in able if it.code not in MEMORY or _same_kill(it, event)]
-    own = () if event.writer.rank is None else (event.writer.rank,)
-    suspects = _suspects(roster) if waits else frozenset(own)
     hosts = {roster.hosts[rank] for rank in suspects if rank in roster.hosts}
     if not waits and event.writer.host:
         hosts.add(event.writer.host)
-    there = [it for it in able if it.host in hosts]
+    there = [it for it in able if it.host in hosts or it.path in files]
     known = [it for it in able if it.host in roster.all_hosts]
     if not there and waits and len({it.host for it in known}) == 1:
         there = known
@@ -226,6 +238,8 @@ def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFil
         if event.code == "JOB_DATALOADER_DIED":
             subject = f"a DataLoader worker of {subject}"
         says = f"was killed by the kernel: its host was out of memory ({fault.device})"
+        if fault.summary.startswith(_LIMIT):
+            says = f"{fault.summary} ({fault.device})"
     else:
         subject, says = f"{fault.device}{on}", f"{fault.summary}{_consequence(event, rank, roster, fault)}"
     if rank is None and len(there := on_host(fault.host, roster)) == 1 and len(roster.ranks) > 2:
@@ -268,7 +282,7 @@ def _of_waiting(
     cause: Cause, fault: Fault | None, roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]
 ) -> First:
     """Nobody says that he failed: all that is told are waits, and connections that closed."""
-    accusing = next((it for it in faults if it.ranks), None)
+    accusing = next((it for it in faults if it.ranks and not it.left), None)
     if fault is not None:
         return _of_fault(fault, cause, roster, files)
     waits = [wait for wait in find_waiting(roster.evidence) if not wait.within]
@@ -278,6 +292,9 @@ def _of_waiting(
     if roster.stuck:
         return of_silent(sorted(roster.stuck), "", cause, roster, files)
     silent = sorted(_silent(roster))
+    left = next((it for it in faults if it.left and set(it.ranks) <= set(silent)), None)
+    if left is not None:
+        return _of_accused(left, cause, roster, files)
     if accusing is not None and not silent:
         return _of_accused(accusing, cause, roster, files)
     if silent:
@@ -308,7 +325,7 @@ def _of_accused(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobF
 
 def _accused_alone(roster: Roster, faults: Sequence[Fault]) -> First | None:
     """No log says that anything failed, and a recording or a report accuses ranks."""
-    accusing = next((it for it in faults if it.ranks and it.critical), None)
+    accusing = next((it for it in faults if it.ranks and it.critical and not it.left), None)
     if accusing is None:
         return None
     network = [it for it in faults if it.code in PORTS and it.critical and it.host and not it.ranks]

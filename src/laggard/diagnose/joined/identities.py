@@ -24,7 +24,12 @@ _HOST = re.compile(
 )
 _NO_HOST = re.compile(r"(?:the|all|each|any|device|cuda|cpu|gpu|rank|this|that|port|node|host|every)\d*", re.IGNORECASE)
 _NOT_SAID = re.compile(r"Error|Traceback|File \"|[Ww]atchdog|failed|imeout|exitcode")
+_SERVED = re.compile(r"(?:<h[23]>|=== )Rank (\d{1,7}): https?://([\w.-]{1,253})(?::\d{1,5})?/handler/")
 _HEAD = re.compile(r"\[[Rr]ank ?(\d{1,7})\]|\"rank\" ?: ?\"?(\d{1,7})\b")
+
+
+_ENVIRONMENT = re.compile(r"^\s{2,40}RANK:\s{1,40}(\d{1,7})\s*$|\"RANK=(\d{1,7})\"", re.MULTILINE)
+_NODE = re.compile(r"^Node:\s{1,40}([\w.-]{1,253})(?:/\S*)?\s*$|\"Hostname\": \"([\w.-]{1,253})\"", re.MULTILINE)
 
 
 class Identity(NamedTuple):
@@ -45,6 +50,18 @@ def identities(text: str) -> tuple[Identity, ...]:
         if said := _identity(line):
             found[said] = None
     return tuple(found)
+
+
+def served(text: str) -> tuple[Identity, ...]:
+    """Returns what the heads of torch's debug server say: each rank, and the host of its worker."""
+    return tuple({Identity(int(rank), host=host): None for rank, host in _SERVED.findall(text)})[:_MAX_LINES]
+
+
+def of_container(text: str) -> tuple[Identity, ...]:
+    """Returns the rank and the node of the one container that `kubectl describe pod` or `docker inspect` tells of."""
+    ranks = {int(one or other) for one, other in _ENVIRONMENT.findall(text)}
+    nodes = {one or other for one, other in _NODE.findall(text)}
+    return (Identity(ranks.pop(), host=nodes.pop()),) if len(ranks) == 1 and len(nodes) == 1 else ()
 
 
 def ranks_that_write(text: str) -> frozenset[int]:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 _MAX_ROWS: Final = 8192
 _STATES: Final = ("STAT", "S")
 _COMMANDS: Final = ("COMMAND", "CMD", "ARGS")
+_PERCENT = re.compile(r"\d{1,5}(?:\.\d{1,3})?")
 _STATE = re.compile(r"[A-Z][A-Za-z<+]{0,5}")
 _STATUS = re.compile(r"^State:[ \t]+([A-Za-z])\b[^\n]{0,40}$", re.MULTILINE)
 _STATUS_PID = re.compile(r"^Pid:[ \t]+(\d{1,10})$", re.MULTILINE)
@@ -26,6 +27,8 @@ class Process(NamedTuple):
     parent: int | None = None
     waits: str = ""
     command: str = ""
+    cpu: float | None = None
+    """The percent of a core that it uses now, as `top` tells it; what `ps` tells is the mean of its life."""
 
 
 def processes(text: str) -> tuple[Process, ...]:
@@ -70,6 +73,7 @@ def _row(line: str, columns: Sequence[str]) -> Process | None:
     parent = values.get("PPID", "")
     if not values["PID"].isdigit() or not _STATE.fullmatch(state):
         return None
+    cpu = values.get("%CPU", "") if "TIME+" in columns else ""
     return Process(
         int(values["PID"][:10]),
         state,
@@ -77,6 +81,7 @@ def _row(line: str, columns: Sequence[str]) -> Process | None:
         int(parent[:10]) if parent.isdigit() else None,
         values.get("WCHAN", ""),
         values.get("COMMAND") or values.get("CMD") or values.get("ARGS") or "",
+        float(cpu) if _PERCENT.fullmatch(cpu) else None,
     )
 
 

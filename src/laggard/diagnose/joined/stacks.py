@@ -7,10 +7,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+KIND: Final = "stack dump"
+"""The name of the format of files that hold nothing else."""
 _MAX_STACKS: Final = 512
 _MAX_FRAMES: Final = 256
 _PROCESS = re.compile(r"^(?:.{0,60}\b)?Process (\d{1,10}): (.*)$")
-_RANK = re.compile(r"^[-=# ]{0,8}[Rr]ank:? ?(\d{1,7})\b[-=# :]{0,8}$|\brank['\"]?[:=] ?(\d{1,7})\b|\[rank(\d{1,7})\]")
+_RANK = re.compile(
+    r"^[-=# ]{0,8}[Rr]ank:? ?(\d{1,7})\b[-=# :]{0,8}$|\brank['\"]?[:=] ?(\d{1,7})\b|\[rank(\d{1,7})\]"
+    r"|(?:<h[23]>|=== )Rank (\d{1,7}): https?://"
+)
 _THREAD = re.compile(
     r"^\s*(?:\[rank\d{1,7}\]: ?)?(Thread (?:0x)?[0-9a-fx]+ ?\(.*\).*|Current thread 0x[0-9a-f]+ .*|Thread \S+ \(.*"
     r"|Traceback \(most recent call (?:first|last)\):)\s*$"

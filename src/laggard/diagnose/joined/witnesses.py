@@ -29,6 +29,20 @@ _ODD_FIX: Final = (
     "Look where the program of these ranks takes another way: a condition on the rank, on its data or on an exception "
     "that leads to another collective."
 )
+_MIN_LOOKED_AT: Final = 3
+"""The smallest number of ranks whose processes were seen, for one of them to be the odd one."""
+_MIN_LOOKS: Final = 2
+"""The smallest number of looks at a process: one alone may have met it between two waits."""
+_MAX_IDLE_PERCENT: Final = 10.0
+"""The most of a core that a process uses which waits for another: it asks now and then."""
+_SPIN_FIX: Final = (
+    "See which line it turns in, and what that loop waits for: a file, a flag, another process. Give the loop a time "
+    "limit and a sleep; the other ranks only wait for this one."
+)
+_LEFT_FIX: Final = (
+    "Give all ranks as many steps: a sampler that pads or drops (`DistributedSampler(drop_last=True)`), "
+    "`torch.distributed.algorithms.Join`, or a count of steps that all agree on before the loop."
+)
 _DROPS_FIX: Final = (
     "Look at what drops packets on that host: `nft list ruleset`, `iptables -L -v -n -x`, `tc -s qdisc`, `ethtool -S "
     "DEV`, and at its port of the switch."
@@ -43,8 +57,9 @@ class _Seen(NamedTuple):
 
 def witness_faults(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
     ranks = _ranks_of_pids(exhibits, roster)
-    yield from _stopped(exhibits, ranks, roster)
-    yield from _elsewhere(exhibits, ranks, roster)
+    looked_at = [*_stopped(exhibits, ranks, roster), *_elsewhere(exhibits, ranks, roster)]
+    yield from looked_at or _running(exhibits, ranks, roster)
+    yield from _left(exhibits, roster)
     yield from _unanswered(exhibits, roster)
 
 
@@ -110,6 +125,70 @@ def _stopped(
                 direct=True,
             )
         return
+
+
+def _running(
+    exhibits: Iterable[Exhibit], ranks: Mapping[tuple[str | None, int], int], roster: Roster
+) -> Iterator[Fault]:
+    """The one rank whose process runs, in each of several looks at it, while those of all others sleep: it turns in a
+    loop that it does not leave. Ranks of a training that goes on sleep now and then, too."""
+    looks: dict[int, list[tuple[Process, Exhibit]]] = {}
+    for it in exhibits:
+        for row in it.processes:
+            rank = _rank_of(row.pid, _host(it, roster), ranks)
+            if rank is not None:
+                looks.setdefault(rank, []).append((row, it))
+    busy = [rank for rank, found in looks.items() if all(row.state.startswith("R") for row, _ in found)]
+    asleep = [rank for rank, found in looks.items() if all(row.state[:1] in ("S", "I") for row, _ in found)]
+    if len(busy) != 1 or len(looks) < _MIN_LOOKED_AT or len(asleep) != len(looks) - 1:
+        return
+    row, it = next(((row, it) for row, it in looks[busy[0]] if row.cpu is not None), looks[busy[0]][-1])
+    idle = all((other.cpu or 0.0) <= _MAX_IDLE_PERCENT for rank in asleep for other, _ in looks[rank])
+    if len(looks[busy[0]]) < _MIN_LOOKS or not idle:
+        return
+    much = f", {row.cpu:.0f} % of a core" if row.cpu is not None else ""
+    host = roster.hosts.get(busy[0]) or _host(it, roster)
+    yield Fault(
+        "JOB_COLLECTIVE_TIMEOUT",
+        _named(busy[0], host),
+        f"hung: its process {row.pid} runs without end (state {row.state[0]}{much}), while {ranks_text(asleep)} sleep",
+        True,
+        it.path,
+        host,
+        row.line,
+        fix=_SPIN_FIX,
+        commands=(f"py-spy dump --pid {row.pid}", f"py-spy top --pid {row.pid}"),
+        ranks=(busy[0],),
+        direct=True,
+    )
+
+
+def _left(exhibits: Iterable[Exhibit], roster: Roster) -> Iterator[Fault]:
+    """Ranks whose own log ends with the word that they are done. Where all do, nobody left before the others."""
+    last: dict[int, list[Exhibit]] = {}
+    for it in exhibits:
+        own = next(iter(it.ranks)) if len(it.ranks) == 1 else it.origin.rank
+        if own is not None and (it.is_job or it.identities):
+            last.setdefault(own, []).append(it)
+    done = {rank: next(it for it in its if it.finished) for rank, its in last.items() if any(it.finished for it in its)}
+    if not done or len(done) > len(roster.ranks) // 2:
+        return
+    ranks = tuple(sorted(done))
+    hosts = sorted({roster.hosts[rank] for rank in ranks if rank in roster.hosts})
+    first = done[ranks[0]]
+    yield Fault(
+        "JOB_COLLECTIVE_TIMEOUT",
+        ranks_text(ranks) + (f" on {', '.join(hosts)}" if hosts else ""),
+        f"left before the others, without an error: {'its log says' if len(ranks) == 1 else 'their logs say'} that the "
+        "program had come to its end",
+        True,
+        first.path,
+        hosts[0] if len(hosts) == 1 else None,
+        first.finished,
+        fix=_LEFT_FIX,
+        ranks=ranks,
+        left=True,
+    )
 
 
 def _elsewhere(
