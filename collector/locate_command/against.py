@@ -22,7 +22,7 @@ _KEPT: Final = re.compile(r"last|first|incident:[0-9]{1,16}")
 """The runs that a collector keeps; a file of such a name is `./last`."""
 
 _NO_STEPS = "holds no step after the warm-up: there is nothing to compare"
-_NO_TIMES = "tells no times of steps: --against compares laggard's recordings and profiler traces"
+_NO_TIMES = "does not tell what steps are made of: --against compares laggard's recordings and profiler traces"
 
 
 def compared(url: str, paths: Sequence[str] | None, job: str | None, run: str) -> Comparison:
@@ -51,9 +51,10 @@ def _recorded(path: str) -> Digest:
 
 
 def _digest(judged: JudgedRecording, path: str) -> Digest:
-    if not judged.timings.steps_recorded or not judged.timings.waits_recorded:
+    timings = judged.timings
+    found = digest_of(timings, Described(owner=judged.location.owner))
+    if not timings.steps_recorded or (found and not timings.waits_recorded and len(timings.ranks) > 1):
         raise UsageError(f"{printable_line(path, 200)} {_NO_TIMES}")
-    found = digest_of(judged.timings, Described(owner=judged.location.owner))
     if found is None:
         raise UsageError(f"{printable_line(path, 200)} {_NO_STEPS}")
     return found

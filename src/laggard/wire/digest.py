@@ -31,15 +31,16 @@ class Estimate(Struct, frozen=True, array_like=True):
     error: Annotated[float, Meta(ge=0, lt=1e12)]
 
 
-class DigestRow(Struct, frozen=True):
+class DigestRow(Struct, frozen=True, omit_defaults=True):
     """A rank, or in a large job the ranks of a node. `ranks`: as runs of first, count, stride in one list. `alike`: the
-    same number for rows whose ranks do the same work. `own`: their own time by phase, in the order of the digest's
-    `phases`."""
+    same number for rows whose ranks do the same work. `whole`: it stands for all of them, beside rows of the nodes that
+    differ the most. `own`: their own time by phase, in the order of the digest's `phases`."""
 
     ranks: tuple[int, ...]
     node: Text | None
     alike: int
     own: tuple[Estimate, ...]
+    whole: bool = False
 
 
 class DigestOperation(Struct, frozen=True):

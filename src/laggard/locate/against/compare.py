@@ -20,7 +20,7 @@ from laggard.locate.against.alike import differences, not_alike
 from laggard.locate.against.estimate import MIN_STEPS
 from laggard.locate.against.places import named_ranks
 from laggard.model import Note, Verdict
-from laggard.text.words import counted
+from laggard.text.words import counted, seconds_text
 from laggard.wire.comparison import Change, Comparison
 from laggard.wire.digest import IN_FEW_STEPS, Digest, DigestOperation, DigestRow, Estimate
 
@@ -37,9 +37,12 @@ INTERVAL_ERRORS: Final = 2.3
 MIN_STEP_SHARE: Final = 0.005
 """The least change of a part, as a share of the step. Our own choice: less is not worth a look."""
 
-MIN_UNEXPLAINED_SHARE: Final = 0.02
+MIN_UNEXPLAINED_SHARE: Final = 0.05
 """The least change of the step as a whole where no part of it has changed. Our own choice: a step is as long as that of
 its slowest rank, and so becomes longer with noise alone."""
+
+MOSTLY: Final = 0.5
+"""The share of the step's change from which on what no part explains is told."""
 
 MIN_PLACE_SHARE: Final = 0.01
 """The same for some ranks alone."""
@@ -74,18 +77,35 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     largest = max((abs(each.seconds) for each in found), default=0.0)
     kept = [each for each in found if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
+    waiting = _waiting_notes(step, kept)
+    if not kept:
+        step = _with_share(step, None)
     changes = [_with_share(each, step.seconds if step.share else None) for each in kept]
     is_longer = step.seconds > 0 if step.share else any(each.seconds > 0 for each in changes)
+    told = Verdict.UNKNOWN if waiting and not kept else Verdict.OK
     return Comparison(
-        verdict=Verdict.FAIL if is_longer else Verdict.OK,
+        verdict=Verdict.FAIL if is_longer and changes else told,
         job_id=now.job_id,
         against=against,
         step=step,
         changes=tuple(sorted(changes, key=lambda each: -abs(each.seconds))),
         differences=differences(before, now),
         smallest_seconds=_smallest(before, now, whole),
-        notes=tuple(_notes(before, now)),
+        notes=(*waiting, *_notes(before, now)),
     )
+
+
+def _waiting_notes(step: Change, changes: Sequence[Change]) -> tuple[Note, ...]:
+    """The note on a step that changed for certain, where parts explain little of it. What is left is waiting for one
+    another, which is nobody's cause."""
+    left = step.seconds - sum(each.seconds for each in changes)
+    if not step.share or left / step.seconds < MOSTLY:
+        return ()
+    text = (
+        f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for one another, in which no rank is"
+        " the last more often than before: as where something else takes their CPUs now and then"
+    )
+    return (Note("waiting", text),)
 
 
 def _step_change(before: Digest, now: Digest, share: float) -> Change:
@@ -186,11 +206,17 @@ def _phase_changes(before: Digest, now: Digest, whole: float) -> Iterator[Change
 
 
 def _pairs(before: Digest, now: Digest, phase: str) -> list[_Pair]:
-    """The rows that both runs have, of the same ranks; where most have none, all of each run as one."""
-    old = {row.ranks: row for row in before.rows}
-    pairs = [_Pair(row, _own(before, old[row.ranks], phase), _own(now, row, phase))
-             for row in now.rows if row.ranks in old]  # fmt: skip
-    if 2 * len(pairs) > max(len(before.rows), len(now.rows)):
+    """The rows of the same ranks in both runs; where most have none, all of each run as one. A node that one run's
+    digest does not name was there like all others that do its work."""
+    old, new = ({row.ranks: row for row in it.rows} for it in (before, now))
+    usual = [{row.alike: row for row in it.rows if row.whole} for it in (before, now)]
+    pairs = []
+    for ranks in dict.fromkeys((*new, *old)):
+        told = new.get(ranks) or old[ranks]
+        one, other = old.get(ranks) or usual[0].get(told.alike), new.get(ranks) or usual[1].get(told.alike)
+        if one and other:
+            pairs.append(_Pair(told, _own(before, one, phase), _own(now, other, phase)))
+    if 2 * len(pairs) > max(len(old), len(new)):
         return pairs
     whole = DigestRow((), None, 0, ())
     return [_Pair(whole, *(_middle([_own(it, row, phase) for row in it.rows]) for it in (before, now)))]
@@ -209,6 +235,7 @@ def _middle(found: Sequence[Estimate]) -> Estimate:
 def _common(pairs: Sequence[_Pair], whole: float) -> _Pair | None:
     """The row that stands for a change of nearly all ranks: the one in the middle by its change; None: there is none
     for certain. Its errors are those in the middle."""
+    pairs = [pair for pair in pairs if pair.row.whole] or pairs
     ordered = sorted(pairs, key=lambda pair: pair.seconds)
     middles = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
     chosen = min(middles, key=lambda pair: abs(pair.seconds))
@@ -228,6 +255,7 @@ def _some_ranks(
 ) -> Iterator[Change]:
     """The changes of some ranks alone, beyond what is `common` to all: one for those that take longer, and one for
     those that take shorter."""
+    pairs = [pair for pair in pairs if not pair.row.whole] if len({pair.row.alike for pair in pairs}) < 2 else pairs
     if len(pairs) < 2:
         return
     rest = sorted(abs(pair.seconds - common) for pair in pairs)

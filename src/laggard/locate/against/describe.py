@@ -23,10 +23,12 @@ def _answer(comparison: Comparison) -> str:
         reasons += [note.text for note in comparison.notes]
         return f"Cannot compare with {comparison.against}: {'; '.join(reasons) or 'nothing is known of it'}"
     parts = [_change_text(change) for change in comparison.changes[:_MAX_IN_SENTENCE]]
-    if not parts and not is_changed(comparison):
-        return f"No difference from {comparison.against}: {_seen_text(comparison)}"
+    waiting = [note.text for note in comparison.notes if note.kind == "waiting"]
+    if not parts:
+        where = " in any part of a step" if waiting else ""
+        return f"No difference from {comparison.against}{where}: {'; '.join((_seen_text(comparison), *waiting))}"
     if is_changed(comparison):
-        what = joined(parts) if parts else "in no part of the step for certain"
+        what = "; ".join((joined(parts), *waiting))
         return f"{_ratio_text(comparison.step)} than {comparison.against}: {what}; {_else_text(comparison)}"
     whole = f"the step as a whole changed by {_signed(comparison.step.seconds)}, which is not certain"
     longer = {change.seconds > 0 for change in comparison.changes}
@@ -49,7 +51,7 @@ def details(comparison: Comparison) -> Iterator[str]:
     for difference in comparison.differences or ():
         yield printable_line(f"Changed: {_difference_text(difference)}", 400)
     if comparison.step is not None:
-        yield from (capital(printable_line(note.text)) for note in comparison.notes)
+        yield from (capital(printable_line(note.text)) for note in comparison.notes if note.kind != "waiting")
 
 
 def _ratio_text(step: Change) -> str:

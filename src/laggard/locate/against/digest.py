@@ -122,6 +122,7 @@ class _Place(NamedTuple):
     columns: NDArray[np.int64]
     node: str | None
     alike: int
+    whole: bool = False
 
 
 def _rows(timings: JobTimings, steps: SteadySteps) -> tuple[tuple[str, ...], tuple[DigestRow, ...]]:
@@ -140,6 +141,7 @@ def _rows(timings: JobTimings, steps: SteadySteps) -> tuple[tuple[str, ...], tup
             node=_text(place.node) if place.node else None,
             alike=place.alike,
             own=tuple(_rounded(own[name]) for name in kept),
+            whole=place.whole,
         )
         for place, own in zip(places, found, strict=True)
     )
@@ -178,7 +180,10 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
         of_nodes = _of_nodes(timings.nodes, alike, split)
         if len(of_nodes) <= MAX_ROWS:
             return of_nodes
-    kinds = [_Place(np.flatnonzero(alike == kind), None, kind) for kind in distinct(alike).tolist()[: MAX_ROWS // 2]]
+    kinds = [
+        _Place(np.flatnonzero(alike == kind), None, kind, whole=True)
+        for kind in distinct(alike).tolist()[: MAX_ROWS // 2]
+    ]
     busy = [median(np.nansum(steps.phases[:, place.columns], axis=2)) for place in of_nodes]
     usual = {
         kind: median(np.array([busy[at] for at, it in enumerate(of_nodes) if it.alike == kind]))
