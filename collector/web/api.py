@@ -78,6 +78,7 @@ class Api:
             Route("/api/v1/acknowledge", acknowledge_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/location", self.location),
             Route("/api/v1/recording", self.recording),
+            Route("/api/v1/digest", self.digest),
             Route("/api/v1/summary", self.summary),
             Route("/api/v1/ranks", self.ranks),
             Route("/api/v1/timeline", self.timeline),
@@ -139,6 +140,16 @@ class Api:
         if request.method == "HEAD":
             return Response(media_type=_NDJSON)
         return StreamingResponse(self._send_recording(found), media_type=_NDJSON)
+
+    async def digest(self, request: Request) -> Response:
+        asked = questions.Run.of(request)
+        self._check_name(asked)
+        found = await self.source.digest(asked.job_name, asked.run)
+        if found is None:
+            known = self.source.snapshot.job(asked.job_name) is not None
+            text = f"nothing is kept of such a run ({asked.run})" if known else "no such job is known here"
+            return PlainTextResponse(f"{text}\n", 404)
+        return _json(found)
 
     async def _send_recording(self, recording: JobRecording) -> AsyncIterator[bytes]:
         """The recording, a part at a time: a job of thousands of ranks has hundreds of megabytes."""

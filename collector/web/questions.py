@@ -93,6 +93,17 @@ class HeatMap(OfJob, frozen=True, kw_only=True):
     stop: Annotated[Rank | None, Meta(description="The place before which the last is.")] = None
 
 
+class Run(OfJob, frozen=True, kw_only=True):
+    run: Annotated[
+        str,
+        Meta(
+            pattern="^(now|first|last|incident:[0-9]{1,16})$",
+            description="now; first: the job's own first hour; last: the last healthy run of its script and size;"
+            " incident:ID: as it was when that incident began.",
+        ),
+    ] = "now"
+
+
 class Timeline(OfJob, frozen=True, kw_only=True):
     ranks: Annotated[
         tuple[Rank, ...],

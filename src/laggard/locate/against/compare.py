@@ -154,7 +154,20 @@ def _limit(before: Estimate, now: Estimate, whole: float, errors: float, share: 
 
 
 def _is_certain(before: Estimate, now: Estimate, whole: float, errors: float, share: float) -> bool:
-    return abs(now.seconds - before.seconds) > _limit(before, now, whole, errors, share)
+    """Whether the two differ, by their difference or by their ratio: what others take of a machine makes long times
+    as much more uncertain."""
+    change = abs(now.seconds - before.seconds)
+    return change > _limit(before, now, whole, errors, share) or (
+        change > _limit(before, now, whole, INTERVAL_ERRORS, share) and _errors_of_ratio(before, now) > errors
+    )
+
+
+def _errors_of_ratio(before: Estimate, now: Estimate) -> float:
+    """The logarithm of the ratio, in its standard errors by the delta method; 0.0 where there is no ratio."""
+    if before.seconds <= 0 or now.seconds <= 0:
+        return 0.0
+    error = math.hypot(before.error / before.seconds, now.error / now.seconds)
+    return abs(math.log(now.seconds / before.seconds)) / max(error, 1e-9)
 
 
 def _change(before: Estimate, now: Estimate, *, kind: str, shift: float = 0.0, **about: Any) -> Change:

@@ -35,6 +35,9 @@ from laggard.wire.digest import (
 MIN_PHASE_SHARE: Final = 0.001
 """The share of the step below which a phase is left out of a digest."""
 
+MIDDLE_RANKS: Final = 512
+"""The most ranks of which a median is made: more would copy gigabytes for a digit that nobody reads."""
+
 COUNTED_CALLS: Final = 0.5
 """Collectives a step of a rank from which on an operation belongs to what the job is: barriers now and then do not."""
 
@@ -129,7 +132,7 @@ def _rows(timings: JobTimings, steps: SteadySteps) -> tuple[tuple[str, ...], tup
     """The phases that are long enough to be told, and the rows."""
     places = _places(timings, steps)
     whole = median(steps.duration)
-    found = [_own(last_axis_median(np.moveaxis(steps.phases[:, place.columns], 1, -1)), whole) for place in places]
+    found = [_own(_middle_rank(steps.phases, place.columns), whole) for place in places]
     longest: dict[str, float] = {}
     for own in found:
         for name, estimate in own.items():
@@ -145,6 +148,12 @@ def _rows(timings: JobTimings, steps: SteadySteps) -> tuple[tuple[str, ...], tup
         )
         for place, own in zip(places, found, strict=True)
     )
+
+
+def _middle_rank(phases: Floats, columns: NDArray[np.int64]) -> Floats:
+    """[S, P]: the middle of the ranks' own times, of MIDDLE_RANKS of them at most."""
+    some = columns[:: -(-len(columns) // MIDDLE_RANKS)]
+    return last_axis_median(np.moveaxis(phases[:, some], 1, -1))
 
 
 def _own(series: Floats, whole: float) -> dict[str, Estimate]:

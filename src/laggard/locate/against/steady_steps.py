@@ -56,8 +56,12 @@ def steady_steps(timings: JobTimings) -> SteadySteps | None:
         return None
     duration = last_axis_median(timings.step_seconds[kept])
     first = _warm_up(duration)
-    phases, waited = timings.phase_seconds[kept][first:], timings.waited_seconds[kept][first:]
-    return SteadySteps(timings.steps[kept][first:], phases, waited, duration[first:])
+    rows = np.flatnonzero(kept)[first:]
+    whole = slice(int(rows[0]), int(rows[-1]) + 1)  # copies nothing, as of a job of many ranks it must not
+    chosen = whole if whole.stop - whole.start == len(rows) else rows
+    return SteadySteps(
+        timings.steps[rows], timings.phase_seconds[chosen], timings.waited_seconds[chosen], duration[first:]
+    )
 
 
 def _warm_up(duration: Floats) -> int:
