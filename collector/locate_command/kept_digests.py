@@ -24,8 +24,9 @@ def digest_kept(url: str, job: str | None, run: str) -> Digest:
 
 
 def _digest(url: str, job: str | None, run: str) -> Digest:
-    asked = by_uid(job)
-    with answer(url, "digest", {"run": run, **({"job": asked} if asked else {})}) as found:
+    asked, (kind, _, number) = by_uid(job), run.partition(":")
+    query = {"run": kind, **({"incident": number} if number else {}), **({"job": asked} if asked else {})}
+    with answer(url, "digest", query) as found:
         try:
             return wire.decode(found.read(), Digest)
         except wire.WireError as error:

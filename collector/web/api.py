@@ -21,6 +21,7 @@ from laggard.acknowledge.matching import of_node
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.fleet.ring_plan import plan_rings
 from laggard.collector.incidents.incident import query_for
+from laggard.collector.incidents.kept_digest import of_incident
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web import questions
@@ -144,10 +145,11 @@ class Api:
     async def digest(self, request: Request) -> Response:
         asked = questions.Run.of(request)
         self._check_name(asked)
-        found = await self.source.digest(asked.job_name, asked.run)
+        run = asked.run if asked.run != "incident" else of_incident(asked.incident or 0)
+        found = await self.source.digest(asked.job_name, run)
         if found is None:
             known = self.source.snapshot.job(asked.job_name) is not None
-            text = f"nothing is kept of such a run ({asked.run})" if known else "no such job is known here"
+            text = f"nothing is kept of such a run ({run})" if known else "no such job is known here"
             return PlainTextResponse(f"{text}\n", 404)
         return _json(found)
 

@@ -95,13 +95,13 @@ class HeatMap(OfJob, frozen=True, kw_only=True):
 
 class Run(OfJob, frozen=True, kw_only=True):
     run: Annotated[
-        str,
+        Literal["now", "first", "last", "incident"],
         Meta(
-            pattern="^(now|first|last|incident:[0-9]{1,16})$",
             description="now; first: the job's own first hour; last: the last healthy run of its script and size;"
-            " incident:ID: as it was when that incident began.",
+            " incident: as a job of that user was when an incident began.",
         ),
     ] = "now"
+    incident: Annotated[Number | None, Meta(description="The incident's id, with run=incident.")] = None
 
 
 class Timeline(OfJob, frozen=True, kw_only=True):
