@@ -66,7 +66,7 @@ CREATE TABLE digests (
 CREATE INDEX of_script ON digests (owner, script, world_size, made_at);
 """,
 }
-"""By version: what makes the next one of it."""
+"""The statements, by version, that make the next one of a file."""
 
 _KEEP_DIGEST = "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 

@@ -26,7 +26,7 @@ FIRST_SECONDS: Final = 3600.0
 """The time after its first digest in which a job's own past is taken down."""
 
 FIRST_DIGESTS: Final = 3
-"""How many digests that time is made of: the one in the middle by its step stands for it."""
+"""The number of digests that stand for that time: the one in the middle by its step stands for it."""
 
 DIGEST_SECONDS: Final = 60.0
 """The time between two digests of a job."""

@@ -17,7 +17,7 @@ WORK_RATIO: Final = 0.01
 BYTES_RATIO: Final = 0.02
 
 _FIRST: Final = ("torch", "nccl", "cuda", "hip", "driver", "gpu", "kernel", "os", "image", "python", "deepspeed")
-"""What is told first: an image's own versions."""
+"""The names that are told first: an image's own versions."""
 
 
 def not_alike(before: Digest, now: Digest) -> tuple[Difference, ...]:

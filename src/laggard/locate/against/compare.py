@@ -25,7 +25,7 @@ from laggard.wire.comparison import Change, Comparison
 from laggard.wire.digest import IN_FEW_STEPS, Digest, DigestOperation, DigestRow, Estimate
 
 DECISION_ERRORS: Final = 4.0
-"""How many standard errors a change has to have: of Student's t with 8 degrees of freedom, as two runs of ten blocks
+"""The standard errors that a change has to have: of Student's t with 8 degrees of freedom, as two runs of ten blocks
 have after trimming, 0.4 % are beyond, and a comparison tests some ten parts."""
 
 PLACE_ERRORS: Final = 5.0
@@ -51,7 +51,7 @@ ALL_SHARE: Final = 0.8
 """The share of the rows from which on a change is one of all ranks."""
 
 PLACE_SPREAD: Final = 3.0
-"""How many times as far as the rows that did not change those have to be that did, beside PLACE_ERRORS."""
+"""The ratio that the change of rows which changed has at least to the spread of those that did not."""
 
 QUARTER_TO_SIGMA: Final = 3.1
 """A standard deviation over the lower quartile of absolute values, for normal data."""
