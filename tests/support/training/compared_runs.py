@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import laggard.trainer_hooks as hooks
 
-STEPS = 90
+STEPS = 70
 WIDTH = 192
 FLOATS = 256  # of a kilobyte
 
