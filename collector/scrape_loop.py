@@ -19,10 +19,12 @@ from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
 from laggard.collector.fleet.outliers import FleetComparison, compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
+from laggard.collector.jobs.own_past import OwnPasts, described
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
 from laggard.collector.jobs.unseen import UnseenOn
 from laggard.collector.jobs.window import JobWindows
@@ -34,10 +36,12 @@ from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, acknowledged_path, incidents_path
+from laggard.locate.against.digest import digest_of
 from laggard.locate.job_timings import step_rows
 from laggard.model import Report, Severity, Verdict
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
+from laggard.wire.digest import Digest
 from laggard.wire.node_finding import NodeFinding
 
 log = logging.getLogger("laggard.collector")
@@ -77,6 +81,8 @@ class ScrapeLoop:
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
         self._held = HeldCulprits()
+        self._pasts = OwnPasts()
+        self._incidents_told: set[int] = set()
         self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
         self._wanted: Wanted | None = None
         self._looked = LookedRanks(self._windows)
@@ -185,11 +191,43 @@ class ScrapeLoop:
         launched = launched_jobs(_ras_answers(self._agents, now))
         snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
         jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
+        jobs = self._pasts.noted(jobs)
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
         urls = [row.url for row in snapshot.nodes if row.state == "up"]
         self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now)
         await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
+        await self._keep_digests(now)
+
+    async def _keep_digests(self, now: float) -> None:
+        """Makes the digests that are due, and has those kept that later runs are compared with."""
+        due = [(job, described(self._windows.jobs[job.key], job)) for job in self._pasts.due(self.snapshot.jobs, now)
+               if job.key in self._windows.jobs]  # fmt: skip
+        if not due:
+            return
+        made = await asyncio.to_thread(self._pasts.make, due, now, time.time())
+        kept = [KeptDigest(*it.key, LAST, it.digest) for it in made if it.digest.healthy]
+        kept += [KeptDigest(*it.key, FIRST, it.digest) for it in made if it.is_first]
+        begun = {it.key: it.id for it in self.incidents.open if it.id not in self._incidents_told}
+        kept += [KeptDigest(*it.key, of_incident(begun[it.key]), it.digest) for it in made if it.key in begun]
+        self._incidents_told = {it.id for it in self.incidents.open} & (
+            self._incidents_told | {begun[it.key] for it in made if it.key in begun}
+        )
+        self.incidents.keep(kept)
+
+    async def digest(self, name: str | None, run: str) -> Digest | None:
+        """The digest of a run: `now`, what is held of the job that ClusterSnapshot.job() finds; `first`, `last` or
+        `incident:ID`, which are kept of it, or of the last run like it."""
+        found = self.snapshot.job(name)
+        job = self._windows.jobs.get(found.key) if found else None
+        if found is None or job is None:
+            return None
+        if run == "now":
+            return await asyncio.to_thread(digest_of, found.timings, described(job, found))
+        if run == FIRST and (first := self._pasts.first(found.key)):
+            return first
+        asked = AskedDigest(run, *found.key, found.started_at or 0.0, found.script, found.timings.world_size)
+        return await asyncio.to_thread(self.incidents.digest, asked)
 
     def _cluster(self, comparison: FleetComparison, began: float, now: float) -> ClusterSnapshot:
         """The nodes as the round that began at `began` found them, in monotonic seconds."""

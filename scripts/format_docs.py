@@ -46,6 +46,8 @@ from laggard.rings.document import Ring
 from laggard.tune.report.documents import TuneDocument
 from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 from laggard.wire.collectives import CollectivesDocument
+from laggard.wire.comparison import Comparison
+from laggard.wire.digest import Digest
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.ranks import RanksDocument
@@ -61,6 +63,8 @@ class Document(NamedTuple):
 
 DOCUMENTS = (
     Document(Location, "`laggard locate --format json`, `/api/v1/location` of the collector"),
+    Document(Comparison, "`laggard locate --against RUN --format json`"),
+    Document(Digest, "`/api/v1/digest` of the collector, for `laggard locate --against`"),
     Document(Report, "`laggard healthcheck --format json`, `/api/v1/report` of the agent"),
     Document(GateAudit, "`laggard healthcheck --explain-drain --format json`"),
     Document(Recommendation, "`laggard recommend --format json`, `/api/v1/recommendation` of the collector"),

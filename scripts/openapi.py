@@ -27,6 +27,7 @@ from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
 from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 from laggard.wire.collectives import CollectivesDocument
+from laggard.wire.digest import Digest
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.query import Schema, parameters
@@ -86,6 +87,9 @@ COLLECTOR = {
     "/api/v1/rings": Question("Which nodes are to measure each other next.", RingsDocument, collector.Rings),
     "/api/v1/location": Question(
         "The verdict about a job: who is slow or hangs, and why.", Location, collector.Fresh, (409,)
+    ),
+    "/api/v1/digest": Question(
+        "A job in a few kilobytes, with which other runs are compared.", Digest, collector.Run, refusals=(404, 409)
     ),
     "/api/v1/recording": Question(
         "All that is held of a job, for `laggard locate --trace`.", (LINES,), collector.Fresh, (404, 409, 503)

@@ -13,11 +13,19 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest
 from laggard.text.words import printable_line
 from laggard.wire import WireError, decode, encode
+from laggard.wire.digest import Digest
 
-VERSION: Final = 1
-"""The version of the table, in the file's `user_version`."""
+VERSION: Final = 2
+"""The version of the tables, in the file's `user_version`. Files of any earlier version are brought up to it."""
+
+MAX_DIGESTS: Final = 1024
+"""The most digests of runs; beyond them the oldest of the user who has the most are dropped."""
+
+DIGESTS_SHARE, MAX_DIGEST_BYTES = 4, 16 << 10
+"""Digests of this size, of which the largest jobs' are, may take a quarter of max_bytes."""
 
 FULL_SHARE, PRUNED_SHARE = 0.9, 0.8
 """The share of max_bytes from which on incidents are dropped, and that until which they are."""
@@ -41,6 +49,26 @@ CREATE TABLE incidents (
 CREATE INDEX of_job ON incidents (job_id, id);
 CREATE INDEX by_end ON incidents (closed_at);
 """
+
+_MIGRATIONS = {
+    1: """
+CREATE TABLE digests (
+    owner INTEGER NOT NULL,
+    job_id TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    run TEXT NOT NULL,
+    script TEXT NOT NULL,
+    world_size INTEGER NOT NULL,
+    made_at REAL NOT NULL,
+    document BLOB NOT NULL,
+    PRIMARY KEY (owner, job_id, started_at, run)
+) STRICT;
+CREATE INDEX of_script ON digests (owner, script, world_size, made_at);
+""",
+}
+"""The statements, by version, that make the next one of a file."""
+
+_KEEP_DIGEST = "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 _WRITE = "INSERT OR REPLACE INTO incidents (id, owner, job_id, closed_at, document) VALUES (?, ?, ?, ?, ?)"
 
@@ -129,7 +157,9 @@ class IncidentDatabase:
         _refuse_programs(self._connection)
         if is_new := run("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
             run("PRAGMA auto_vacuum = INCREMENTAL")
-        elif int(self._pragma("user_version")) != VERSION or int(self._pragma("application_id")) != _APPLICATION:
+        elif int(self._pragma("user_version")) not in range(1, VERSION + 1) or (
+            int(self._pragma("application_id")) != _APPLICATION
+        ):
             raise sqlite3.DatabaseError(f"it is no database of incidents of version {VERSION}")
         found = run("PRAGMA quick_check(1)").fetchone()
         if found != ("ok",):
@@ -138,13 +168,34 @@ class IncidentDatabase:
         run("PRAGMA synchronous = NORMAL")
         run(f"PRAGMA journal_size_limit = {4 << 20}").fetchall()
         if is_new:
-            with self._transaction():
-                for statement in _SCHEMA.split(";"):
-                    run(statement)
-                run(f"PRAGMA application_id = {_APPLICATION}")
-                run(f"PRAGMA user_version = {VERSION}")
+            self._change(_SCHEMA, 1)
+        for version in range(int(self._pragma("user_version")), VERSION):
+            self._change(_MIGRATIONS[version], version + 1)
         most = max(16, self._max_bytes // int(self._pragma("page_size")))
         run(f"PRAGMA max_page_count = {most}").fetchall()
+
+    def _change(self, statements: str, version: int) -> None:
+        with self._transaction():
+            for statement in statements.split(";"):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            self._connection.execute(f"PRAGMA user_version = {version}")
+
+    def keep_digests(self, kept: Iterable[KeptDigest], now: float) -> None:
+        """Stores digests, in place of those of the same run, and drops what is too old or too much. Raises
+        DatabaseError, and then nothing is stored."""
+        with told(self.path), self._transaction():
+            run = self._connection.execute
+            run("DELETE FROM digests WHERE made_at < ?", (now - self._keep_seconds,))
+            self._connection.executemany(_KEEP_DIGEST, [it.row() for it in kept])
+            most = min(MAX_DIGESTS, self._max_bytes // DIGESTS_SHARE // MAX_DIGEST_BYTES)
+            while (excess := run("SELECT count(*) FROM digests").fetchone()[0] - most) > 0:
+                heaviest = "SELECT owner FROM digests GROUP BY owner ORDER BY count(*) DESC LIMIT 1"
+                drop = (
+                    "DELETE FROM digests WHERE rowid IN"
+                    f" (SELECT rowid FROM digests WHERE owner = ({heaviest}) ORDER BY made_at LIMIT ?)"
+                )
+                run(drop, (max(1, excess // 2),))
 
     def _pragma(self, name: str) -> int | str:
         value: int | str = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -211,6 +262,28 @@ def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:
     writes it. Raises DatabaseError."""
     with told(path), contextlib.closing(_connect_to_read(path)) as connection:
         return read_rows(connection, query), _count_open(connection)
+
+
+def read_digest(path: str, asked: AskedDigest) -> Digest | None:
+    """The newest digest that fits; None where there is none, and in a file of a release that kept none. Raises
+    DatabaseError."""
+    with told(path), contextlib.closing(_connect_to_read(path)) as connection:
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'digests'").fetchone() is None:
+            return None
+        where = "owner = ? AND run = ?"
+        words: tuple[object, ...] = (asked.owner, asked.run)
+        if asked.run == LAST:
+            where += " AND script = ? AND world_size = ? AND NOT (job_id = ? AND started_at = ?)"
+            words += (asked.script, asked.world_size, asked.job_id, asked.started_at)
+        elif asked.run == FIRST:
+            where += " AND job_id = ? AND started_at = ?"
+            words += (asked.job_id, asked.started_at)
+        found = connection.execute(f"SELECT document FROM digests WHERE {where} ORDER BY made_at DESC LIMIT 1", words)
+        row = found.fetchone()
+    try:
+        return decode(row[0], Digest) if row else None
+    except WireError:
+        return None
 
 
 def read_rows(connection: sqlite3.Connection, query: IncidentQuery) -> Rows:

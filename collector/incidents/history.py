@@ -11,16 +11,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_incidents
+from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_digest, read_incidents
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker, Moment, Observation
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.model import Verdict
+from laggard.wire.digest import Digest
 
 log = logging.getLogger("laggard.collector")
 
@@ -28,6 +30,9 @@ RETRY_SECONDS = 60.0
 STUCK_SECONDS = 30.0
 MAX_UNWRITTEN = 8192
 """The most incidents that wait for a database that fails; then the oldest are lost."""
+
+MAX_UNWRITTEN_DIGESTS = 256
+"""The most digests that wait for the disk; then the oldest are lost."""
 
 MAX_SLOW_LINKS = 1024
 """The most slow links that are remembered without the database, the last ones."""
@@ -58,6 +63,7 @@ class IncidentHistory:
         self._settings, self._clock = settings, clock
         self._database: IncidentDatabase | None = None
         self._unwritten: dict[int, Incident] = {}
+        self._digests: dict[tuple[int, str, str], KeptDigest] = {}  # that are to be written
         self._changed = threading.Condition()
         self._slow_links: dict[int, Incident] = {}
         self._writing_since: float | None = None
@@ -99,6 +105,23 @@ class IncidentHistory:
             if self.state.state == "off":
                 self._unwritten.clear()
             self._changed.notify_all()
+
+    def keep(self, digests: Iterable[KeptDigest]) -> None:
+        """Keeps digests of runs. While there is no database they are lost."""
+        with self._changed:
+            if self.state.state == "on":
+                self._digests.update({(it.owner, it.job_id, it.run): it for it in digests})
+                while len(self._digests) > MAX_UNWRITTEN_DIGESTS:
+                    del self._digests[next(iter(self._digests))]
+                self._changed.notify_all()
+
+    def digest(self, asked: AskedDigest) -> Digest | None:
+        """The digest that is kept of a run; None where there is none, or no database."""
+        try:
+            return read_digest(self._settings.path, asked) if self.told_state().state == "on" else None
+        except DatabaseError as error:
+            log.error("no digest of an earlier run: %s", error)
+            return None
 
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         """Those of slow links that were open at `since` (Unix seconds) or later, also of jobs that are gone, and where
@@ -142,7 +165,9 @@ class IncidentHistory:
     def flush(self, seconds: float) -> bool:
         """Returns whether everything was written within `seconds`."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._unwritten and self._writing_since is None, seconds)
+            return self._changed.wait_for(
+                lambda: not (self._unwritten or self._digests) and self._writing_since is None, seconds
+            )
 
     def close(self) -> None:
         """Writes what is left, if the disk answers soon."""
@@ -182,12 +207,13 @@ class IncidentHistory:
     def _write_for_ever(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._unwritten) or self._ends)
+                self._changed.wait_for(lambda: bool(self._unwritten or self._digests) or self._ends)
                 if self._ends:
                     break
                 batch, self._unwritten = self._unwritten, {}
+                digests, self._digests = self._digests, {}
                 self._writing_since = self._clock().monotonic
-            written = self._write(batch)
+            written = self._write(batch, digests.values())
             with self._changed:
                 self._writing_since = None
                 if not written:
@@ -198,7 +224,7 @@ class IncidentHistory:
         if self._database is not None:
             self._database.close()
 
-    def _write(self, batch: dict[int, Incident]) -> bool:
+    def _write(self, batch: dict[int, Incident], digests: Collection[KeptDigest] = ()) -> bool:
         if self._database is None:
             left, _ = self._open()
             batch = {**{it.id: it for it in self._unwatched(left)}, **batch}
@@ -210,6 +236,10 @@ class IncidentHistory:
             self._failed(error)
             return False
         self.state = HistoryState("on", bytes=size)
+        try:
+            self._database.keep_digests(digests, self._clock().wall)
+        except DatabaseError as error:  # incidents are worth more
+            log.error("no digests of runs: %s", error)
         return True
 
     def _unwatched(self, left: Sequence[Incident]) -> list[Incident]:

@@ -38,7 +38,7 @@ Locate = Callable[[JobTimings], Location]
 class JobSnapshot:
     """`progressed_at`: when any of its ranks last got on, Unix time by its node's clock; 0: not known. `script` and
     `started_at` (Unix time by a node's clock): as its first rank says; empty and None from hooks that do not say.
-    `agents`: the URLs of those that report it."""
+    `agents`: the URLs of those that report it. `first_hour_ratio`: how long its step takes over its first hour's."""
 
     key: JobKey
     running: bool
@@ -48,6 +48,7 @@ class JobSnapshot:
     script: str = ""
     started_at: float | None = None
     agents: frozenset[str] = frozenset()
+    first_hour_ratio: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

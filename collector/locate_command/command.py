@@ -56,6 +56,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=JOB_HELP,
     )
     parser.add_argument(
+        "--against",
+        metavar="RUN",
+        help="say instead what of a step takes longer than in RUN, an earlier run of the same program: a recording"
+        " (file or directory), or from a collector `last`, the last healthy run, `first`, this job's own first hour, or"
+        " `incident:ID`",
+    )
+    parser.add_argument(
         "--html", metavar="FILE", help="also write the answer as one page that loads nothing, to mail or to attach"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text")
@@ -64,6 +71,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     _check_flags(arguments)
+    if arguments.against is not None:
+        return _main_against(arguments)
     source = _source(arguments)
     if arguments.html:
         from laggard.collector.keep import write_page
@@ -77,10 +86,27 @@ def main(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[source.location.verdict]
 
 
+def _main_against(arguments: argparse.Namespace) -> int:
+    from laggard.collector.locate_command.against import compared
+    from laggard.locate.against import describe
+
+    comparison = compared(arguments.collector, arguments.trace, arguments.job, arguments.against)
+    if arguments.format == "json":
+        sys.stdout.buffer.write(wire.encode(comparison) + b"\n")
+    else:
+        answer = Line(describe.sentence(comparison), comparison.verdict.value)
+        show([answer, *(Line(f"  {text}") for text in describe.details(comparison))])
+    return EXIT_CODES[comparison.verdict]
+
+
 def _check_flags(arguments: argparse.Namespace) -> None:
     """Raises UsageError for flags that do not go together."""
     if arguments.record and (arguments.trace or arguments.prometheus):
         raise UsageError("--record copies from a collector: leave out --trace and --prometheus")
+    if arguments.against is not None and (arguments.prometheus or arguments.record or arguments.html):
+        raise UsageError(
+            "--against compares recordings, or what a collector holds: leave out --prometheus, --record, --html"
+        )
     if arguments.stray:
         paths = printable_line(shlex.join(arguments.stray), 200)
         raise UsageError(f"unknown argument {paths}: did you mean --trace {paths}?")

@@ -21,6 +21,7 @@ from laggard.acknowledge.matching import of_node
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.fleet.ring_plan import plan_rings
 from laggard.collector.incidents.incident import query_for
+from laggard.collector.incidents.kept_digest import of_incident
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web import questions
@@ -78,6 +79,7 @@ class Api:
             Route("/api/v1/acknowledge", acknowledge_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/location", self.location),
             Route("/api/v1/recording", self.recording),
+            Route("/api/v1/digest", self.digest),
             Route("/api/v1/summary", self.summary),
             Route("/api/v1/ranks", self.ranks),
             Route("/api/v1/timeline", self.timeline),
@@ -139,6 +141,17 @@ class Api:
         if request.method == "HEAD":
             return Response(media_type=_NDJSON)
         return StreamingResponse(self._send_recording(found), media_type=_NDJSON)
+
+    async def digest(self, request: Request) -> Response:
+        asked = questions.Run.of(request)
+        self._check_name(asked)
+        run = asked.run if asked.run != "incident" else of_incident(asked.incident or 0)
+        found = await self.source.digest(asked.job_name, run)
+        if found is None:
+            known = self.source.snapshot.job(asked.job_name) is not None
+            text = f"nothing is kept of such a run ({run})" if known else "no such job is known here"
+            return PlainTextResponse(f"{text}\n", 404)
+        return _json(found)
 
     async def _send_recording(self, recording: JobRecording) -> AsyncIterator[bytes]:
         """The recording, a part at a time: a job of thousands of ranks has hundreds of megabytes."""

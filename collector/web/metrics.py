@@ -88,6 +88,8 @@ def _of_jobs(snapshot: ClusterSnapshot) -> Iterator[Metric]:
     yield _family("laggard_job_running", {_job_labels(job): float(job.running) for job in jobs})
     yield _family("laggard_job_ranks", {_job_labels(job): float(job.location.ranks_seen) for job in jobs})
     yield _family("laggard_job_slowdown_ratio", {job: ratio for job, ratio in slowed.items() if ratio is not None})
+    past = {_job_labels(job): job.first_hour_ratio for job in jobs}
+    yield _family("laggard_job_first_hour_ratio", {job: ratio for job, ratio in past.items() if ratio is not None})
     yield _family("laggard_culprit", dict(_culprits(jobs)))
     yield _family("laggard_culprit_place", dict(_places(jobs)))
 

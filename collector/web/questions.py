@@ -93,6 +93,17 @@ class HeatMap(OfJob, frozen=True, kw_only=True):
     stop: Annotated[Rank | None, Meta(description="The place before which the last is.")] = None
 
 
+class Run(OfJob, frozen=True, kw_only=True):
+    run: Annotated[
+        Literal["now", "first", "last", "incident"],
+        Meta(
+            description="now; first: the job's own first hour; last: the last healthy run of its script and size;"
+            " incident: as a job of that user was when an incident began.",
+        ),
+    ] = "now"
+    incident: Annotated[Number | None, Meta(description="The incident's id, with run=incident.")] = None
+
+
 class Timeline(OfJob, frozen=True, kw_only=True):
     ranks: Annotated[
         tuple[Rank, ...],

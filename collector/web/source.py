@@ -12,6 +12,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.recording.writer import JobRecording
+from laggard.wire.digest import Digest
 
 
 class Incidents(Protocol):
@@ -52,6 +53,9 @@ class ClusterSource(Protocol):
     def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
         """A reader looks at these ranks: returns what is known of their single collectives. Their agents are asked for
         these from the next round on, while somebody looks. To be called from any thread."""
+
+    async def digest(self, name: str | None, run: str) -> Digest | None:
+        """The digest of a job now, of its first hour, or of an earlier run; to be called on the event loop."""
 
     def recording(self, name: str | None) -> JobRecording | None:
         """The recording of what is held of a job; to be called on the event loop."""

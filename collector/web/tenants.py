@@ -31,6 +31,7 @@ from laggard.collector.tenants.visible import visible, visible_incident, visible
 from laggard.collector.web.connections import PEER
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.recording.writer import JobRecording
+from laggard.wire.digest import Digest
 
 log = logging.getLogger("laggard.collector")
 
@@ -44,7 +45,14 @@ GATE: Final = "/api/v1/drains"
 TENANT: Final = frozenset(
     (
         *("/", "/page/{name}", "/findings/{code}", "/metrics", "/api/v1/nodes", "/api/v1/findings"),
-        *("/api/v1/location", "/api/v1/recording", "/api/v1/summary", "/api/v1/ranks", "/api/v1/timeline"),
+        *(
+            "/api/v1/location",
+            "/api/v1/recording",
+            "/api/v1/digest",
+            "/api/v1/summary",
+            "/api/v1/ranks",
+            "/api/v1/timeline",
+        ),
         *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
     )
 )
@@ -156,6 +164,11 @@ class TenantSource:
 
     def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
         return self._source.looked_at(key, ranks) if key.owner == self._uid else {}
+
+    async def digest(self, name: str | None, run: str) -> Digest | None:
+        """What is kept is of the same user's runs alone."""
+        job = self.snapshot.job(name)
+        return await self._source.digest(str(job.key), run) if job and job.key.owner == self._uid else None
 
     def recording(self, name: str | None) -> JobRecording | None:
         snapshot = self.snapshot

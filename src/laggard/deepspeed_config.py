@@ -7,6 +7,8 @@ is off by default but for stage 3. Hugging Face's Trainer fills in values that a
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -77,6 +79,13 @@ _ZERO_KEYS: Final = frozenset(
 """DeepSpeed refuses any other key of `zero_optimization`."""
 
 
+_HASHED: Final = (
+    *("zero_optimization", "optimizer", "scheduler", "fp16", "bf16", "amp", "gradient_clipping", "prescale_gradients"),
+    *("activation_checkpointing", "communication_data_type", "sparse_attention", "compression_training", "aio"),
+    *("compile", "pipeline", "flops_profiler", "wall_clock_breakdown", "dataloader_drop_last"),
+)
+
+
 class DeepSpeedConfig(NamedTuple):
     """The settings of a configuration, defaults filled in. None: `auto`, or not set and without a default."""
 
@@ -126,6 +135,19 @@ def parse_config(tree: Mapping[str, Any]) -> DeepSpeedConfig:
         quantized_gradients=_flag(zero, "zero_quantized_gradients", False),
         prefetch_bucket_size=_whole(zero.get("stage3_prefetch_bucket_size")) or PREFETCH_ELEMENTS,
     )
+
+
+def told_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What a later run may be compared with: the settings that are known and not DeepSpeed's defaults, and of each
+    section that decides how fast a step is, and holds no secret, the first digits of its SHA-256: what else changed
+    there is seen, and not told."""
+    own, default = parse_config(tree), DeepSpeedConfig()
+    told = {name: value for name, value in own._asdict().items() if value != getattr(default, name)}
+    for name in _HASHED:
+        if name in tree:
+            text = json.dumps(tree[name], sort_keys=True, default=str)
+            told[f"section {name}"] = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return told
 
 
 def find_problems(tree: Mapping[str, Any], data_parallel: int | None = None) -> tuple[str, ...]:

@@ -7,12 +7,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from laggard.deepspeed_config import told_settings
 from laggard.environment import ENV_REDUCE_SCATTER
+from laggard.rankfile.fact_names import DEEPSPEED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.engines.engine_methods import end_steps, record_phase
 from laggard.trainer_hooks.pytorch.input_size import elements
+from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import BACKWARD, EVALUATION, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import Session
+from laggard.trainer_hooks.wrapping import suppress_errors
 
 _HOOKED = "_laggard_hooked"
 
@@ -34,10 +38,18 @@ def hook(engine: Any, session: Session) -> None:
     else:
         _hook_calls(engine, session, number)
     setattr(engine, _HOOKED, True)
+    suppress_errors(_tell_settings, engine)
     if os.environ.get(ENV_REDUCE_SCATTER, "") not in ("", "0"):
         from laggard.trainer_hooks.engines import deepspeed_reduce_scatter
 
         deepspeed_reduce_scatter.replace(engine, number)
+
+
+def _tell_settings(engine: Any) -> None:
+    """Notes the configuration's settings, as DeepSpeed has read them: with what `auto` became."""
+    tree = engine._config._param_dict
+    if isinstance(tree, dict):
+        FACTS.set(DEEPSPEED, told_settings(tree))
 
 
 def _hook_calls(engine: Any, session: Session, number: int) -> None:

@@ -27,6 +27,7 @@ from laggard.trainer_hooks.output.quiet_beats import QuietBeats
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import folder_of_run
+from laggard.trainer_hooks.output.run_environment import RunEnvironment
 from laggard.trainer_hooks.output.stack_output import open_stacks
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.output.writer_thread import BEAT_SECONDS, WriterThread
@@ -59,6 +60,7 @@ def open_outputs(
     stacks = open_stacks(recorder, identity, rank_file.path if rank_file is not None else None, sink, training_thread)
     if stacks is not None:
         thread.on_beat.append(stacks.beat)
+    thread.on_beat.append(RunEnvironment(FACTS).beat)
     thread.on_beat.append(own_threads.look)  # after the beat: it reads files, and may not get the GIL back soon
     address = os.environ.get(ENV_EXPORT)
     if address:

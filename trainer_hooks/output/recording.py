@@ -11,7 +11,17 @@ from typing import Any, Final
 from laggard.constants import PHASES
 from laggard.process_identity import own_identity
 from laggard.rankfile import Lane
-from laggard.rankfile.fact_names import ENDING, GPU, HIDDEN_WAITS, OWN_THREADS, SCRIPT, STARTED, UNSEEN_WAITS
+from laggard.rankfile.fact_names import (
+    DEEPSPEED,
+    ENDING,
+    ENVIRONMENT,
+    GPU,
+    HIDDEN_WAITS,
+    OWN_THREADS,
+    SCRIPT,
+    STARTED,
+    UNSEEN_WAITS,
+)
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.line_file import LineFile
@@ -49,6 +59,7 @@ class RecordingSink:
         self._groups: dict[str, dict[str, Any]] = {}
         self._waited = 0  # nanoseconds, in the collectives of the present step
         self._threads_told: Any = None
+        self._environment_told: Any = None
         self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the facts of waits
 
     def _write(self, value: dict[str, Any]) -> None:
@@ -158,11 +169,18 @@ class RecordingSink:
         self._file.settle(_SETTLE_SECONDS)
 
     def flush(self, totals: Totals) -> None:
-        """Writes how the process's own threads ran, where that is new."""
+        """Writes what surrounds the training, and how the process's own threads ran, where that is new."""
+        self._write_environment()
         told = FACTS.get(OWN_THREADS)
         if told is not None and told is not self._threads_told:
             self._threads_told = told
             self._write({"kind": "threads", "rank": self._identity.rank, OWN_THREADS: told})
+
+    def _write_environment(self) -> None:
+        told = {name: FACTS.get(name) for name in (ENVIRONMENT, DEEPSPEED) if FACTS.get(name)}
+        if told and told != self._environment_told:
+            self._environment_told = told
+            self._write({"kind": "environment", "rank": self._identity.rank, **told})
 
     def write_ending(self) -> None:
         """Writes that the rank ends by an exception, and waits for that: what catches it may kill the process."""
@@ -171,6 +189,7 @@ class RecordingSink:
 
     def close(self) -> None:
         self._write_rank_line()
+        self._write_environment()
         self._write(self._end())
         self._file.close()
 

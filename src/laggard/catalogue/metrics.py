@@ -67,6 +67,12 @@ METRICS: tuple[Metric, ...] = (
         "Step time over the step time without culprits; 1: none. Absent where it is not known.",
         JOB,
     ),
+    Metric(
+        "laggard_job_first_hour_ratio",
+        "gauge",
+        "Step time over that of the job's own first hour, after the warm-up. Absent where that is not known.",
+        JOB,
+    ),
     Metric("laggard_job_ranks", "gauge", "Ranks of the job that agents report.", JOB),
     Metric(
         "laggard_collector_jobs_not_held", "gauge", "Jobs that agents report and the collector has no room to watch."

@@ -24,6 +24,7 @@ SURROUNDING = (
     "stall",
     "slow_before",
     "nodes_failing",
+    "own_past",
     "unseen",
     NOT_HELD,
 )

@@ -129,6 +129,8 @@ class JobTimings:
     """True where a profiler recorded the job: a few steps, and often a few ranks by choice."""
     queues: DeviceQueues | None = None
     """What each device has yet to finish, by Flight Recorder dumps; None of other sources."""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Versions, variables and settings of the run, by a recording; empty where nothing tells."""
 
 
 class RankInfo(NamedTuple):

@@ -31,6 +31,12 @@ SCRIPT: Final = "script"
 STARTED: Final = "started"
 """The time at which the hooks began, in Unix seconds of the node's clock."""
 
+ENVIRONMENT: Final = "environment"
+"""What surrounds the training, name: value: versions (torch, nccl, driver, ...), and variables that are no secret."""
+
+DEEPSPEED: Final = "deepspeed"
+"""The settings of the DeepSpeed engine, as laggard.deepspeed_config.told_settings() writes them."""
+
 GROUPS: Final = "groups"
 """The members of its process groups, {lane's group: members} as member_runs() of rankfile/members.py writes them."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +43,13 @@ class JobFacts:
     living: dict[int, bool]  # by rank, of those whose process runs: whether it is stopped
     doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
     seen: dict[int, LastSeen]  # of those that are gone, by rank: how another of their machine saw them last
+    environments: dict[int, Mapping[str, Any]]  # by rank: what surrounds it
     alive_at: dict[int, float]  # by rank, of those that told of others: when they did so last, Unix time
 
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {})
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {})
         is_over = any(part.end_lines or part.departed for part in parts)
         seen = seen_by_others(line for part in parts for line in part.saw)
         for part in parts:
@@ -73,6 +75,8 @@ class JobFacts:
             facts.found.update(part.found)
             facts.threads.update({rank: own_threads(line.facts or {}) for rank, line in part.lines.items()})
             facts.threads.update(part.threads)
+            facts.environments.update({rank: line.facts or {} for rank, line in part.lines.items()})
+            facts.environments.update(part.environments)
         return facts
 
     def world_size(self, ranks: NDArray[np.int64]) -> int:

@@ -13,6 +13,7 @@ from laggard.locate.inferred_positions import inferred_indices
 from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, JobTimings, hiding_libraries, window_length
 from laggard.locate.order_statistics import distinct
 from laggard.locate.positions import alone_in_stage, position_classes
+from laggard.locate.run_environment import merged_environment
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.recording.columns import Columns
 from laggard.recording.facts import JobFacts
@@ -202,6 +203,7 @@ def _timings(
             rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)
         ),
         hidden_by=tuple(sorted({name for line in lines if line for name in hiding_libraries(line.facts or {})})),
+        environment=merged_environment(facts.environments.values()),
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
-from laggard.rankfile.fact_names import OWN_THREADS
+from laggard.rankfile.fact_names import DEEPSPEED, ENVIRONMENT, OWN_THREADS
 from laggard.recording.columns import Columns
 from laggard.recording.records import (
     BeatLine,
     EndLine,
+    EnvironmentLine,
     FindingsLine,
     LeftLine,
     RankLine,
@@ -50,6 +52,7 @@ class RecordedPart:
     found: dict[str, NodeFindings] = dataclasses.field(default_factory=dict)
     end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
     beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
+    environments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
     threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
     departed: set[int] = dataclasses.field(default_factory=set)  # and recorded nothing after that
@@ -67,6 +70,9 @@ class RecordedPart:
         elif kind == "threads":
             threads: ThreadsLine = decode_as(line, ThreadsLine)
             self.threads[threads.rank] = own_threads({OWN_THREADS: threads.own_threads})
+        elif kind == "environment":
+            around: EnvironmentLine = decode_as(line, EnvironmentLine)
+            self.environments[around.rank] = {ENVIRONMENT: around.environment, DEEPSPEED: around.deepspeed}
         elif kind == "end":
             end: EndLine = decode_as(line, EndLine)
             self.end_lines[end.rank] = end

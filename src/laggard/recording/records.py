@@ -140,6 +140,14 @@ class StacksLine(msgspec.Struct):
     stacks: msgspec.Raw
 
 
+class EnvironmentLine(msgspec.Struct):
+    """What surrounds a rank's training, as its facts of those names."""
+
+    rank: RankNumber
+    environment: dict[str, Any] = {}
+    deepspeed: dict[str, Any] = {}
+
+
 class FindingsLine(msgspec.Struct):
     """The findings of a machine, as NodeFindings has them. A recording may have their codes alone."""
 

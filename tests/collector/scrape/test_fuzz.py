@@ -31,6 +31,7 @@ from laggard.collector.web.app import make_app
 from laggard.locate.verdict import locate
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError, encode
+from laggard.wire.digest import Digest
 from laggard.wire.node_finding import NodeFinding
 
 PATHS = ("/", "/metrics") + tuple(
@@ -117,6 +118,9 @@ class Source:
         return {}
 
     def recording(self, name: str | None) -> JobRecording | None:
+        return None
+
+    async def digest(self, name: str | None, run: str) -> Digest | None:
         return None
 
 

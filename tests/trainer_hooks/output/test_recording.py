@@ -357,9 +357,10 @@ def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_
     (line,) = done.stderr.splitlines()
     assert line.endswith("rank-0.jsonl ends here, the training goes on: No space left on device"), line
     there = [step["step"] for step in of_kind(tmp_path, "step")]
-    assert there == list(range(len(there))) and 9 < len(there) < 109
+    assert there == list(range(len(there))) and 4 < len(there) < 109
     lost, errors = map(int, done.stdout.split())
-    assert (lost, errors) == ((109 - len(there)) * 9, 0)  # a step has six spans, two collectives and itself
+    # A step has six spans, two collectives and itself; the line of the environment may come before or after.
+    assert lost - (109 - len(there)) * 9 in (0, 1) and errors == 0
     assert "has no end" in trace(tmp_path).gaps[0]
 
 

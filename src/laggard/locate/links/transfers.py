@@ -46,11 +46,16 @@ def channels_and_categories(
     timings: JobTimings, collectives: Collectives, steps: Numbers
 ) -> tuple[list[Channel], list[Category]]:
     """The channels of a job, and their times in each of `steps` [S], ascending."""
+    channels, transfers = channels_and_transfers(timings, collectives)
+    return channels, _categories(transfers, channels, node_numbers(timings.nodes), steps)
+
+
+def channels_and_transfers(timings: JobTimings, collectives: Collectives) -> tuple[list[Channel], Transfers]:
+    """The channels of a job, and every transfer through them."""
     channels: list[Channel] = []
     transfers = [_of_groups(collectives, timings, channels), transfers_of_pairs(collectives, timings, channels)]
     names = [field.name for field in dataclasses.fields(Transfers)]
-    merged = Transfers(*(np.concatenate([getattr(each, name) for each in transfers]) for name in names))
-    return channels, _categories(merged, channels, node_numbers(timings.nodes), steps)
+    return channels, Transfers(*(np.concatenate([getattr(each, name) for each in transfers]) for name in names))
 
 
 def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Channel]) -> Transfers:

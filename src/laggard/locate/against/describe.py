@@ -1,0 +1,132 @@
+"""Describes a comparison in words: one sentence, then what supports it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from laggard.locate.against.compare import is_changed
+from laggard.text.words import capital, joined, phase_text, printable_line, ranks_text, seconds_text
+from laggard.wire.comparison import Change, Comparison, Difference
+
+_MAX_IN_SENTENCE = 3
+_MAX_CHARACTERS = 80
+
+
+def sentence(comparison: Comparison) -> str:
+    """The answer; it ends with a full stop and holds no line break, whatever text is in the comparison."""
+    return printable_line(f"{_answer(comparison)}.")
+
+
+def _answer(comparison: Comparison) -> str:
+    if comparison.step is None:
+        reasons = [_difference_text(each) for each in comparison.not_alike[:_MAX_IN_SENTENCE]]
+        reasons += [note.text for note in comparison.notes]
+        return f"Cannot compare with {comparison.against}: {'; '.join(reasons) or 'nothing is known of it'}"
+    parts = [_change_text(change) for change in comparison.changes[:_MAX_IN_SENTENCE]]
+    waiting = [note.text for note in comparison.notes if note.kind == "waiting"]
+    if not parts:
+        where = " in any part of a step" if waiting else ""
+        return f"No difference from {comparison.against}{where}: {'; '.join((_seen_text(comparison), *waiting))}"
+    if is_changed(comparison):
+        what = "; ".join((joined(parts), *waiting))
+        return f"{_ratio_text(comparison.step)} than {comparison.against}: {what}; {_else_text(comparison)}"
+    whole = f"the step as a whole changed by {_signed(comparison.step.seconds)}, which is not certain"
+    longer = {change.seconds > 0 for change in comparison.changes}
+    how = "Not as" if len(longer) > 1 else "Longer than" if longer == {True} else "Shorter than"
+    return f"{how} in {comparison.against}: {joined(parts)}; {whole}; {_else_text(comparison)}"
+
+
+def details(comparison: Comparison) -> Iterator[str]:
+    """Lines that support the answer."""
+    if comparison.step is not None:
+        step = comparison.step
+        yield (
+            f"A step takes {seconds_text(step.now_seconds)}, before {seconds_text(step.before_seconds)}"
+            f" (95 % interval of the change: {_signed(step.low_seconds)} to {_signed(step.high_seconds)})"
+        )
+        for change in comparison.changes:
+            yield capital(printable_line(_detail_text(change)))
+        if comparison.changes or is_changed(comparison):
+            yield capital(_seen_text(comparison))
+    for difference in comparison.differences or ():
+        yield printable_line(f"Changed: {_difference_text(difference)}", 400)
+    if comparison.step is not None:
+        yield from (capital(printable_line(note.text)) for note in comparison.notes if note.kind != "waiting")
+
+
+def _ratio_text(step: Change) -> str:
+    ratio = step.ratio or 0.0
+    return f"{abs(ratio) * 100:.{0 if abs(ratio) >= 0.0995 else 1}f} % {'slower' if ratio > 0 else 'faster'}"
+
+
+def _change_text(change: Change) -> str:
+    percent = f"{change.ratio:+.0%}, ".replace("%", " %") if change.ratio is not None else ""
+    interval = f"95 % interval {_interval(change)}"
+    return f"{name_of(change)} {_signed(change.seconds)} ({percent}{interval})"
+
+
+def _detail_text(change: Change) -> str:
+    share = f", {change.share:.0%} of the step's change".replace("%", " %") if change.share is not None else ""
+    times = f"{seconds_text(change.now_seconds)} a step, before {seconds_text(change.before_seconds)}"
+    return f"{name_of(change)}: {times}{share}"
+
+
+def name_of(change: Change) -> str:
+    """The part and where: `forward of n3 (ranks 4-7)`, `all_reduce in dp of 8, 4.2 MB each`, `backward`."""
+    if change.kind == "operation":
+        size = f", {_size_text(change.size_bytes)} each" if change.size_bytes else ""
+        part = f"transfers of {change.op} in {change.role} of {change.members}{size}"
+    else:
+        part = phase_text(change.phase or "transfers of collectives")
+    where = ranks_text(change.ranks)
+    if change.nodes:
+        shown = joined(change.nodes[:4]) + (f" and {len(change.nodes) - 4} more" if len(change.nodes) > 4 else "")
+        where = f"{shown} ({where})"
+    return f"{part} of {where}" if where else part
+
+
+def _size_text(size: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
+
+
+def _interval(change: Change) -> str:
+    return f"{_signed(change.low_seconds)} to {_signed(change.high_seconds)}"
+
+
+def _seen_text(comparison: Comparison) -> str:
+    """The smallest changes that would have been seen, of the phase that is the easiest to tell and of the hardest."""
+    limits = sorted(comparison.smallest_seconds.items(), key=lambda item: item[1])
+    whole = comparison.step.before_seconds if comparison.step else 0.0
+    if not limits or whole <= 0:
+        return "no phase is long enough to tell"
+    texts = [
+        f"{seconds_text(seconds)} in {phase_text(phase)}, {seconds / whole:.1%} of the step".replace("%", " %")
+        for phase, seconds in dict.fromkeys((limits[0], limits[-1]))
+    ]
+    return f"a change would have been seen from {' (to '.join(texts)}{')' if len(texts) > 1 else ''} on"
+
+
+def _else_text(comparison: Comparison) -> str:
+    known = comparison.differences
+    if known is None:
+        return "what else changed is not recorded of both"
+    if not known:
+        return "nothing else changed that is recorded"
+    shown = joined([_difference_text(each) for each in known[:_MAX_IN_SENTENCE]])
+    more = f" and {len(known) - _MAX_IN_SENTENCE} more" if len(known) > _MAX_IN_SENTENCE else ""
+    return f"nothing else changed but {shown}{more}"
+
+
+def _difference_text(difference: Difference) -> str:
+    before, now = (printable_line(text, _MAX_CHARACTERS) for text in (difference.before, difference.now))
+    if difference.name == "nodes":
+        return joined([text for text in (f"{before} left" if before else "", f"{now} came" if now else "") if text])
+    name = printable_line(difference.name, _MAX_CHARACTERS)
+    return f"{name} {before or 'not set'} -> {now or 'not set'}"

@@ -1,0 +1,174 @@
+"""Digests of runs beside the incidents: kept over restarts, found by script and size, bounded, and brought into files
+of the first release."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from support.collectors import Make, report
+from support.timings import job
+
+from laggard.cli import main
+from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_digest, read_incidents
+from laggard.collector.incidents.incident import IncidentQuery
+from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
+from laggard.locate.against.digest import Described, digest_of
+from laggard.wire import decode
+from laggard.wire.comparison import Comparison
+from laggard.wire.digest import Digest, Estimate
+
+NOW = 1.79e9
+FIRST_RELEASE = """
+CREATE TABLE incidents (
+    id INTEGER PRIMARY KEY, owner INTEGER NOT NULL, job_id TEXT NOT NULL, closed_at REAL, document BLOB NOT NULL
+) STRICT;
+CREATE INDEX of_job ON incidents (job_id, id);
+CREATE INDEX by_end ON incidents (closed_at);
+PRAGMA application_id = 1818322791;
+PRAGMA user_version = 1;
+"""
+"""What a release before digests makes, with version 1."""
+
+
+def digest(**changes: Any) -> Digest:
+    found = digest_of(job(ranks=4, steps=20), Described(script="train.py", started_at=5.0, made_at=NOW, healthy=True))
+    assert found is not None
+    return structs.replace(found, **changes)
+
+
+def asked(run: str = LAST, owner: int = 1000, name: str = "now", **changes: Any) -> AskedDigest:
+    return AskedDigest(run, owner, name, 9.0, "train.py", 4)._replace(**changes)
+
+
+def kept(name: str = "before", owner: int = 1000, run: str = LAST, **changes: Any) -> KeptDigest:
+    return KeptDigest(owner, name, run, digest(**changes))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "incidents.sqlite")
+
+
+def store(path: str, *digests: KeptDigest, now: float = NOW, max_bytes: int = 8 << 20) -> None:
+    database = IncidentDatabase.open(path, max_bytes, 1000.0)
+    database.keep_digests(digests, now)
+    database.close()
+
+
+def test_the_last_healthy_run_of_this_script_and_size_is_found(path: str) -> None:
+    store(
+        path,
+        kept("old", made_at=NOW - 50, first_step=1),
+        kept("new", made_at=NOW - 10, first_step=2),
+        kept("other", made_at=NOW, script="eval.py"),
+        kept("larger", made_at=NOW, world_size=8),
+        kept("another's", owner=1001, made_at=NOW),
+        kept("now", started_at=9.0, made_at=NOW),
+        kept("incident", run=of_incident(7), made_at=NOW, first_step=3),
+    )
+    found = read_digest(path, asked())
+    assert found is not None and found.first_step == 2
+    again = read_digest(path, asked(name="new", started_at=6.0))
+    assert again is not None and again.first_step == 2, "an earlier run of the same name is another run"
+    of_incident_7 = read_digest(path, asked(of_incident(7)))
+    assert of_incident_7 is not None and of_incident_7.first_step == 3
+    assert read_digest(path, asked(of_incident(7), owner=1001)) is None, "another user's"
+    assert read_digest(path, asked(FIRST)) is None and read_digest(path, asked(script="no.py")) is None
+
+
+def test_a_run_has_one_digest_of_each_kind(path: str) -> None:
+    store(path, kept(first_step=1))
+    store(path, kept(first_step=2, made_at=NOW + 60), kept(run=FIRST))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT run FROM digests ORDER BY run").fetchall() == [("first",), ("last",)]
+    found = read_digest(path, asked())
+    assert found is not None and found.first_step == 2
+
+
+def test_old_ones_and_too_many_are_dropped_of_the_user_who_has_the_most(path: str) -> None:
+    store(path, kept("too old", made_at=NOW - 2000.0))
+    flood = [kept(f"job-{number}", owner=1001, made_at=NOW - 500 + number) for number in range(40)]
+    store(path, *flood, kept(), max_bytes=1 << 20)  # of which a quarter has room for sixteen
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT owner, job_id FROM digests ORDER BY made_at").fetchall()
+    assert len(rows) <= 16 and (1000, "before") in rows
+    assert (1001, "job-39") in rows and (1001, "job-0") not in rows and (1000, "too old") not in rows
+
+
+def test_a_file_of_the_first_release_is_brought_up_to_this_one(path: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(FIRST_RELEASE)
+        connection.execute("INSERT INTO incidents VALUES (5, 1000, 'j', 1.0, x'7b7d')")
+        connection.commit()
+    assert read_digest(path, asked()) is None, "it is only read, and has no such table yet"
+    store(path, kept())
+    assert read_digest(path, asked()) is not None
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("SELECT count(*) FROM incidents").fetchone() == (1,)
+    assert read_incidents(path, IncidentQuery())[0].damaged == 1
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 9")
+    with pytest.raises(DatabaseError, match="no database of incidents of version 2"):
+        IncidentDatabase.open(path, 1 << 20, 1.0)
+
+
+def test_a_damaged_digest_is_none(path: str) -> None:
+    store(path, kept())
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE digests SET document = x'7b'")
+        connection.commit()
+    assert read_digest(path, asked()) is None
+
+
+@pytest.mark.slow  # a collector
+def test_a_collector_is_asked_for_what_a_job_was_like(
+    start_collector: Any, fake_agent: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], path: str
+) -> None:
+    """An earlier run of the script, in the database, was faster in its backward pass, and had another torch."""
+    facts = {"script": "train.py", "started": 1000.0, "environment": {"torch": "2.9"}}
+    agent = fake_agent(Make.node("n0", [0, 1, 2, 3], facts=facts), report("n0"))
+    config = tmp_path / "collector.yaml"
+    config.write_text(f"incidents_database: {path}\n")
+    collector = start_collector("--target", agent.address, "--interval", "0.3", "--config", str(config))
+    collector.wait_until(lambda: collector.get("/api/v1/digest", run="first").status_code == 200)
+    now = decode(collector.get("/api/v1/digest", job="1000:job-1").content, Digest)
+    assert now.script == "train.py" and now.healthy and now.environment == {"torch": "2.9"}
+    assert now.step.seconds == pytest.approx(0.25) and len(now.rows) == 4
+    assert collector.get("/api/v1/digest", run="last").status_code == 404
+    assert collector.get("/api/v1/digest", run="yesterday").status_code == 400
+    assert main(["locate", "--collector", collector.url, "--against", "first"]) == 0
+    assert capfd.readouterr().out.startswith("No difference from first")
+    assert main(["locate", "--collector", collector.url, "--against", "last"]) == 64
+    assert "nothing is kept of such a run (last)" in capfd.readouterr().err
+    collector.wait_until(lambda: read_digest(path, asked(name="other", script="train.py")) is not None)
+    collector.stop()
+
+    place = now.phases.index("backward")
+    rows = tuple(
+        structs.replace(row, own=tuple(Estimate(0.05, 0.001) if at == place else it for at, it in enumerate(row.own)))
+        for row in now.rows
+    )
+    earlier = structs.replace(
+        now, job_id="before", started_at=1.0, made_at=NOW + 1e6, rows=rows, step=Estimate(0.22, 0.001),
+        environment={"torch": "2.8"},
+    )  # fmt: skip
+    store(path, KeptDigest(1000, "before", LAST, earlier), now=NOW + 1e6)
+    collector = start_collector("--target", agent.address, "--interval", "0.3", "--config", str(config))
+    collector.wait_until(lambda: collector.get("/api/v1/digest", run="last").status_code == 200)
+    assert main(["locate", "--collector", collector.url, "--against", "last", "--format", "json"]) == 1
+    found = decode(capfd.readouterr().out.encode(), Comparison)
+    assert [(each.phase, each.ranks) for each in found.changes] == [("backward", ())]
+    assert found.changes[0].seconds == pytest.approx(0.03, rel=0.05) and found.step is not None
+    assert [(each.name, each.before, each.now) for each in found.differences or ()] == [("torch", "2.8", "2.9")]
+    text = "14 % slower than last: backward +30 ms (+60 %, "
+    assert main(["locate", "--collector", collector.url, "--against", "last"]) == 1
+    printed = capfd.readouterr().out
+    assert printed.startswith(text) and "nothing else changed but torch 2.8 -> 2.9." in printed
+    assert json.loads(collector.get("/api/v1/digest").text)["schema"] == "laggard.digest/1"
