@@ -134,8 +134,9 @@ HIDDEN = -1
 
 class CulpritStack(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where in the code a culprit stands, beside a rank that waits for it or does the same work. `text`: one line;
-    `place`: the function alone, in a few words; `rank`: whose stack it is; `frames`: the innermost first, each as `function (file:line)`; `differing`: how many of
-    them, from the innermost on, are not on the peer's; `peer`: the other rank, with its `peer_frames`."""
+    `place`: the function alone, in a few words; `rank`: whose stack it is; `frames`: the innermost first, each as
+    `function (file:line)`; `differing`: how many of them, from the innermost on, are not on the peer's; `peer`: the
+    other rank, with its `peer_frames`."""
 
     text: str
     place: str

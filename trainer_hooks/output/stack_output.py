@@ -93,9 +93,7 @@ def stall_seconds() -> float:
         seconds = -1.0
     if seconds == 0 or _MIN_STALL <= seconds <= _MAX_STALL:
         return seconds
-    log.warning(
-        "laggard: %s=%r is no number of seconds from %g to %g, nor 0", ENV_STACKS, text, _MIN_STALL, _MAX_STALL
-    )
+    log.warning("laggard: %s=%r is no number of seconds from %g to %g, nor 0", ENV_STACKS, text, _MIN_STALL, _MAX_STALL)
     return STALL_SECONDS
 
 

@@ -97,7 +97,8 @@ class Sampling(PeriodicThread):
         if it is not None:
             with contextlib.suppress(Exception):
                 children = it.children.threads() if it.children is not None else ()
-                it.done(Samples(it.at, time.monotonic() - it.began, (*it.sampler.threads(), *children)))
+                if it.sampler.threads():  # else it ended before its first sample
+                    it.done(Samples(it.at, time.monotonic() - it.began, (*it.sampler.threads(), *children)))
 
     def _interval_seconds(self) -> float:
         """Never in step with the training's steps."""

@@ -20,7 +20,7 @@ _LIBRARY = re.compile(
     r"|accelerate|deepspeed|lightning|pytorch_lightning|transformers|megatron|tqdm|numpy|ray|laggard)/"
     r"|^(?:threading|socket|selectors|subprocess|queue|runpy|ssl|os|contextlib|_bootstrap|tempfile|shutil)\.py$|^<"
 )
-_COMPILED = re.compile(r"^<eval_with_key>|/torchinductor_[^/]*/|^<torch_package|^<string>$|_dynamo/resume_in_")
+_COMPILED = re.compile(r"^<eval_with_key>|/torchinductor_[^/]*/|^<torch_package|_dynamo/resume_in_")
 _COLLECTIVE = re.compile(
     r"_?(?:all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|monitored_barrier|all_?to_?all|gather|scatter"
     r"|reduce|i?recv|i?send|batch_isend_irecv|coalesce|wait|synchronize)(?:_\w+)?"
