@@ -93,6 +93,8 @@ class StartWatch(PeriodicThread):
         at = time.time()
         sampler.take(all_threads=True)
         threads = sampler.threads()
+        if not threads:
+            return
         frames = threads[0].stacks[0].frames
         if any(part in frame.file for frame in frames for part in _LAUNCHERS):
             return

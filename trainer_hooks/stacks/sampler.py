@@ -25,9 +25,11 @@ from laggard.trainer_hooks.record import periodic_thread
 MAX_WALK: Final = 1000
 """The most frames that are walked of one stack, from the innermost one on: a deep recursion costs no more."""
 
+HOOKS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""The beginning of the paths of laggard's own frames in a training process."""
+
 _OTHERS_EVERY: Final = 10  # samples: how often the other threads are looked at beside the one that trains
 _OWN: Final = "laggard"
-_HOOKS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OWN_WORK: Final = periodic_thread.__file__
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # CPython's code flags, inspect.CO_*
 
@@ -65,20 +67,25 @@ class Sampler:
         where = self._where()
         for ident in chosen:
             walked = self._walk(frames[ident])
-            self._counts.setdefault(ident, Counter())[where if ident == training else (-1, -1), walked] += 1
+            counts = self._counts.setdefault(ident, Counter())
+            if walked:  # else it is in laggard's own work
+                counts[where if ident == training else (-1, -1), walked] += 1
         frames.clear()  # a frame keeps its locals alive
         self._taken += 1
         self.cpu_seconds += time.thread_time() - began
 
     def threads(self) -> tuple[Thread, ...]:
-        """The threads that were seen, the one that trains first; without laggard's own."""
+        """The threads that were seen, the one that trains first; without laggard's own. Empty where that was not
+        seen."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         lanes = self._lanes()
         training = next(iter(self._counts), 0)
+        if not self._counts.get(training):
+            return ()
         return tuple(
             Thread(text_of(names.get(ident, "")), tuple(self._counted(counts, lanes)))
             for ident, counts in self._counts.items()
-            if ident == training or not names.get(ident, "").startswith(_OWN)
+            if counts and (ident == training or not names.get(ident, "").startswith(_OWN))
         )
 
     def _counted(self, counts: Counter[tuple[_Where, _Walked]], lanes: Sequence[Lane]) -> list[Counted]:
@@ -103,7 +110,7 @@ class Sampler:
             code = frame.f_code
             if code.co_filename == _OWN_WORK:
                 walked.clear()  # around a fork the training thread stops and starts laggard's threads
-            elif not code.co_filename.startswith(_HOOKS):  # they stand around whatever they time
+            elif not code.co_filename.startswith(HOOKS):  # they stand around whatever they time
                 codes[id(code)] = code
                 walked.append((id(code), frame.f_lineno or 0))
             frame = frame.f_back

@@ -21,7 +21,7 @@ from laggard.stacks.frames import Frame, kind_of
 from laggard.stacks.sampled import ASKED, FAILED, STALLED, Counted, Sampled, Thread, shortened, text_of, write
 from laggard.trainer_hooks.stacks.children import Children
 from laggard.trainer_hooks.stacks.fault_file import FaultFile
-from laggard.trainer_hooks.stacks.sampler import MAX_WALK, Sampler
+from laggard.trainer_hooks.stacks.sampler import HOOKS, MAX_WALK, Sampler
 from laggard.trainer_hooks.stacks.sampling import Samples, Sampling
 
 STALL_SECONDS: Final = 30.0
@@ -162,7 +162,9 @@ class StackWatch:
         sampler.take(all_threads=True)
         if children is not None:
             children.take_each()
-        self._write(STALLED, at, 0.0, _all(sampler, children), stalled_seconds=quiet)
+        if threads := sampler.threads():
+            whole = (*threads, *(children.threads() if children is not None else ()))
+            self._write(STALLED, at, 0.0, whole, stalled_seconds=quiet)
 
     def _read_progress(self) -> tuple[int, ...]:
         try:
@@ -208,10 +210,6 @@ class StackWatch:
         )
 
 
-def _all(sampler: Sampler, children: Children | None) -> tuple[Thread, ...]:
-    return (*sampler.threads(), *(children.threads() if children is not None else ()))
-
-
 def ask_folders(rank_directory: str, own: str) -> tuple[str, ...]:
     """The folders in which an ask may stand: the node's, and the user's own."""
     return tuple(os.path.join(folder, FOLDER) for folder in dict.fromkeys((rank_directory, own)))
@@ -229,8 +227,9 @@ def _frames_of(trace: TracebackType | None) -> list[Frame]:
     frames: list[Frame] = []
     while trace is not None and len(frames) < MAX_WALK:
         code = trace.tb_frame.f_code
-        name = getattr(code, "co_qualname", code.co_name)
-        frames.append(Frame(text_of(name), text_of(code.co_filename), trace.tb_lineno, kind_of(code.co_filename)))
+        name, file = getattr(code, "co_qualname", code.co_name), code.co_filename
+        if not file.startswith(HOOKS):
+            frames.append(Frame(text_of(name), text_of(file), trace.tb_lineno, kind_of(file)))
         trace = trace.tb_next
     return frames[::-1]
 
