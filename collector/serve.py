@@ -9,12 +9,14 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import uvicorn
 
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.acceptor import MAX_PENDING, Acceptor
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connection_table import MAX_WAITING, kept_places
 from laggard.collector.web.connections import bounded
@@ -29,12 +31,8 @@ from laggard.service_manager import supervised
 
 log = logging.getLogger("laggard.collector")
 
-_BACKLOG = 64
-"""Connections that are accepted at once, before the first of them is seen: beyond the limit for that moment."""
-
-_MAX_UNACCEPTED = 1024
-"""Connections that the kernel holds until they are accepted. Beyond them it drops the first packet of a connection, and
-its client tries again a second later."""
+_PENDING_SHARE = 8
+"""The part of all file descriptors, one of so many, that connections may have which wait for a place, at most."""
 
 _OTHER_FILES = 64
 
@@ -56,7 +54,6 @@ def serve(
     config = uvicorn.Config(
         make_app(scrape_loop, settings, metrics),
         http=after_handshake(protocol, tls) if tls else protocol,  # type: ignore[arg-type]  # all that makes one will do
-        backlog=_BACKLOG,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -65,7 +62,7 @@ def serve(
         timeout_graceful_shutdown=1,
     )
     with otlp, supervised(url_of(listener, tls)):
-        asyncio.run(_serve(_Server(config), listener, scrape_loop))
+        asyncio.run(_serve(_Server(config, protocol.table.note_refused), listener, scrape_loop))
 
 
 def _instance(listener: socket.socket) -> str:
@@ -79,7 +76,7 @@ def _affordable(max_connections: int, concurrency: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return max_connections
-    others = concurrency + _BACKLOG + MAX_WAITING + _OTHER_FILES
+    others = concurrency + _max_pending(soft) + MAX_WAITING + _OTHER_FILES
     wanted = max_connections + kept_places(max_connections) + others
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -90,6 +87,12 @@ def _affordable(max_connections: int, concurrency: int) -> int:
     if affordable < max_connections:
         log.warning("at most %d connections, since there are %d file descriptors (ulimit -n)", affordable, soft)
     return max(1, min(max_connections, affordable))
+
+
+def _max_pending(descriptors: int) -> int:
+    """The most connections that may wait for a place, where there are so many file descriptors."""
+    unlimited = descriptors == resource.RLIM_INFINITY
+    return MAX_PENDING if unlimited else max(1, min(MAX_PENDING, descriptors // _PENDING_SHARE))
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket, scrape_loop: ScrapeLoop) -> None:
@@ -111,12 +114,29 @@ def _stop(server: uvicorn.Server) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn ends itself by the signal that stopped it; a service that was asked to stop exits with 0."""
+    """uvicorn ends itself by the signal that stopped it; a service that was asked to stop exits with 0. `note_refused`:
+    as of an Acceptor, which accepts in the place of asyncio's server."""
+
+    def __init__(self, config: uvicorn.Config, note_refused: Callable[[int, str], None]) -> None:
+        super().__init__(config)
+        self._note_refused = note_refused
+        self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for each in sockets or ():
-            each.listen(_MAX_UNACCEPTED)  # asyncio has set it to what it accepts at once
+        await super().startup([])
+        most = _max_pending(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._acceptors = [Acceptor(each, self._make_protocol, self._note_refused, most) for each in sockets or ()]
+        for acceptor in self._acceptors:
+            acceptor.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self._acceptors:
+            acceptor.stop()
+        await super().shutdown(sockets)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

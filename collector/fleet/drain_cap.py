@@ -4,7 +4,8 @@ A defect of the checks themselves, or of something that all nodes share, makes e
 all would be the outage. So beyond a small share of the fleet failing, no gate drains: people look first. The count
 follows the agents' reports, which are up to a minute old: a gate therefore waits until the collector knows that its own
 node fails (`asker_fails`), so that of several nodes each counts those before it, and of two that came at once neither
-drains.
+drains. A node whose agent fell silent after it failed still counts: else who keeps the agent busy, as any user of the
+node can, would have the node pass.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
     answering nodes that may fail at once; at least one may, unless it is 0. Where no agent answers, the answer is no:
     the collector then knows nothing of the fleet."""
     answering = [row for row in snapshot.nodes if row.state == "up"]
-    fails = failing_nodes(snapshot)
+    fails = [*failing_nodes(snapshot), *_silent_since_they_failed(snapshot)]
     failing = [row for row in fails if row.node not in snapshot.failing_together and (node is None or row.node != node)]
     cap = max(1, int(max_ratio * len(answering))) if answering and max_ratio > 0 else 0
     if answering:
@@ -50,6 +51,10 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
 def failing_nodes(snapshot: ClusterSnapshot) -> list[NodeRow]:
     """The nodes that answer and fail their checks, for more than what was acknowledged (`judged_rows`)."""
     return [row for row in snapshot.nodes if row.state == "up" and row.verdict == Verdict.FAIL.value]
+
+
+def _silent_since_they_failed(snapshot: ClusterSnapshot) -> list[NodeRow]:
+    return [row for row in snapshot.nodes if row.verdict == Verdict.UNKNOWN.value and row.node in snapshot.last_failed]
 
 
 def _why_held_back(snapshot: ClusterSnapshot, node: str | None, answering: int) -> str:

@@ -60,7 +60,8 @@ class ClusterSnapshot:
     of the cluster this is; empty: everything. `skipped`: by agent's URL, how many of its checks judged nothing and
     why. `gpus`: by agent's URL, the GPUs of its node. `acknowledged`: what operators know of, which `findings` have as
     warnings. `fleet_wide`: the codes that so many nodes have at once, and `failing_together` the nodes that fail for
-    nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained."""
+    nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained. `last_failed`: the
+    nodes whose last report has something critical, whether or not their agents answer now."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -81,6 +82,7 @@ class ClusterSnapshot:
     fleet_wide: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failing_together: frozenset[str] = frozenset()
     waiting_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    last_failed: frozenset[str] = frozenset()
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last, of those that run where any does.

@@ -9,7 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 log = logging.getLogger("laggard.collector")
 
@@ -105,6 +105,10 @@ class ConnectionTable:
     def refuse(self, connection: Connection) -> None:
         self._close(connection, REFUSED)
 
+    def note_refused(self, count: int, address: str) -> None:
+        """Notes that so many connections, one of `address` among them, were closed before they asked for a place."""
+        self._end(address, REFUSED, count)
+
     def hand_over(self) -> None:
         """A place was given up: has one of those that wait ask again, of the address that has the fewest places the
         oldest."""
@@ -174,12 +178,12 @@ class ConnectionTable:
 
     def _close(self, connection: Connection, reason: str) -> None:
         self.remove(connection)
-        self._end(connection, reason)
+        self._end(connection.address, reason)
         connection.abort()
 
-    def _end(self, connection: Connection, reason: str) -> None:
-        self.ended[reason] += 1
-        log.warning(_WORDS[reason], network_of(connection.address))
+    def _end(self, address: str, reason: str, count: int = 1) -> None:
+        self.ended[reason] += count
+        log.warning(_WORDS[reason], _Network(address))
 
 
 class _Places:
@@ -220,6 +224,15 @@ class _Places:
             self._by_address.pop(connection.address, None)
 
 
+class _Network(NamedTuple):
+    """The network of an address, worked out only where a line is written: of thousands in a minute, one is."""
+
+    address: str
+
+    def __str__(self) -> str:
+        return network_of(self.address)
+
+
 def kept_places(limit: int) -> int:
     """How many places there are for gates and agents, beside `limit` for all."""
     return max(_MIN_KEPT, limit // _KEPT_SHARE)
@@ -231,5 +244,7 @@ def network_of(address: str) -> str:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return "an unknown address"
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:  # of a listener for both
+        found = found.ipv4_mapped
     prefix = _IPV4_PREFIX if found.version == 4 else _IPV6_PREFIX
     return str(ipaddress.ip_network((found, prefix), strict=False))

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laggard.collector.tenants.peers import peer_of
 from laggard.collector.web.connection_table import ConnectionTable
+from laggard.collector.web.request_lengths import LengthsOnly
 
 PEER: Final = "laggard.peer"
 """The key, in the state of each request, of who is at the other end of its connection, a Peer. Headers have no part in
@@ -40,7 +41,6 @@ _WAIT_SECONDS: Final = 0.05
 _MAX_WAITS: Final = 10
 _READ_BYTES: Final = 16 << 10
 _CLOSE: Final = (b"connection", b"close")
-_CLOSED: Final = {"Connection": "close"}
 _BUSY_HEADERS: Final = {"Retry-After": "5"}
 
 
@@ -59,6 +59,7 @@ class BoundedProtocol(H11Protocol):
         self._ask_again: Callable[[], None] | None = None
         self._in_hand = 0  # bytes of the part of an answer that waits for the transport
         self._answer, self.app = self.app, self._answer_within_bounds
+        self.conn: LengthsOnly = LengthsOnly()
 
     @property
     def waits_for_request(self) -> bool:
@@ -149,6 +150,10 @@ class BoundedProtocol(H11Protocol):
         if not self.waits_for_request:  # the next request was there already
             self._set_deadline(RESPONSE_SECONDS)
 
+    def send_400_response(self, msg: str) -> None:
+        self.transport.write(self.conn.refusal())
+        self.transport.close()
+
     async def _answer_within_bounds(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def counted_send(message: Message) -> None:
             if message["type"] == "http.response.start" and self.table.is_crowded(self):
@@ -162,9 +167,7 @@ class BoundedProtocol(H11Protocol):
                 self.table.note_unsent(self)
 
         answer = self._answer
-        if _is_ambiguous(scope):
-            answer = PlainTextResponse("a request has Content-Length or Transfer-Encoding, not both\n", 400, _CLOSED)
-        elif self.table.has_kept_place(self) and scope.get("path") not in KEPT_PATHS:
+        if self.table.has_kept_place(self) and scope.get("path") not in KEPT_PATHS:
             answer = PlainTextResponse("too many clients ask at once: ask again later\n", 503, _BUSY_HEADERS)
         await answer(scope, receive, counted_send)
 
@@ -172,13 +175,6 @@ class BoundedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self.abort)
-
-
-def _is_ambiguous(scope: Scope) -> bool:
-    """Whether a proxy may have seen another end of the request than h11, which takes Transfer-Encoding where there are
-    both (RFC 9112, 6.3)."""
-    names = {name for name, _ in scope.get("headers", ())}
-    return b"content-length" in names and b"transfer-encoding" in names
 
 
 def bounded(max_connections: int, max_of_address: int) -> type[BoundedProtocol]:

@@ -201,7 +201,10 @@ take_turn() { # profile. Returns 0 once this script holds `lock`, on the file `s
     case $1 in prolog | epilog) ;; *) return 1 ;; esac
     case " ${words[*]} " in *" --active "*) return 1 ;; esac
     [[ -z $SLURM_JOB_GPUS || $SLURM_JOB_GPUS =~ ^[0-9,-]{1,128}$ ]] && is_ours "$RUN" || return 1
-    shared=$RUN/gate-last-$1${SLURM_JOB_GPUS:+-$SLURM_JOB_GPUS}
+    shared=$RUN/gate-turn-$1${SLURM_JOB_GPUS:+-$SLURM_JOB_GPUS}
+    # For this user alone from its begin on: who can open a file, if only to read it, can lock it as well, and no prolog
+    # would get its turn, nor a verdict.
+    [ -e "$shared" ] || (umask 077 && : >>"$shared") 2>/dev/null
     { exec {lock}>>"$shared"; } 2>/dev/null || { lock=''; return 1; }
     if is_ours "$shared" && wait_for_lock; then
         read_uptime

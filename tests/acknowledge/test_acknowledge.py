@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.materialise import materialise
 
 from laggard.acknowledge.asked import NotAcknowledged, acknowledgement, is_signed, signed
-from laggard.acknowledge.kept_file import KeptFileError, read_kept, write_kept
+from laggard.acknowledge.kept_file import KeptFileError, change_kept, read_kept, write_kept
 from laggard.acknowledge.matching import covered, find, severity_of, with_acknowledgement, without_words
 from laggard.cli import main
 from laggard.model import Finding, Fix, Severity
@@ -249,3 +249,14 @@ def test_a_file_that_cannot_be_used_is_told_and_drains_as_ever(gate: Run, tmp_pa
     (tmp_path / "acknowledged.json").write_text("{")
     status, out = gate(*ENFORCE)
     assert status == 1 and "gate: nothing is acknowledged here: " in out and out.endswith("gate: reject\n"), out
+
+
+def test_nobody_else_can_open_what_is_locked_to_change_the_file(tmp_path: Path) -> None:
+    """Who can read a file can lock it, too, and keep root's own command waiting for ever."""
+    before = os.umask(0o022)
+    try:
+        change_kept(str(tmp_path / "acknowledged.json"), lambda held: held)
+    finally:
+        os.umask(before)
+    (lock,) = tmp_path.glob("*.turn")
+    assert not lock.stat().st_mode & 0o077

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from laggard.gate import drains_answer as module
 from laggard.gate.drains_answer import HOLDS_SECONDS, drains_answer
-from laggard.http.client import Busy, ClientResponse, NoResponse
+from laggard.http.client import Busy, ClientResponse, NoResponse, NotReached
 from laggard.wire import WireError
 
 URL = "http://collector:19401/api/v1/drains?node=n0"
@@ -113,3 +114,34 @@ def test_a_collector_that_sees_no_agent_lets_no_rejected_node_pass(
     assert "ago holds" in capsys.readouterr().err
     collector.said = answer(may_drain=False, asker_fails=False, answering=1)
     assert not drains_answer(URL, 0.3).may_drain, "the cap counts as soon as it sees somebody"
+
+
+@pytest.mark.parametrize("flooded", [Busy("it closed the connection"), NotReached("no complete answer within 1 s")])
+def test_a_flooded_collector_is_asked_for_longer_where_nothing_holds(
+    flooded: NoResponse, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the node that fails for the first time would pass for a second's wait."""
+    tries: list[float] = []
+
+    def get(url: str, seconds: float) -> ClientResponse:
+        tries.append(seconds)
+        if len(tries) < 4:
+            raise flooded
+        return ClientResponse(answer(), {})
+
+    monkeypatch.setattr(module, "get", get)
+    assert drains_answer(URL, 0.1, patience=60.0).may_drain
+    assert tries[0] <= 0.1 < max(tries[1:]), "the first try is short"
+    monkeypatch.setattr(module, "get", collector.get)
+    collector.said = flooded
+    began = time.monotonic()
+    assert drains_answer(URL, 0.1, patience=60.0).may_drain
+    assert time.monotonic() - began < 50, "what it said before holds, and nobody waits"
+
+
+def test_a_collector_that_refuses_connections_is_not_waited_for(collector: Collector) -> None:
+    collector.said = NoResponse("Connection refused")
+    began = time.monotonic()
+    with pytest.raises(NoResponse):
+        drains_answer(URL, 0.1, patience=60.0)
+    assert time.monotonic() - began < 50

@@ -134,7 +134,7 @@ def test_a_real_agent_vouches_until_it_is_gone_or_is_of_another_version(tmp_path
 
     def prolog() -> tuple[int, bool]:
         """How often laggard has run so far, and whether the agent vouched."""
-        (tmp_path / "run/gate-last-prolog").unlink(missing_ok=True)  # no check for several jobs
+        (tmp_path / "run/gate-turn-prolog").unlink(missing_ok=True)  # no check for several jobs
         done = subprocess.run([str(tmp_path / "slurm/prolog.sh")], env={}, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return (tmp_path / "runs").read_text().count("run"), "nothing critical (the agent, " in done.stderr

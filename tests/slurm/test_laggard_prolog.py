@@ -81,7 +81,7 @@ def test_no_shell_starts_where_the_agent_vouches(node: Node) -> None:
 
 def test_where_it_does_not_prolog_sh_runs_and_does_not_ask_again(node: Node) -> None:
     node.look()
-    (node.run / "gate-last-prolog").unlink()
+    (node.run / "gate-turn-prolog").unlink()
     with agent_that_says(node.socket, b"CHECK critical\n") as agent:
         assert node.call() == WHOLE
     assert len(agent.asked) == 1

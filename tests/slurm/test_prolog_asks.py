@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -318,7 +319,7 @@ def test_only_the_same_check_counts(other: str, node: Node) -> None:
     if other == "conf":
         node.configure("FLAGS=(--skip disks)\n")
     elif other == "old":
-        kept = node.run_folder / "gate-last-prolog-0"
+        kept = node.run_folder / "gate-turn-prolog-0"
         began, rest = kept.read_text().split(" ", 1)
         kept.write_text(f"{max(0, int(began) - 600)} {rest}")
     assert node.call(SLURM_JOB_GPUS="1" if other == "gpus" else "0") == (0, WHOLE)
@@ -330,7 +331,7 @@ def test_only_the_same_check_counts(other: str, node: Node) -> None:
 )
 def test_a_verdict_that_is_none_is_not_taken(text: str, node: Node) -> None:
     node.call()
-    kept = node.run_folder / "gate-last-prolog"
+    kept = node.run_folder / "gate-turn-prolog"
     words = kept.read_text().splitlines()[1]
     kept.write_text(text.format(now=ticks() + 100, late=ticks() + 100_000, words=words))
     assert node.call() == (0, WHOLE) and len(node.runs) == 2
@@ -356,10 +357,22 @@ def test_who_does_not_get_its_turn_in_time_passes_and_says_so(by: str, node: Nod
     if by == "flock":
         (node.folder / "slurm/laggard-ask").unlink()
     node.configure("GATE_SECONDS=2\n")
-    kept = node.run_folder / "gate-last-prolog"
+    kept = node.run_folder / "gate-turn-prolog"
     with kept.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert node.call() == (0, "laggard: no answer within 2 s\n") and not node.runs
+
+
+def test_nobody_else_can_open_what_prologs_lock(node: Node) -> None:
+    """Who can read a file can lock it, too: a user who did had every prolog end without a verdict, and pass."""
+    before = os.umask(0o022)
+    try:
+        node.call()
+        node.call(SLURM_JOB_GPUS="1")
+    finally:
+        os.umask(before)
+    locked = list(node.run_folder.glob("gate-turn-*"))
+    assert len(locked) == 2 and not any(stat.S_IMODE(each.stat().st_mode) & 0o077 for each in locked)
 
 
 def test_a_laggard_that_breaks_breaks_once_for_all(node: Node) -> None:

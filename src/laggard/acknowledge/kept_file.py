@@ -73,7 +73,8 @@ def change_kept(
     import fcntl  # the gate only reads
 
     try:
-        with open(f"{path}.lock", "w", encoding="ascii") as lock:
+        # For this user alone: who can open a file, if only to read it, can lock it as well, and never let go of it.
+        with os.fdopen(os.open(f"{path}.turn", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             changed = change(read_kept(path))
             write_kept(path, changed)

@@ -8,16 +8,19 @@ that it let be drained before is another matter: drains_answer.py.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from laggard.address import as_url, without_login
 from laggard.constants import COLLECTOR_PORT
-from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP
+from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP, PATIENCE_SECONDS
 from laggard.gate.time_limit import TimeLimit
 from laggard.text.words import printable_line
 from laggard.wire import WireError
 from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.nodes import DrainsDocument
+
+_KEPT_FOR_SLURM_SECONDS: Final = 3.0
+"""The part of the gate's time that patience with a busy collector leaves for the drain."""
 
 
 class CapAnswer(NamedTuple):
@@ -44,7 +47,7 @@ def ask_cap(collector: str | None, node: str, limit: TimeLimit) -> CapAnswer:
 
     url = f"{as_url(collector, COLLECTOR_PORT)}/api/v1/drains?node={quote(node, safe='')}"
     try:
-        answer = drains_answer(url, seconds)
+        answer = drains_answer(url, seconds, max(seconds, limit.to_decide(PATIENCE_SECONDS, _KEPT_FOR_SLURM_SECONDS)))
     except (NoResponse, WireError) as error:
         return CapAnswer(f"no answer from the collector {without_login(collector)}: {error}")
     return CapAnswer(_refusal(answer, node, without_login(collector)), answer.acknowledged)

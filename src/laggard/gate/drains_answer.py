@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from laggard import wire
-from laggard.http.client import Busy, ClientResponse, NoResponse, get
+from laggard.http.client import Busy, ClientResponse, NoResponse, NotReached, get
 from laggard.probes.errors import Unknown
 from laggard.probes.runner.state_file import read_state, replace_state
 from laggard.text.words import printable_line, seconds_text
@@ -34,11 +34,12 @@ class KeptAnswer(msgspec.Struct, frozen=True):
     laggard_drains: int = 1  # the version of this document
 
 
-def drains_answer(url: str, seconds: float) -> DrainsDocument:
-    """The answer of `url`, asked again while the collector is busy; else the last, where that holds. Raises NoResponse
-    and WireError."""
+def drains_answer(url: str, seconds: float, patience: float = 0.0) -> DrainsDocument:
+    """The answer of `url`, asked again while the collector is busy; else the last, where that holds. It is asked for
+    `seconds`; for `patience` where that is longer and no answer holds: then a node that is unfit would pass. Raises
+    NoResponse and WireError."""
     try:
-        answer = wire.decode(_ask(url, time.monotonic() + seconds).body, DrainsDocument)
+        answer = wire.decode(_ask(url, seconds, seconds if _kept(url) else patience).body, DrainsDocument)
     except (NoResponse, wire.WireError) as error:
         why = f"is busy ({error})" if isinstance(error, Busy) else f"gives no answer ({error})"
         kept = _kept(url)
@@ -62,15 +63,20 @@ def _say_that_it_holds(why: str, kept: KeptAnswer) -> None:
     print(f"gate: the collector {why}: its answer of {age} ago holds", file=sys.stderr)
 
 
-def _ask(url: str, end: float) -> ClientResponse:
-    """`end`: in monotonic seconds. Raises NoResponse."""
+def _ask(url: str, seconds: float, patience: float) -> ClientResponse:
+    """The first try takes `seconds` at most, the others what is left of `patience`: where the first packet of a
+    connection was dropped, a new one is there sooner. Raises NoResponse."""
+    began = time.monotonic()
+    end = began + max(seconds, patience)
+    until = began + seconds
     while True:
         try:
-            return get(url, max(_PAUSE_SECONDS, end - time.monotonic()))
-        except Busy:
+            return get(url, max(_PAUSE_SECONDS, until - time.monotonic()))
+        except (Busy, NotReached):
             if time.monotonic() + 2 * _PAUSE_SECONDS > end:
                 raise
             time.sleep(_PAUSE_SECONDS)
+            until = end if time.monotonic() >= until - 2 * _PAUSE_SECONDS else until
 
 
 def _kept(url: str) -> KeptAnswer | None:

@@ -21,6 +21,9 @@ NO_CAP: Final = "none"
 """In place of a collector's URL."""
 COLLECTOR_SECONDS: Final = 1.0
 """How long the collector may take to answer a question."""
+PATIENCE_SECONDS: Final = 4.0
+"""The time that it has where it is busy, or does not take the connection, and nothing that it said before holds: a
+client that floods it must not have an unfit node pass for a second's wait."""
 
 
 class Subject(NamedTuple):

@@ -30,9 +30,10 @@ class TimeLimit(NamedTuple):
     def is_over(self) -> bool:
         return time.monotonic() >= self.end
 
-    def to_decide(self, most: float) -> float:
-        """The seconds for a question that may take `most`; 0 where it may not be begun any more."""
-        return seconds_left(self.end, most)
+    def to_decide(self, most: float, kept: float = 0.0) -> float:
+        """The seconds for a question that may take `most`, where `kept` seconds are left for others; 0 where it may not
+        be begun any more."""
+        return seconds_left(self.end - kept, most)
 
 
 def limit_from_start(seconds: float | None, decides: bool, began_seconds_ago: float = 0.0) -> TimeLimit:

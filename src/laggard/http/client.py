@@ -34,6 +34,11 @@ class Busy(NoResponse):
     or says so."""
 
 
+class NotReached(NoResponse):
+    """No connection came about in time, and nothing said why: the other side is away, or has so many that new ones are
+    dropped."""
+
+
 class _Closed(Busy):
     """The other side closed the connection and said nothing."""
 
@@ -95,7 +100,7 @@ def _ask(request: _Request, timeout_seconds: float, tls: ssl.SSLContext | None =
     thread.start()
     thread.join(timeout_seconds)
     if not results:
-        kind = Busy if reached.is_set() else NoResponse
+        kind = Busy if reached.is_set() else NotReached
         raise kind(f"no complete answer within {timeout_seconds:.3g} s")
     result = results[0]
     if isinstance(result, NoResponse):

@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+from typing import Final
 
 from laggard.errors import UsageError
+
+BACKLOG: Final = 1024
+"""Connections that the kernel holds until a daemon accepts them. Beyond them it drops the first packet of a connection,
+and its client tries again a second later."""
 
 
 def bind(address: str, setting: str = "--web.listen-address") -> socket.socket:
@@ -14,7 +19,7 @@ def bind(address: str, setting: str = "--web.listen-address") -> socket.socket:
     Raises UsageError, whose text names `setting` as the place to choose another address."""
     host, port = split_address(address)
     try:
-        listener = listen(host, port)
+        listener = listen(host, port, BACKLOG)
     except (OSError, UnicodeError, OverflowError) as error:  # a label of a host name may be too long for IDNA
         raise UsageError(_message(address, error, setting)) from None
     # Accepted connections inherit the option (tcp(7)). asyncio leaves it off where a socket was made without naming

@@ -1,6 +1,7 @@
-"""An HTTP server with a thread for each connection and a limit on connections. At the limit the oldest connection is
-closed for the newest: an honest client's takes milliseconds, so that slow clients only displace one another. So it is
-at the limit on the bytes of responses that are being sent."""
+"""An HTTP server with a thread for each connection and a limit on connections. At the limit one is closed for the
+newest: the oldest of the address that connected the most of late. An honest client connects every few seconds, and its
+connection takes milliseconds, so that slow clients and those that connect without end displace one another. At the
+limit on the bytes of responses that are being sent, the oldest is closed."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from laggard.http.message import HttpError, Request, Response, read_request, send_response
+from laggard.http.shares import Shares, client_of
 
 if TYPE_CHECKING:  # a daemon without TLS does not load it
     from laggard.http.tls import ServerTls
@@ -48,7 +50,8 @@ class Server:
         self._handle = handle
         self._handle_error = handle_error
         self._tls = tls
-        self._open: dict[socket.socket, None] = {}  # oldest first
+        self._open: dict[socket.socket, str] = {}  # whose each is, oldest first
+        self._shares = Shares()
         self._unsent: dict[socket.socket, int] = {}  # bytes of the responses that are being sent, oldest first
         self._max_unsent_bytes = max_unsent_bytes
         self._threads = threading.BoundedSemaphore(2 * max_connections)
@@ -73,21 +76,24 @@ class Server:
     def _accept_all(self) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection, address = self._listener.accept()
             except OSError as error:
                 if error.errno in (errno.EBADF, errno.EINVAL):  # stopped
                     return
                 if error.errno in _OUT_OF_RESOURCES:
                     time.sleep(0.1)
                 continue
-            self._admit(connection)
+            self._admit(connection, client_of(str(address[0])))
 
-    def _admit(self, connection: socket.socket) -> None:
+    def _admit(self, connection: socket.socket, client: str) -> None:
         with self._lock:
+            self._shares.add(client, 1.0)
             if len(self._open) >= self._max_connections:
                 self.turned_away += 1
-                self._evict(next(iter(self._open)))
-            self._open[connection] = None
+                if not self._make_place(client):
+                    connection.close()
+                    return
+            self._open[connection] = client
         self._threads.acquire()  # evicted connections' threads need a moment to end
         try:
             threading.Thread(target=self._serve, args=(connection,), name="connection", daemon=True).start()
@@ -95,6 +101,17 @@ class Server:
             self.turned_away += 1
             self._threads.release()
             self._close(connection)
+
+    def _make_place(self, client: str) -> bool:
+        """Closes a connection for one of `client`. False where `client` has none, and connected more than all others:
+        the new one has to go."""
+        now = time.monotonic()
+        share = {each: self._shares.of(each, now) for each in {client, *self._open.values()}}
+        most = max(share.values())
+        oldest = next((each for each, whose in self._open.items() if share[whose] >= most), None)
+        if oldest is not None:
+            self._evict(oldest)
+        return oldest is not None
 
     def _make_room(self, connection: socket.socket, size: int) -> None:
         """Closes those that have been sending the longest where the response of `size` bytes is one too many."""
@@ -140,7 +157,7 @@ class Server:
         with self._lock:
             if plain not in self._open:
                 raise ConnectionAbortedError
-            self._open = {secure if each is plain else each: None for each in self._open}
+            self._open = {secure if each is plain else each: whose for each, whose in self._open.items()}
 
     def _respond(self, connection: socket.socket, handle: Handler) -> None:
         with_body = True

@@ -55,3 +55,13 @@ def test_without_an_answering_agent_no_node_may_be_drained() -> None:
     assert not not_yet.may_drain and "not been asked yet" in not_yet.reason
     few = drains_document(snapshot(100, failing=1, silent=80), 0.05, None)  # a share of the nodes that answer
     assert (few.cap, few.may_drain, few.nodes, few.answering) == (1, False, 100, 20)
+
+
+def test_a_node_whose_agent_is_kept_busy_still_fails() -> None:
+    """Any user of a node can flood its agent, which then answers the collector late or not at all."""
+    silent = (row(0, "unknown", "down"), row(1, "unknown", "slow"), *(row(i) for i in range(2, 40)))
+    known = ClusterSnapshot(nodes=silent, rounds=1, last_failed=frozenset({"n0"}))
+    asks = [drains_document(known, 0.05, node) for node in ("n0", "n1", "n2")]
+    assert [it.asker_fails for it in asks] == [True, False, False]
+    assert [it.failing for it in asks] == [0, 1, 1], "and the cap counts it"
+    assert asks[0].may_drain

@@ -111,6 +111,7 @@ def test_where_all_are_answered_a_new_one_gets_a_kept_place_until_there_is_anoth
         ("10.1.2.3", "10.1.2.0/24"),
         ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.1.2.3", "10.1.2.0/24"),
         ("", "an unknown address"),
     ],
 )

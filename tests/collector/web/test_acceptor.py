@@ -1,0 +1,92 @@
+"""Which of many new connections get further first, and which are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import h11
+import pytest
+
+from laggard.collector.web import acceptor as module
+from laggard.collector.web.acceptor import Acceptor
+from laggard.collector.web.request_lengths import LengthsOnly
+
+MAX_PENDING = 64
+
+
+class Connections(asyncio.Protocol):
+    """Stands in for the collector's connections: whose got further, in order."""
+
+    def __init__(self, came: list[str]) -> None:
+        self._came = came
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._came.append(transport.get_extra_info("peername")[0])
+        transport.abort()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as made:
+        yield made
+
+
+def accepted(listener: socket.socket, addresses: list[str]) -> tuple[list[str], int]:
+    """Whose connections got further, in order, and how many were closed, where all are there before the first is
+    taken."""
+    came: list[str] = []
+    refused: list[int] = []
+
+    async def serve() -> None:
+        acceptor = Acceptor(
+            listener, lambda: Connections(came), lambda count, address: refused.append(count), MAX_PENDING
+        )
+        acceptor.start()
+        while len(came) + sum(refused) < len(addresses):
+            await asyncio.sleep(0.01)
+        acceptor.stop()
+        await asyncio.sleep(0.1)  # the connections end
+
+    with contextlib.ExitStack() as stack:
+        for address in addresses:
+            stack.enter_context(socket.create_connection(listener.getsockname(), 60, (address, 0)))
+        asyncio.run(asyncio.wait_for(serve(), 120))
+    return came, sum(refused)
+
+
+def test_who_connected_the_least_gets_further_first(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TAKE_SECONDS", 60.0)
+    monkeypatch.setattr(module, "_BURST_SECONDS", -1.0)
+    flood = ["127.0.0.2"] * (MAX_PENDING + 60) + ["127.0.0.3"] * 30
+    came, refused = accepted(listener, [*flood, "127.0.0.9"])
+    assert came.index("127.0.0.9") <= 2, "it came last, and goes before all but the first of the others"
+    assert (len(came), refused) == (MAX_PENDING, 91), "so many wait, and no more"
+    assert came.count("127.0.0.3") == 30, "those who connected the most go"
+
+
+def test_of_a_burst_none_is_closed(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BURST_SECONDS", 60.0)
+    came, refused = accepted(listener, ["127.0.0.2"] * (4 * MAX_PENDING))
+    assert (len(came), refused) == (4 * MAX_PENDING, 0)
+
+
+def test_a_body_in_chunks_is_refused_before_it_is_read() -> None:
+    """Each chunk is a step of the parser: 16 KiB of them, a byte each, stopped the collector for 40 ms."""
+    connection = LengthsOnly()
+    connection.receive_data(b"POST /api/v1/rings/due HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+    connection.receive_data(b"1\r\nx\r\n" * 2000)
+    with pytest.raises(h11.RemoteProtocolError):
+        connection.next_event()
+    assert connection.refusal().startswith(b"HTTP/1.1 411 Length Required\r\n")
+
+
+def test_what_is_no_request_is_told_so() -> None:
+    connection = LengthsOnly()
+    connection.receive_data(b"\x16\x03\x01\r\n\r\n")
+    with pytest.raises(h11.RemoteProtocolError):
+        connection.next_event()
+    assert connection.refusal().startswith(b"HTTP/1.1 400 Bad Request\r\n")
