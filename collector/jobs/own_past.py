@@ -1,4 +1,4 @@
-"""What each live job was like in its first hour, and whether it takes longer now: a job that is slow as a whole has no
+"""The first hour of each live job, and whether it takes longer now: a job that is slow as a whole has no
 peers to be compared with, but it has a past. Digests are made of a few jobs a round, so that none waits for them."""
 
 from __future__ import annotations

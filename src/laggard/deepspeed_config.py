@@ -138,9 +138,9 @@ def parse_config(tree: Mapping[str, Any]) -> DeepSpeedConfig:
 
 
 def told_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What a later run may be compared with: the settings that are known and not DeepSpeed's defaults, and of each
-    section that decides how fast a step is, and holds no secret, the first digits of its SHA-256: what else changed
-    there is seen, and not told."""
+    """The settings that a later run may be compared with: those that are known and not DeepSpeed's defaults, and of
+    each section that decides how fast a step is, and holds no secret, the first digits of its SHA-256: what else
+    changed there is seen, and not told."""
     own, default = parse_config(tree), DeepSpeedConfig()
     told = {name: value for name, value in own._asdict().items() if value != getattr(default, name)}
     for name in _HASHED:

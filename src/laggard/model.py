@@ -133,8 +133,8 @@ HIDDEN = -1
 
 
 class CulpritStack(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where in the code a culprit stands, beside a rank that waits for it or does the same work. `text`: one line;
-    `place`: the function alone, in a few words; `rank`: whose stack it is; `frames`: the innermost first, each as
+    """The place in the code of a culprit, beside that of a rank that waits for it or does the same work. `text`: one
+    line; `place`: the function alone, in a few words; `rank`: whose stack it is; `frames`: the innermost first, each as
     `function (file:line)`; `differing`: how many of them, from the innermost on, are not on the peer's; `peer`: the
     other rank, with its `peer_frames`."""
 

@@ -65,7 +65,7 @@ class FaultFile:
             self._timer(self._held_seconds, repeat=False, file=self._fd, exit=False)
 
     def text_since(self, offset: int) -> str:
-        """What was written from `offset` on."""
+        """Returns what was written from `offset` on."""
         return os.pread(self._fd, _MAX_BYTES, offset).decode("utf-8", "replace")
 
     def size(self) -> int:
@@ -105,7 +105,7 @@ class FaultFile:
             self._enabled = False
 
     def _leave_to_script(self) -> None:
-        """From the script's first own call of the one timer that faulthandler has, the timer is the script's."""
+        """Leaves the one timer that faulthandler has to the script from its first own call on."""
         for name in ("dump_traceback_later", "cancel_dump_traceback_later"):
             setattr(faulthandler, name, _told(getattr(faulthandler, name), self._script_uses_timer))
 

@@ -20,7 +20,7 @@ _GRACE_SECONDS: Final = 0.01  # of CPU, that the first samples may take
 
 
 class Samples(NamedTuple):
-    """What was seen. `at`: Unix time of the beginning; `seconds`: for how long it was looked."""
+    """The stacks that were seen. `at`: Unix time of the beginning; `seconds`: for how long it was looked."""
 
     at: float
     seconds: float

@@ -35,8 +35,8 @@ _PUT_OFF_RATIO: Final = 6  # how often the timer of a held GIL is put off while 
 
 
 class About(NamedTuple):
-    """Who writes, and where: `path`, of its stacks. `ask_folders`: where an ask may stand; `trusted`: whose is
-    believed."""
+    """The writer of stacks and its files: `path`, of its stacks. `ask_folders`: where an ask may stand; `trusted`:
+    whose is believed."""
 
     job_id: str
     rank: int
@@ -141,7 +141,7 @@ class StackWatch:
         self._write(ASKED, *samples, ask=ask)
 
     def _write_samples(self, samples: Samples) -> None:
-        """Of a round that nobody asked for: into the recording alone."""
+        """Tells of a round that nobody asked for: into the recording alone."""
         self._told(self._sampled(ASKED, *samples))
 
     def _look_at_progress(self) -> None:
@@ -216,7 +216,7 @@ def ask_folders(rank_directory: str, own: str) -> tuple[str, ...]:
 
 
 def trusted_users(rank_directory: str) -> frozenset[int]:
-    """Whose asks are answered: root's, the rank directory's owner's, this user's."""
+    """Returns whose asks are answered: root's, the rank directory's owner's, this user's."""
     users = {0, os.geteuid()}
     with contextlib.suppress(OSError):
         users.add(os.stat(rank_directory).st_uid)

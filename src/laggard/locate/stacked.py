@@ -1,4 +1,4 @@
-"""Where in the code a job's culprits stand: the stacks that the ranks' processes took, put beside the verdict.
+"""The places in the code of a job's culprits: the stacks that the ranks' processes took, put beside the verdict.
 
 A slow rank is compared with its peers, by shares of samples; a hung one stands beside a rank that waits for it; one
 that died left its last stack. Stacks accuse nobody: without a culprit they are a note on a job that stands still, and
@@ -86,7 +86,7 @@ def _asked(documents: Sequence[Sampled]) -> Sampled | None:
 
 
 def _typical(peer: Sampled, found: Difference) -> Counted:
-    """What the peer does most often; its child processes where it is those of the other that are slow."""
+    """The stack that the peer has most often; its child processes where it is those of the other that are slow."""
     children = [stack for thread in peer.threads[1:] if thread.pid for stack in thread.stacks]
     seen = children if found.where and children else peer.training.stacks
     return max(seen, key=lambda stack: stack.times)

@@ -38,7 +38,7 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Ask(NamedTuple):
-    """Which ranks of which job of which user are asked, and for how much. `ranks` None: all of the job. `until`: Unix
+    """The ranks of a user's job that are asked, and for how much. `ranks` None: all of the job. `until`: Unix
     time after which nobody begins any more."""
 
     ident: str

@@ -1,4 +1,4 @@
-"""What a slow rank does that its peers do not: shares of samples compared, function by function.
+"""The functions in which a slow rank spends more time than its peers: shares of samples compared, function by function.
 
 Every rank is sampled for the same time, so a function's share of a rank's samples is its share of the rank's time. A
 slow rank spends in its slow function what its peers spend waiting. So the function whose share exceeds the peers' most
@@ -16,7 +16,8 @@ from laggard.stacks.frames import Frame, is_library, own_frame, short_text
 from laggard.stacks.sampled import Counted, Sampled, Thread
 
 MIN_SAMPLES: Final = 20
-"""With fewer samples of a rank nothing is said: a share of one half is then off by a fifth and more."""
+"""The least samples of a rank about which anything is said: with fewer a share of one half is then off by a fifth and
+more."""
 
 MIN_EXCESS: Final = 0.05
 """The least difference of shares that is told. With 200 samples a rank, the shares of one function in healthy ranks
@@ -62,8 +63,8 @@ class Difference(NamedTuple):
 
 
 def difference(suspect: Sampled, peers: Sequence[Sampled]) -> Difference | None:
-    """What the suspect does more than its peers, in its training thread; where that waits for its children, in these.
-    None: too few samples, or no difference beyond what healthy ranks have."""
+    """Returns what the suspect does more than its peers, in its training thread; where that waits for its children, in
+    these. None: too few samples, or no difference beyond what healthy ranks have."""
     found = _of_threads(suspect.training, [peer.training for peer in peers], "")
     if found is None or not _waits_for_children(found):
         return found
@@ -107,8 +108,8 @@ def shares(stacks: Iterable[Counted], without_waits: bool = False) -> dict[Place
 
 
 def _deepest(excess: dict[Place, float], stacks: Iterable[Counted]) -> Place:
-    """Of the functions with about the largest excess the deepest one of the script's own, since that is what its author
-    can change; where all are a library's, the one that the script called."""
+    """Returns, of the functions with about the largest excess, the deepest one of the script's own, since that is what
+    its author can change; where all are a library's, the one that the script called."""
     most = max(excess.values())
     near = {place for place, value in excess.items() if value >= _AS_MUCH * most}
     depth: Counter[Place] = Counter()
@@ -163,7 +164,8 @@ def _together(sampled: Sampled, name: str) -> Thread:
 
 
 def _most_frequent(children: Thread) -> Difference | None:
-    """Where peers tell nothing of their children: in which of the script's own functions these are most often."""
+    """Returns, where peers tell nothing of their children, in which of the script's own functions these are most
+    often."""
     own = {
         Place(frame.function, frame.file) for each in children.stacks for frame in each.frames if not is_library(frame)
     }

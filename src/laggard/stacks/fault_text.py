@@ -64,13 +64,14 @@ def header(job_id: str, rank: int, node: str, pid: int, thread: int) -> bytes:
 
 
 def read_faults(path: str, owner: int | None = None) -> Sampled | None:
-    """What the last dump in a rank's file says; None where there is none. Raises SampledError."""
+    """Returns what the last dump in a rank's file says; None where there is none. Raises SampledError."""
     text = read_small_file(path, MAX_TEXT, owner)
     return faults_of(text, os.stat(path, follow_symlinks=False).st_mtime) if text else None
 
 
 def faults_of(text: bytes, at: float) -> Sampled | None:
-    """As read_faults(), of the file's content. `at`: the Unix time of the last dump. Raises SampledError."""
+    """Returns as read_faults() does, of the file's content. `at`: the Unix time of the last dump. Raises
+    SampledError."""
     head, _, rest = text.partition(b"\n")
     try:
         about = json.loads(head)

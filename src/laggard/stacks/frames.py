@@ -92,8 +92,9 @@ def short_text(frame: Frame) -> str:
 
 
 def place_text(frames: Frames) -> str:
-    """Where a thread stands, in a few words: the library's function that the script called last, and the script's own
-    line, such as `torch.save, called in save (ckpt.py:41)`; the own line alone where nothing was called from it."""
+    """Returns where a thread stands, in a few words: the library's function that the script called last, and the
+    script's own line, such as `torch.save, called in save (ckpt.py:41)`; the own line alone where nothing was called
+    from it."""
     own = own_frame(frames)
     position = next(index for index, frame in enumerate(frames) if frame is own)
     own_text = short_text(own)

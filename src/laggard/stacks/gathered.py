@@ -1,5 +1,5 @@
-"""Where the ranks of a job stand, told once for all that stand alike: 15 ranks in all_reduce at train.py:120, rank 9 in
-torch.save at ckpt.py:41. Standard library only."""
+"""The places at which the ranks of a job stand, told once for all that stand alike: 15 ranks in all_reduce at
+train.py:120, rank 9 in torch.save at ckpt.py:41. Standard library only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _place(stack: Counted, waits: str) -> str:
 
 
 def standing_beside(rank: int, all_of: Sequence[Standing]) -> tuple[Standing | None, Standing | None]:
-    """Where the rank stands, and where most of the others wait for it; None where nothing is known."""
+    """Returns where the rank stands, and where most of the others wait for it; None where nothing is known."""
     own = next((each for each in all_of if rank in each.ranks), None)
     others = [each for each in all_of if each is not own]
     waiting = max(others, key=lambda each: (bool(each.waits), len(each.ranks)), default=None)
@@ -50,8 +50,8 @@ def standing_beside(rank: int, all_of: Sequence[Standing]) -> tuple[Standing | N
 
 
 def differing_from(own: Counted, other: Counted) -> int:
-    """How many of `own`'s frames, from the innermost one on, are not on the other stack: both came the same way down to
-    there."""
+    """Returns how many of `own`'s frames, from the innermost one on, are not on the other stack: both came the same way
+    down to there."""
     common = 0
     for mine, others in zip(reversed(own.frames), reversed(other.frames), strict=False):
         if (mine.function, mine.file) != (others.function, others.file):

@@ -1,4 +1,4 @@
-"""What one process says of its stacks: counts of equal stacks of its training thread, of its other threads and of its
+"""The stacks of one process: counts of equal stacks of its training thread, of its other threads and of its
 children, as a JSON document of bounded size. Standard library only: the training process writes it.
 
 A reader trusts it as little as a rank file: every text is bounded and printable, every number within a range.
@@ -33,8 +33,9 @@ _MAX_COUNT: Final = 1_000_000
 
 ASKED, STALLED, FAILED, TERMINATED = "asked", "stalled", "failed", "terminated"
 HELD, CRASHED = "held", "crashed"
-"""Why the stacks were taken: somebody asked; the training made no progress; an exception ends it; SIGTERM asked it to
-end; nothing but C code ran for a while, since something holds Python's lock (the GIL); a fatal signal ended it."""
+"""The reasons why stacks were taken: somebody asked; the training made no progress; an exception ends it; SIGTERM asked
+it to end; nothing but C code ran for a while, since something holds Python's lock (the GIL); a fatal signal ended
+it."""
 
 REASONS: Final = (ASKED, STALLED, FAILED, TERMINATED, HELD, CRASHED)
 _KINDS: Final = ("", GENERATOR, COROUTINE, COMPILED)
@@ -91,7 +92,7 @@ class Sampled(NamedTuple):
 
 
 def shortened(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
-    """At most MAX_DEPTH of the frames, and how many were left out."""
+    """Returns at most MAX_DEPTH of the frames, and how many were left out."""
     if len(frames) <= MAX_DEPTH:
         return tuple(frames), 0
     inner = MAX_DEPTH - _OUTER
