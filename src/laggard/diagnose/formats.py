@@ -26,6 +26,7 @@ from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nccl_tests import NCCL_TESTS
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI, NVIDIA_SMI_TEXT
 from laggard.diagnose.pastes.tools import TOOL_OUTPUTS
+from laggard.diagnose.rank_events import RANK_EVENTS
 from laggard.diagnose.ras_report import RAS_REPORT, RAS_REPORT_JSON
 from laggard.diagnose.stack_dumps import STACK_DUMPS
 from laggard.diagnose.traceml import TRACEML, TRACEML_TEXT
@@ -44,6 +45,7 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     DCGM_DIAG,
     DCGM_DIAG_JSON,
     DCGM_HEALTH,
+    RANK_EVENTS,
     RAS_REPORT,
     RAS_REPORT_JSON,
     GPUD,

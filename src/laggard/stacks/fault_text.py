@@ -36,6 +36,8 @@ _HEAD = re.compile(
     r"(?:(?:Current t|T)hread 0x([0-9a-fA-F]{1,16})|Stack) (?:\[(.{0,64})\] )?\(most recent call first\):"
 )
 _FRAME = re.compile(r'  File "(.{0,600})", line (\d{1,7}|\?\?\?) in (.{0,600})')
+_LAGGARDS: Final = "laggard/trainer_hooks/record/periodic_thread.py"  # in each thread of laggard's own
+_HOOKS: Final = "laggard/trainer_hooks/"
 _FATAL = re.compile(r"Fatal Python error: (.{1,200})")
 _TIMEOUT = re.compile(r"Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
 
@@ -85,7 +87,8 @@ def faults_of(text: bytes, at: float) -> Sampled | None:
     dump = last_dump(rest.decode("utf-8", "replace"))
     if dump is None:
         return None
-    threads = sorted(dump.threads, key=lambda each: each.ident != thread)
+    of_script = [each for each in dump.threads if not any(_LAGGARDS in frame.file for frame in each.frames)]
+    threads = sorted(of_script or dump.threads, key=lambda each: each.ident != thread)
     why = CRASHED if dump.fatal else HELD if dump.timed_out else TERMINATED
     return Sampled(job_id, rank, node, pid, why, at, 0.0, tuple(_thread(each) for each in threads[:MAX_THREADS]))
 
@@ -128,5 +131,6 @@ def _frame(file: str, line: str, function: str) -> Frame:
 
 
 def _thread(found: FaultThread) -> Thread:
-    frames, left_out = shortened(found.frames)
+    own = [frame for frame in found.frames if _HOOKS not in frame.file]
+    frames, left_out = shortened(own or found.frames)
     return Thread(found.name, (Counted(1, frames, left_out=left_out),))

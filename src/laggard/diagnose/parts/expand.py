@@ -14,6 +14,7 @@ from laggard.diagnose.input_file import InputFile, open_unpacked, read_member
 from laggard.diagnose.parts.archive import MAX_ARCHIVE_BYTES, Archive, Member, Source
 from laggard.diagnose.parts.bug_report import split_bug_report
 from laggard.diagnose.parts.machines import split_machines
+from laggard.diagnose.parts.own_stacks import split_own_stacks
 from laggard.diagnose.parts.part import Part
 from laggard.diagnose.parts.server_answers import split_dumps
 from laggard.diagnose.parts.session import MAX_SESSION_CHARACTERS, split_session
@@ -70,6 +71,8 @@ def _split(content: FileContent) -> tuple[Part, ...]:
     report = split_bug_report("".join(content.pieces())) if _MARK in content.raw_beginning[:_MARK_BYTES] else ()
     if report or content.held_bytes > MAX_SESSION_CHARACTERS:
         return report
+    if own := split_own_stacks(content.raw):
+        return own
     text = without_colours(content.text)
     if dumps := split_dumps(content.text):
         return dumps

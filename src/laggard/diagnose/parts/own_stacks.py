@@ -1,0 +1,38 @@
+"""The files in which a rank under laggard left its stacks, at a standstill or at its end, as the text of a stack dump:
+the joiner puts them beside dumps and logs of the same job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.diagnose.parts.part import Part
+from laggard.stacks.fault_text import KEY as FAULTS_KEY
+from laggard.stacks.fault_text import faults_of
+from laggard.stacks.sampled import KEY, Sampled, SampledError, Thread, decode
+
+_HEADS: Final = tuple(b'{"%b"' % key.encode() for key in (KEY, FAULTS_KEY))
+
+
+def split_own_stacks(raw: bytes) -> tuple[Part, ...]:
+    """Returns the stacks of the rank; none where the file is another, or holds none."""
+    if not raw.startswith(_HEADS):
+        return ()
+    try:
+        sampled = decode(raw) if raw.startswith(_HEADS[0]) else faults_of(raw, 0.0)
+    except SampledError:
+        return ()
+    return () if sampled is None else (Part(f"rank {sampled.rank}", sampled.node, "\n".join(_lines(sampled))),)
+
+
+def _lines(sampled: Sampled) -> Iterator[str]:
+    yield f"Process {sampled.pid}: rank {sampled.rank} of job {sampled.job_id}, {sampled.why}"
+    yield f"Rank {sampled.rank}:"
+    for thread in sampled.threads:
+        yield from _of_thread(thread)
+
+
+def _of_thread(thread: Thread) -> Iterator[str]:
+    yield "Current thread 0x1 (most recent call first):"
+    for frame in thread.stacks[0].frames if thread.stacks else ():
+        yield f'  File "{frame.file}", line {frame.line or 0}, in {frame.function}'
