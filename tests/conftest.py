@@ -28,6 +28,7 @@ pytest_plugins = (
     "support.launch",
     "support.readers",
     "support.certificates",
+    "support.stray_contexts",
 )
 
 # A busy machine is no defect: no test fails for its speed but where it says so.

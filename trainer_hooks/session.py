@@ -215,6 +215,7 @@ class Session:
     def _after_fork_in_child(self) -> None:
         """A forked child is not the rank. It has a rank file of its own only where it makes collectives itself."""
         self.recorder.disable_after_fork()
+        self.captures.forget()
         forget_calls()
         self.placement.index = None
         self.stacks = self._start = None

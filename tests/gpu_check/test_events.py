@@ -6,9 +6,12 @@ import time
 from typing import Any
 
 import pytest
-from support.lazy_device import LazyDevice, LazyMark, Place, Work, work_class
+from support.lazy_cuda_device import LazyCudaDevice
+from support.lazy_device import LazyDevice, Place, Work, work_class
+from support.lazy_torch import LazyTensor
 
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
+from laggard.trainer_hooks.device.cuda import CudaMark
 
 pytestmark = pytest.mark.longest(10)
 
@@ -24,14 +27,15 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Any:
     return events
 
 
-def lazy_lab(device: LazyDevice, marks: LazyDevice | None = None) -> Any:
-    """A lab on a lazy device. `marks`: what the hooks take for the device; by default it is the same."""
+def lazy_lab(device: LazyDevice, kind: type[LazyCudaDevice] = LazyCudaDevice) -> Any:
+    """A lab on a lazy device. `kind`: what the hooks mark it by."""
     from gpu_check.lab import Lab
 
     calls: list[DeviceCollectives] = []
+    gpu = kind(device)
 
     def find(recorder: Any) -> DeviceCollectives:
-        calls[:] = calls or [DeviceCollectives(marks or device, recorder)]
+        calls[:] = calls or [DeviceCollectives(gpu, recorder)]
         return calls[0]
 
     side, lazy_work = device.new_stream(), work_class()
@@ -62,7 +66,7 @@ def lazy_lab(device: LazyDevice, marks: LazyDevice | None = None) -> Any:
             return (later.time - earlier.time) / 1e9
 
     lab = LazyLab(lazy_work, find)
-    lab.tensor = type("Tensor", (), {"nbytes": 1024, "is_cuda": True})()
+    lab.tensor, lab.gpu = LazyTensor(), gpu
     return lab
 
 
@@ -77,7 +81,7 @@ def test_true_times_pass(events: Any) -> None:
     outcomes = [events.clocks(lab), *events.accuracy(lab), events.no_waiting(lab)]
     outcomes += [events.asked_while_another_thread_waits(lab), events.errors(lab)]
     assert failed(outcomes) == set() and len(outcomes) == 15, outcomes
-    assert device.offenses == []
+    lab.gpu.check()
 
 
 @pytest.mark.slow
@@ -108,16 +112,16 @@ def test_the_rate_is_measured_on_a_gpu_that_is_awake(monkeypatch: pytest.MonkeyP
     assert rate == pytest.approx(2e9)
 
 
-class WrongMarks(LazyDevice):
+class WrongMarks(LazyCudaDevice):
     """Its marks are twice as far from each other as they were."""
 
-    def nanoseconds_between(self, earlier: LazyMark, later: LazyMark) -> int:
+    def nanoseconds_between(self, earlier: CudaMark, later: CudaMark) -> int:
         return 2 * super().nanoseconds_between(earlier, later)
 
 
 @pytest.mark.slow
 def test_wrong_times_do_not_pass(events: Any) -> None:
-    outcomes = events.accuracy(lazy_lab(WrongMarks()))
+    outcomes = events.accuracy(lazy_lab(LazyDevice(), WrongMarks))
     assert failed(outcomes) >= {"work in forward", "work in backward", "a collective that blocks"}
 
 

@@ -2,9 +2,12 @@
 
 It stands in for a GPU with NCCL in everything that the hooks' device timing relies on: a launch returns at once, a
 stream passes a mark when it comes to it, a stream can wait for a place in another, a collective runs in a stream of its
-own after what was queued before it, its handle's wait() holds up a stream and not the host, nothing may be recorded or
-asked during a capture, and the device's clock is not the host's. The work and the waits are real, and so may the
-collectives be (gloo's, between processes).
+own after what was queued before it, its handle's wait() holds up a stream and not the host, what is launched into a
+stream that is captured does not run, and the device's clock is not the host's. The work and the waits are real, and so
+may the collectives be (gloo's, between processes).
+
+lazy_cudart.py and lazy_torch.py put CUDA's and torch's names and rules over such devices; lazy_cuda_device.py is what
+the hooks mark one by.
 
 Its times are those of a device, which a busy machine does not hold up: a stream counts how long its work takes from
 when it could begin, and its thread, which may come late to it, sleeps until that time has come.
@@ -34,14 +37,24 @@ Item = Callable[[int], int]
 """What a stream does. It gets the time from which on it can be done, and returns when it is done, in nanoseconds."""
 
 
+_numbers = itertools.count(1)
+"""The numbers of streams: addresses in one process, so that none is on two devices, but for the default streams, which
+are 0 on each."""
+
+
 class Stream:
-    def __init__(self, number: int) -> None:
+    """Its thread begins with its first work. `blocking`: it has not CUDA's flag cudaStreamNonBlocking, so that the
+    default stream waits for it. `captured`: it is being captured, so that what it gets goes into a graph."""
+
+    def __init__(self, number: int, blocking: bool = False) -> None:
         self.number = number
+        self.blocking = blocking
+        self.captured = False
         self.at = 0  # when it has done, or will have done, all that its thread has come to
         self._items: queue.SimpleQueue[tuple[int, Item]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._unfinished = 0
-        threading.Thread(target=self._run, daemon=True, name=f"stream {number}").start()
+        self._thread: threading.Thread | None = None
 
     def _run(self) -> None:
         while True:
@@ -51,7 +64,12 @@ class Stream:
                 self._unfinished -= 1
 
     def submit(self, item: Item) -> None:
+        if self.captured:
+            return
         with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True, name=f"stream {self.number}")
+                self._thread.start()
             self._unfinished += 1
             self._items.put((time.perf_counter_ns(), item))
 
@@ -81,53 +99,50 @@ def sleep_until(end: int) -> int:
     return end
 
 
-class LazyMark:
-    """A mark that can be put into a stream again: its former place is then gone."""
-
-    def __init__(self) -> None:
-        self.stream = self.serial = self.at = 0
-        self.place = Place()
-
-
 class LazyDevice:
-    """The device of one rank. `clock_offset` and `drift`: how its clock differs from the host's (ns, ratio)."""
+    """The device of one rank. `clock_offset` and `drift`: how its clock differs from the host's (ns, ratio). Which
+    stream is current is each thread's own, as in torch."""
 
-    def __init__(self, limit: int = 16384, clock_offset: int = 0, drift: float = 0.0, index: int = 0) -> None:
-        self.index = index
-        self.limit = limit
-        self.made = 0
-        self.in_capture = False
-        self.offenses: list[str] = []  # calls that CUDA does not allow
+    def __init__(self, clock_offset: int = 0, drift: float = 0.0) -> None:
         self._offset, self._drift = clock_offset, drift
         self._zero = time.perf_counter_ns()
-        self._numbers = itertools.count()
-        self._serials = itertools.count(1)
-        self._free: list[LazyMark] = []
-        self._home = threading.get_ident()
-        self.autograd = 0  # the thread that runs backward passes, beside the home thread
-        self.main = self.new_stream()
+        self.main = Stream(0)
+        self.streams = {0: self.main}
         self.network = self.new_stream()
-        self._current = self.main
+        self._of_thread = threading.local()
 
     # What a user of the device does.
 
-    def new_stream(self) -> Stream:
-        return Stream(next(self._numbers))
+    def new_stream(self, blocking: bool = False) -> Stream:
+        stream = Stream(next(_numbers), blocking)
+        self.streams[stream.number] = stream
+        return stream
+
+    @property
+    def current(self) -> Stream:
+        """The stream on which this thread launches."""
+        return getattr(self._of_thread, "stream", self.main)
+
+    @current.setter
+    def current(self, stream: Stream) -> None:
+        self._of_thread.stream = stream
 
     @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        former, self._current = self._current, stream
-        yield
-        self._current = former
+    def on(self, stream: Stream) -> Iterator[Stream]:
+        former, self.current = self.current, stream
+        try:
+            yield stream
+        finally:
+            self.current = former
 
     def work(self, seconds: float) -> None:
         """A kernel that takes so long, on the present stream."""
-        self._current.take(seconds)
+        self.current.take(seconds)
 
     def block(self) -> threading.Event:
         """A kernel that ends only when the returned event is set."""
         gate = threading.Event()
-        self._current.submit(lambda begin: (gate.wait(), max(begin, time.perf_counter_ns()))[1])
+        self.current.submit(lambda begin: (gate.wait(), max(begin, time.perf_counter_ns()))[1])
         return gate
 
     def place(self, stream: Stream | None = None) -> Place:
@@ -138,12 +153,12 @@ class LazyDevice:
             place.at, place.time = at, self._clock(at)
             place.passed.set()
 
-        (stream or self._current).mark(come)
+        (stream or self.current).mark(come)
         return place
 
     def wait_for(self, other: Stream) -> None:
         """The present stream waits for all that `other` has to do now. Returns at once."""
-        self._current.wait_for(self.place(other))
+        self.current.wait_for(self.place(other))
 
     def synchronize(self, stream: Stream | None = None) -> None:
         """The host waits."""
@@ -152,58 +167,6 @@ class LazyDevice:
     def _clock(self, at: int) -> int:
         """The device's clock, at a time of the host's."""
         return at + self._offset + round((at - self._zero) * self._drift)
-
-    # api.AsyncDevice
-
-    def stream(self) -> int:
-        return self._current.number
-
-    def capturing(self) -> bool:
-        return self.in_capture
-
-    def record(self) -> LazyMark | None:
-        self._check("record")
-        if not self._free:
-            if self.made >= self.limit:
-                return None
-            self.made += 1
-            self._free.append(LazyMark())
-        mark = self._free.pop()
-        mark.stream, mark.serial, mark.at = self.stream(), next(self._serials), time.perf_counter_ns()
-        mark.place = self.place()
-        return mark
-
-    def done(self, mark: LazyMark) -> bool:
-        self._check("query")
-        return mark.place.passed.is_set()
-
-    def nanoseconds_between(self, earlier: LazyMark, later: LazyMark) -> int:
-        self._check("elapsed_time")
-        if not (earlier.place.passed.is_set() and later.place.passed.is_set()):
-            self.offenses.append("elapsed_time of an event that has not come")
-        return later.place.time - earlier.place.time
-
-    def release(self, mark: LazyMark) -> None:
-        if mark in self._free:
-            self.offenses.append("released twice")
-        self._free.append(mark)
-
-    def carries(self, tensors: Any, group: Any) -> bool:
-        while isinstance(tensors, list):
-            tensors = tensors[0]
-        return not getattr(tensors, "on_host", False)
-
-    def other_index(self, tensors: Any) -> int | None:
-        return None
-
-    def runs_backward(self) -> bool:
-        return threading.get_ident() == self.autograd
-
-    def _check(self, what: str) -> None:
-        if self.in_capture:
-            self.offenses.append(f"{what} during a capture")
-        if threading.get_ident() not in (self._home, self.autograd):
-            self.offenses.append(f"{what} on another thread")
 
 
 class Options:
@@ -257,7 +220,7 @@ class Network:
     def allreduce(self, group: Any, tensors: list[Any], options: Any = None) -> Any:
         """As ProcessGroup's method of that name."""
         device, network = self._device, self._device.network
-        if device.in_capture:
+        if device.current.captured:
             return None  # it goes into the graph, and does not run now
         network.wait_for(device.place())
 
@@ -280,7 +243,7 @@ class Work:
         self._done = done
 
     def wait_now(self) -> None:
-        self._device._current.wait_for(self._done)
+        self._device.current.wait_for(self._done)
 
     def wait(self) -> None:
         self.wait_now()

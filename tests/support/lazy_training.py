@@ -64,21 +64,25 @@ def recorder_to(kept: KeepingSink, placement: Placement | None = None) -> Record
     return Recorder([kept], find_device=device_finder(os.environ, placement, captures))
 
 
-def train(torch: Any, recorder: Recorder, backward: Any, steps: int = 6, device: int = 0) -> None:
-    lazy = torch.lazy_cuda
-    lazy.contexts.add(device)  # the model is there
+def train(torch: Any, recorder: Recorder, backward: Any, steps: int = 6, device: int = 1) -> None:
     for _ in range(steps):
-        for phase, action in ((FORWARD, lambda: lazy.launch(device, 4 * MS)), (BACKWARD, backward), (OPTIMIZER, None)):
-            recorder.enter(phase)
-            if action:
-                action()
-            recorder.leave()
-        recorder.end_step(recorder.step + 1)
-    lazy.devices[device].synchronize()
+        train_step(torch, recorder, backward, device)
+    torch.lazy_cuda.devices[device].synchronize()
     recorder.close()
 
 
-def hooked(torch: Any, recorder: Recorder, seconds: float, device: int = 0) -> Any:
+def train_step(torch: Any, recorder: Recorder, backward: Any, device: int = 1) -> None:
+    lazy = torch.lazy_cuda
+    lazy.put_tensor(device)  # the model is there
+    for phase, action in ((FORWARD, lambda: lazy.launch(device, 4 * MS)), (BACKWARD, backward), (OPTIMIZER, None)):
+        recorder.enter(phase)
+        if action:
+            action()
+        recorder.leave()
+    recorder.end_step(recorder.step + 1)
+
+
+def hooked(torch: Any, recorder: Recorder, seconds: float, device: int = 1) -> Any:
     network = Network(torch.lazy_cuda.devices[device], takes(seconds))
     hook_waits(network.work_class, recorder)
     return as_torch(

@@ -8,9 +8,14 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 clock = time.perf_counter_ns
+
+_CAPTURE_ERROR: Final = "captur"
+"""What CUDA's texts of errors by captures have in common, and no others have (cudaGetErrorString): of the legacy stream
+it answers cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing blocking
+stream", while C++ captures another one."""
 
 
 class GraphCaptures:
@@ -24,13 +29,21 @@ class GraphCaptures:
         self.stream_is_captured: Callable[[], bool] = _never
         self._lock = threading.Lock()
 
+    def forget(self) -> None:
+        """This process is a forked child: it has no captures, and CUDA answers it nothing."""
+        self.count = 0
+        self.stream_is_captured = _never
+        self._lock = threading.Lock()
+
     def under_way(self) -> bool:
-        """Whether a graph is being captured now."""
+        """Whether a graph is being captured now. Raises RuntimeError where CUDA does not answer."""
         if self.count > 0:
             return True
         try:
             captured = self.stream_is_captured()
-        except RuntimeError:  # of the legacy stream, where C++ captures another one: cudaErrorStreamCaptureImplicit
+        except RuntimeError as error:
+            if _CAPTURE_ERROR not in str(error):
+                raise  # an error of the GPU, say, which CUDA repeats from here on
             captured = True
         if captured:
             self.ended_at = clock()
@@ -39,7 +52,7 @@ class GraphCaptures:
     def hook(self, torch: Any) -> None:
         """Counts the captures of `torch`'s graphs from now on. The stream that captures need not be the one that is
         current."""
-        owners = (torch.cuda, getattr(torch, "accelerator", None))  # torch.accelerator.Graph: since torch 2.13
+        owners = (torch.cuda, getattr(torch, "accelerator", None))  # torch.accelerator.Graph: since torch 2.12
         for owner, name in zip(owners, ("CUDAGraph", "Graph"), strict=True):
             if hasattr(owner, name):
                 self._hook_graph(getattr(owner, name))

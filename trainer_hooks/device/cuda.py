@@ -1,6 +1,6 @@
 """CUDA events as marks. Imported only once torch has started CUDA by itself; every call here returns at once.
 
-Written against torch 2.4 to 2.13: the raw stream's number and the capture's state come from the functions that torch's
+Written against torch 2.4 to 2.14: the raw stream's number and the capture's state come from the functions that torch's
 own compiler calls, a tenth of the price of asking for a Stream object.
 """
 
@@ -36,14 +36,13 @@ class CudaMark:
 
 
 class CudaDevice:
-    """A CUDA device (an api.AsyncDevice), which need not be the current one: events go into its current stream, and no
-    context is made on another. Events come from a pool that grows to MARK_LIMIT and is used again from then on."""
+    """A CUDA device of `torch` (an api.AsyncDevice), which need not be the current one: events go into its current
+    stream, and no context is made on another. Events come from a pool that grows to MARK_LIMIT and is used again from
+    then on."""
 
-    def __init__(self, index: int, captures: GraphCaptures) -> None:
-        import torch
-
+    def __init__(self, torch: Any, index: int, captures: GraphCaptures) -> None:
         self.index = index
-        self._torch: Any = torch
+        self._torch = torch
         self._captures = captures
         self._current_device: Callable[[], int] = torch._C._cuda_getDevice
         self._raw_stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
@@ -82,7 +81,8 @@ class CudaDevice:
     def done(self, mark: CudaMark) -> bool:
         if self._current_device() == self.index:
             return bool(mark.event.query())
-        former = self._exchange_device(self.index)  # cudaEventQuery makes a context on the current device (~0.5 GB)
+        # cudaEventQuery, which torch calls without a guard, makes a context on the runtime's current device (~0.5 GB)
+        former = self._exchange_device(self.index)
         try:
             return bool(mark.event.query())
         finally:
@@ -91,7 +91,7 @@ class CudaDevice:
     def nanoseconds_between(self, earlier: CudaMark, later: CudaMark) -> int:
         if self._current_device() == self.index:
             return _nanoseconds(earlier, later)
-        # elapsed_time queries both events before its own guard of the device (torch 2.13, c10/cuda/CUDAEvent.h:195-213)
+        # since torch 2.8 elapsed_time queries both events before its own guard (2.13: c10/cuda/CUDAEvent.h:195-213)
         former = self._exchange_device(self.index)
         try:
             return _nanoseconds(earlier, later)
@@ -134,11 +134,13 @@ def create_timer(recorder: Recorder, placement: Placement, captures: GraphCaptur
     """Returns a device timer for `recorder`, and puts the hooks that it needs into torch.cuda. None where this torch
     lacks what that takes, and the host's clock is used then; or where it is not known yet on which device this process
     trains."""
+    import torch
+
     index = placement.find()
     if index is None:
         return None
     try:
-        device = CudaDevice(index, captures)
+        device = CudaDevice(torch, index, captures)
     except AttributeError:
         recorder.give_up_on_device()
         return None

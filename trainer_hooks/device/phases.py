@@ -110,6 +110,10 @@ class DevicePhases:
         if not self.timeline.in_flight:
             self._live.words[WORD_ISSUED] = 0
 
+    def abandon(self) -> None:
+        """Does as DeviceTimer.abandon."""
+        self._enabled = False
+
     def _disable(self, error: Exception) -> None:
         """The device cannot be asked any more: the host's clock counts, from the next step on."""
         recorder = self._recorder

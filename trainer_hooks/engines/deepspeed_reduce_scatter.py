@@ -150,7 +150,7 @@ class _Averaging:
             self._optimizer._add_to_grad_partition_buffer(outputs[place] if outputs else None, part)
             tensor.copy_(part)
             if tensor.is_cuda and self._optimizer.overlap_comm:
-                tensor.record_stream(torch.cuda.current_stream())
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def reduce_scatter(flat: torch.Tensor, slices: Slices, group: Any) -> torch.Tensor:

@@ -80,5 +80,8 @@ class DeviceTimer(Protocol):
     def close(self) -> None:
         """The training is over: what the device has not come to by now was never seen to end."""
 
+    def abandon(self) -> None:
+        """Asks the device nothing from here on: this process is a forked child, in which it does not answer."""
+
     def facts(self) -> dict[str, Any]:
         """The facts to report of the device's clock, by name."""

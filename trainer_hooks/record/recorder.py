@@ -300,6 +300,8 @@ class Recorder:
         self.set_background(None)
         self.events.aggregator.detach_sinks()
         self.events.clear()
+        if self.live.device is not None:  # the hooks of torch.cuda's waits keep it
+            self.live.device.abandon()
         self.give_up_on_device()
 
 

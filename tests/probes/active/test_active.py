@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.later import Later
+from support.lazy_device import LazyDevice
+from support.lazy_torch import lazy_torch
 from support.paths import MACHINES
 
 from laggard.cli import main
@@ -353,6 +355,24 @@ def test_a_gpu_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         NotMeasured("GPU 2 (0000:02:00.0): in use: 33 % of its memory is taken"),
     ]
     assert found[3].torch_name == "cuda:3"
+
+
+@pytest.mark.parametrize("cuda", [12, 11])
+def test_a_gpu_in_use_gets_no_context(monkeypatch: pytest.MonkeyPatch, cuda: int) -> None:
+    """Half a gigabyte of a job's memory. GPU 0 is the one that is current."""
+    library = lazy_torch(LazyDevice(), LazyDevice(), LazyDevice(), cuda=cuda)
+    listed = [gpu(0, processes=(GpuProcess(pid=4711),)), gpu(1), gpu(2)]
+    monkeypatch.setattr(devices_module, "query_non_mig_gpus", lambda host: tuple(listed))
+    monkeypatch.setattr(devices_module, "load_torch", lambda: library)
+
+    def measure(library: Any, device: ComputeDevice) -> Measurement:
+        index = library.cuda.current_device()
+        seconds = devices_module._timed(library, device, lambda: library.lazy_cuda.launch(index, 0.001))
+        return Measurement(device.torch_name, device.model, 1 / seconds, 1, 0)
+
+    measured, _ = measure_all(Host(), ActiveThresholds(), measure)
+    assert [it.device for it in measured] == ["cuda:1", "cuda:2"] and all(0 < it.per_second <= 1000 for it in measured)
+    assert library.lazy_cuda.contexts == {1, 2} and library.cuda.current_device() == 0
 
 
 def test_gpus_that_only_torch_or_only_nvml_knows_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,14 +92,17 @@ class NeverDone(dist._Work):
 CLASSES = {name: (Leaves, calling_super(name)) for name in CALLS}
 
 
-def put_device() -> None:
+def put_device() -> Any:
+    from support.lazy_cuda_device import LazyCudaDevice
     from support.lazy_device import LazyDevice
 
     from laggard.trainer_hooks.attach import session
     from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
     recorder = session().recorder
-    recorder.live.device = DeviceCollectives(LazyDevice(clock_offset=10**12, drift=2e-5), recorder)
+    gpu = LazyCudaDevice(LazyDevice(clock_offset=10**12, drift=2e-5), takes_all=True)
+    recorder.live.device = DeviceCollectives(gpu, recorder)
+    return gpu
 
 
 def result_of(act: Callable[[], Any]) -> str:
@@ -128,8 +131,7 @@ def main() -> None:
 
         session()
     hooked = "laggard.trainer_hooks.attach" in sys.modules
-    if hooked and "device" in sys.argv:
-        put_device()
+    gpu = put_device() if hooked and "device" in sys.argv else None
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     for name, call in CALLS.items():
         for group_class in CLASSES[name]:
@@ -150,6 +152,8 @@ def main() -> None:
         recorder = session().recorder
         entered = sum(first for first, _ in recorder.progress())
         print(f"{entered - len(CALLS)} errors {recorder.totals.errors}", file=sys.stderr)
+    if gpu is not None:
+        gpu.check()
     dist.destroy_process_group()
     if ENDING_CAN_HANG:
         sys.stdout.flush()

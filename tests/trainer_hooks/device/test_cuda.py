@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from pathlib import Path
 from statistics import median
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.lazy_torch import LazyTensor
-from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, usual
+from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, train_step, usual
 
 from laggard.environment import ENV_HOST_CLOCK
 from laggard.trainer_hooks.device.captures import GraphCaptures
@@ -30,15 +31,80 @@ def test_events_time_the_device(torch: Any) -> None:
 WAYS_TO_WAIT = ("wait_stream", "stream.synchronize", "event.synchronize", "synchronize", "accelerator.synchronize")
 
 
-def test_a_capture_that_cuda_does_not_let_ask_about_is_one() -> None:
-    """C++ captures another stream: of the legacy stream CUDA answers cudaErrorStreamCaptureImplicit."""
-
-    def raises() -> bool:
-        raise RuntimeError("CUDA error: operation would make the legacy stream depend on a capturing blocking stream")
-
-    captures = GraphCaptures()
-    captures.stream_is_captured = raises
+def test_a_capture_that_cuda_does_not_let_ask_about_is_one(torch: Any) -> None:
+    """C++ captures a blocking stream: of the legacy stream CUDA answers cudaErrorStreamCaptureImplicit."""
+    torch.cuda.set_device(1)
+    runtime, stream, captures = torch.lazy_cuda.runtime, torch.lazy.new_stream(blocking=True), GraphCaptures()
+    captures.stream_is_captured = torch._C._cuda_isCurrentStreamCapturing
+    runtime.stream_begin_capture(stream)
     assert captures.under_way() and captures.ended_at > 0
+    runtime.stream_end_capture(stream)
+    assert not captures.under_way()
+
+
+def test_an_error_of_the_gpu_is_no_capture(torch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """CUDA repeats such an error at every question, also at that for captures. The host's clock counts from there."""
+    torch.cuda.set_device(1)
+    recorder = recorder_to(KeepingSink())
+    reduce = hooked(torch, recorder, 0.0)
+    train_step(torch, recorder, lambda: reduce(LazyTensor(), "nccl"))
+    timer = recorder.live.device
+    torch.lazy_cuda.runtime.broken = "cudaErrorAssert"
+    recorder.enter(FORWARD)
+    assert timer is not None and timer.facts()["clock"] == "host" and recorder.live.device is None
+    assert recorder.totals.errors == 1
+    said = [record.message for record in caplog.records]
+    assert len(said) == 1 and "the host's clock is used: CUDA error: device-side assert triggered" in said[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # Python 3.12: the child ends by _exit()
+def test_a_forked_child_asks_cuda_nothing(torch: Any) -> None:
+    """It has the parent's hooks in torch, and what the parent's GPU had yet to come to."""
+    recorder, captures = recorder_to(KeepingSink()), GraphCaptures()
+    reduce = hooked(torch, recorder, 0.0)
+    gate = torch.lazy.block()
+    train_step(torch, recorder, lambda: reduce(LazyTensor(), "nccl"))
+    timer = recorder.live.device
+    assert timer is not None
+    captures.stream_is_captured = torch._C._cuda_isCurrentStreamCapturing
+    captures.count = 1  # another thread of the parent captures
+    child = os.fork()
+    if not child:
+        asked: list[str] = []
+        for name in vars(torch._C):
+            setattr(torch._C, name, lambda *_, name=name: asked.append(name) or -1)
+        recorder.disable_after_fork()
+        captures.forget()
+        timer.poll()
+        timer.time_stream_wait(lambda: None)
+        recorder.enter(FORWARD)
+        recorder.leave()
+        right = not captures.under_way() and timer.mark() is None and recorder.totals.errors == 0
+        os._exit(0 if right and asked == [] else 1)
+    gate.set()
+    assert os.waitpid(child, 0)[1] == 0
+    torch.cuda.synchronize(1)
+
+
+def test_a_training_that_another_thread_ends_makes_no_context_there(torch: Any) -> None:
+    """The interpreter's exit, after a training on a thread of its own. To CUDA, GPU 0 is the current one of a thread
+    that has made no call for another."""
+    kept = KeepingSink()
+    recorder = recorder_to(kept)
+    gate: list[threading.Event] = []
+
+    def training() -> None:
+        train_step(torch, recorder, lambda: None)
+        gate.append(torch.lazy.block())
+        train_step(torch, recorder, lambda: None)
+
+    thread = threading.Thread(target=training)
+    thread.start()
+    thread.join()
+    gate[0].set()
+    torch.lazy.synchronize()
+    recorder.close()
+    assert len(kept.steps) == 2 and recorder.totals.errors == 0 and torch.lazy_cuda.contexts == {1}
 
 
 @pytest.mark.parametrize("how", WAYS_TO_WAIT)
@@ -56,11 +122,11 @@ def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> N
             event.record(other)
         torch.lazy.work(4 * MS)
         {
-            "wait_stream": lambda: torch.cuda.current_stream().wait_stream(other),
+            "wait_stream": lambda: torch.cuda.current_stream(1).wait_stream(other),
             "stream.synchronize": other.synchronize,
             "event.synchronize": event.synchronize,
-            "synchronize": torch.cuda.synchronize,
-            "accelerator.synchronize": torch.accelerator.synchronize,
+            "synchronize": lambda: torch.cuda.synchronize(1),
+            "accelerator.synchronize": lambda: torch.accelerator.synchronize(1),
         }[how]()
 
     train(torch, recorder, backward)
@@ -99,15 +165,15 @@ def test_other_threads_waits_are_not_the_trainings(torch: Any, how: str, whose: 
         if whose == "autograd":
             torch.lazy_cuda.autograd = threading.get_ident()
         if how == "wait_stream":
-            torch.cuda.current_stream().wait_stream(other)
+            torch.cuda.current_stream(1).wait_stream(other)
         elif how == "stream.synchronize":
             other.synchronize()
         elif how == "event.synchronize":
             event.synchronize()
         elif how == "synchronize":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(1)
         else:
-            torch.accelerator.synchronize()
+            torch.accelerator.synchronize(1)
 
     def backward() -> None:
         other = torch.cuda.stream_of(side)
@@ -159,18 +225,19 @@ def test_other_threads_collectives_are_no_wait_of_the_training(torch: Any, whose
 @pytest.mark.parametrize("graph", ["CUDAGraph", "Graph"])
 def test_a_capture_on_any_stream_is_left_alone(torch: Any, graph: str) -> None:
     kind = getattr(torch.cuda, graph, None) or getattr(torch.accelerator, graph)
-    kept = KeepingSink()
+    kept, side = KeepingSink(), torch.cuda.Stream(1)
     recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 0.0)
 
     def backward() -> None:
         reduce(LazyTensor(), "nccl")
         graph = kind()
-        graph.capture_begin()
-        reduce(LazyTensor(), "nccl")
-        torch.lazy.in_capture = False  # the present stream is not the one that captures
-        reduce(LazyTensor(), "nccl")
-        graph.capture_end()
+        with torch.cuda.stream(side):
+            graph.capture_begin()
+            reduce(LazyTensor(), "nccl")
+            with torch.cuda.stream(torch.cuda.stream_of(torch.lazy.main)):  # the present stream does not capture
+                reduce(LazyTensor(), "nccl")
+            graph.capture_end()
 
     train(torch, recorder, backward)
     assert recorder.totals.errors == recorder.totals.lost == 0
@@ -248,7 +315,7 @@ def test_the_real_torch_has_the_names_that_the_lazy_one_has() -> None:
         *("_cuda_isCurrentStreamCapturing() -> _bool", "_current_graph_task_id() -> _int"),
     ):
         assert f"def {name}" in names
-    accelerator = getattr(source, "accelerator", None)  # since torch 2.6, and its Graph since 2.13
+    accelerator = getattr(source, "accelerator", None)  # since torch 2.6, and its Graph since 2.12
     graphs = (source.cuda.CUDAGraph, *([accelerator.Graph] if hasattr(accelerator, "Graph") else []))
     for owner, name in (
         *((source.cuda.Event, name) for name in ("record", "query", "wait", "synchronize", "elapsed_time")),

@@ -12,12 +12,16 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 import pytest
+from support.lazy_cuda_device import INDEX, LazyCudaDevice
 from support.lazy_device import Collective, LazyDevice, Meeting, Network, as_torch, takes
+from support.lazy_torch import LazyTensor
 
 from laggard.rankfile import Lane, RankFileReader
 from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
+from laggard.trainer_hooks.device import cuda
+from laggard.trainer_hooks.device.api import MARK_LIMIT
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.rank_file import RankFileSink
@@ -45,21 +49,13 @@ class Groups:
         return recorder.lane(Lane(op, "dp", f"dp:{group}"), (0, 1, 2))
 
 
-class Tensor:
-    """Stands in for a tensor, on the device or on the host."""
-
-    nbytes = 4096
-
-    def __init__(self, on_host: bool = False) -> None:
-        self.on_host = on_host
-
-
 class Rank:
     """What one rank trains with. `reduce` is the hooked collective."""
 
     def __init__(self, number: int, directory: Path, run: Collective, **device: Any) -> None:
         self.number = number
         self.device = LazyDevice(**device)
+        self.gpu = LazyCudaDevice(self.device)
         who = Identity("job", number, number, 3, "n0", None, 0)
         writer = RankFileWriter(str(directory / f"ranks-{number}"), header(who))
         self.recording = directory / f"rank-{number}.jsonl"
@@ -72,7 +68,7 @@ class Rank:
         hook_waits(network.work_class, self.recorder)
 
     def _find(self, recorder: Recorder) -> DeviceCollectives | None:
-        self.calls = self.calls or DeviceCollectives(self.device, recorder)
+        self.calls = self.calls or DeviceCollectives(self.gpu, recorder)
         return self.calls
 
     def hooked(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +88,7 @@ class Rank:
     def finish(self) -> Recorded:
         self.device.synchronize()
         self.recorder.close()
-        assert self.device.offenses == []
+        self.gpu.check()
         records = [json.loads(line) for line in self.recording.read_text().splitlines()]
         with RankFileReader(self.file) as file:
             assert file.counters() is None or file.counters().errors == 0
@@ -152,7 +148,7 @@ def rank(tmp_path: Path) -> Iterator[Rank]:
     """A rank alone: its collectives take 4 ms."""
     one = Rank(0, tmp_path, takes(4 * MS))
     yield one
-    assert one.device.offenses == []
+    one.gpu.check()
     one.recorder.close()
 
 
@@ -178,7 +174,7 @@ def test_who_is_late_is_decided_on_the_device_and_not_by_the_hosts_launches(
             has_launched.wait(TIMEOUT)
         for _ in range(7):
             rank.phase(FORWARD, 5 * MS)
-            rank.phase(BACKWARD, 30 * MS if rank.number == 1 else 10 * MS, lambda: rank.reduce(Tensor(), "a"))
+            rank.phase(BACKWARD, 30 * MS if rank.number == 1 else 10 * MS, lambda: rank.reduce(LazyTensor(), "a"))
             rank.phase(OPTIMIZER, 2 * MS)
             rank.end_step()
             has_launched.set()
@@ -207,7 +203,7 @@ def test_who_is_late_is_decided_on_the_device_and_not_by_the_hosts_launches(
 
 def test_a_collective_hidden_behind_computation_is_no_wait(rank: Rank) -> None:
     def hidden() -> None:
-        handle = rank.reduce(Tensor(), "a", async_op=True)
+        handle = rank.reduce(LazyTensor(), "a", async_op=True)
         rank.device.work(20 * MS)
         handle.wait()
 
@@ -226,7 +222,7 @@ def test_the_exposed_part_of_a_half_hidden_collective_is_waited(tmp_path: Path) 
     rank = Rank(0, tmp_path, takes(30 * MS))
 
     def half_hidden() -> None:
-        handle = rank.reduce(Tensor(), "a", async_op=True)
+        handle = rank.reduce(LazyTensor(), "a", async_op=True)
         rank.device.work(10 * MS)
         handle.wait()
 
@@ -250,7 +246,7 @@ def test_on_a_second_stream_only_what_the_main_stream_waits_for_is_waited(
     def overlapped() -> None:
         with rank.device.on(second):
             rank.device.wait_for(rank.device.main)
-            rank.reduce(Tensor(), "a")
+            rank.reduce(LazyTensor(), "a")
         rank.device.work(computed)
         assert rank.calls is not None
         rank.calls.time_stream_wait(rank.device.wait_for, second)
@@ -272,7 +268,7 @@ def test_a_host_that_waits_for_the_second_stream_waits_for_the_collective(tmp_pa
 
     def overlapped() -> None:
         with rank.device.on(second):
-            rank.reduce(Tensor(), "a")
+            rank.reduce(LazyTensor(), "a")
         assert rank.calls is not None
         rank.calls.time_stream_wait(rank.device.synchronize, second)
 
@@ -285,7 +281,7 @@ def test_a_host_that_waits_for_the_second_stream_waits_for_the_collective(tmp_pa
 def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
     with rank.device.on(rank.device.new_stream()):
         for _ in range(6):
-            rank.phase(BACKWARD, 10 * MS, lambda: rank.reduce(Tensor(), "a"))
+            rank.phase(BACKWARD, 10 * MS, lambda: rank.reduce(LazyTensor(), "a"))
             rank.end_step()
         rank.device.synchronize()
         seen = rank.finish()
@@ -318,11 +314,9 @@ def test_collectives_of_the_host_keep_the_hosts_clock(rank: Rank) -> None:
     pending = rank.hooked(lambda group, tensors, options: Work())
     for _ in range(6):
         rank.phase(FORWARD, 30 * MS)
-        rank.phase(
-            BACKWARD, 0.0, lambda: blocking(Tensor(on_host=True), "a")
-        )  # the device is busy: it waits for nothing
+        rank.phase(BACKWARD, 0.0, lambda: blocking(LazyTensor(-1), "a"))  # the device is busy: it waits for nothing
         rank.device.synchronize()
-        rank.phase(OPTIMIZER, 0.0, lambda: pending(Tensor(on_host=True), "a"))
+        rank.phase(OPTIMIZER, 0.0, lambda: pending(LazyTensor(-1), "a"))
         rank.end_step()
     seen = rank.finish()
     assert {it["clock"] for it in seen.collectives} == {"host"} and len(seen.collectives) == 12
@@ -332,12 +326,22 @@ def test_collectives_of_the_host_keep_the_hosts_clock(rank: Rank) -> None:
 
 
 def test_a_graphs_capture_is_left_alone_and_logged(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
+    runtime = rank.gpu.lazy.runtime
+
+    def communicate() -> None:
+        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(LazyTensor(), "a"))
+        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(LazyTensor(), "a"))
+
+    runtime.set_device(INDEX)  # a capture that does not begin in Python is asked about: on the current device
     for number in range(4):
         rank.phase(FORWARD, 5 * MS)
-        rank.device.in_capture = number == 1  # a mark or a question from here on would be an offense
-        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
-        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
-        rank.device.in_capture = False
+        if number == 1:
+            with rank.device.on(rank.device.new_stream()) as stream:
+                runtime.stream_begin_capture(stream)
+                communicate()  # a mark or a question from here on would end the capture with an error
+                runtime.stream_end_capture(stream)
+        else:
+            communicate()
         rank.phase(OPTIMIZER, 5 * MS)
         rank.end_step()
     assert rank.calls is not None and rank.calls.facts()["collectives_in_graphs"] == 2
@@ -350,11 +354,11 @@ def test_a_graphs_capture_is_left_alone_and_logged(rank: Rank, caplog: pytest.Lo
 @pytest.mark.slow
 def test_marks_are_used_again(rank: Rank) -> None:
     for number in range(200):
-        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a", async_op=True).wait())
+        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(LazyTensor(), "a", async_op=True).wait())
         rank.end_step()
         if number % 10 == 9:
             rank.device.synchronize()
-    made = rank.device.made
+    made = rank.gpu.made
     seen = rank.finish()
     assert len(seen.steps) == 200 and len(seen.collectives) == 200
     assert made < 10 * (2 + 3) + 20, f"{made} events for 200 steps of five, at most ten of them in flight"
@@ -367,7 +371,7 @@ def test_a_device_that_stands_still_costs_nothing_and_its_collective_is_in_fligh
     gate = rank.device.block()
     began = time.perf_counter()
     for _ in range(9000):
-        reduce(Tensor(), "a")
+        reduce(LazyTensor(), "a")
     for _ in range(50):
         rank.phase(FORWARD)
         rank.end_step()
@@ -375,7 +379,7 @@ def test_a_device_that_stands_still_costs_nothing_and_its_collective_is_in_fligh
     with RankFileReader(rank.file) as file:
         collective = file.live_state().collective
         assert collective is not None and collective.sequence > 8000 and file.lanes()[collective.lane].group == "dp:a"
-    assert rank.device.made <= rank.device.limit and rank.calls is not None and len(rank.calls.timeline) <= 8192
+    assert rank.gpu.made <= MARK_LIMIT and rank.calls is not None and len(rank.calls.timeline) <= 8192
     assert each < 10 * MS, "the host was held up"
     rank.recorder.close()
     with RankFileReader(rank.file) as file:
@@ -386,7 +390,7 @@ def test_a_device_that_stands_still_costs_nothing_and_its_collective_is_in_fligh
 def test_once_a_device_goes_on_nothing_is_in_flight(rank: Rank) -> None:
     rank.phase(FORWARD, 1 * MS)
     gate = rank.device.block()
-    rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
+    rank.phase(BACKWARD, 0.0, lambda: rank.reduce(LazyTensor(), "a"))
     with RankFileReader(rank.file) as file:
         assert file.live_state().collective is not None
     gate.set()
@@ -396,13 +400,16 @@ def test_once_a_device_goes_on_nothing_is_in_flight(rank: Rank) -> None:
         assert file.live_state().collective is None
 
 
-def test_what_is_lost_with_too_much_in_flight_is_counted_and_recording_goes_on(tmp_path: Path) -> None:
-    rank = Rank(0, tmp_path, takes(0.0), limit=64)
+def test_what_is_lost_with_too_much_in_flight_is_counted_and_recording_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "MARK_LIMIT", 64)
+    rank = Rank(0, tmp_path, takes(0.0))
 
     def step(collectives: int) -> None:
         rank.phase(FORWARD)
         for _ in range(collectives):
-            rank.reduce(Tensor(), "a")
+            rank.reduce(LazyTensor(), "a")
         rank.phase(OPTIMIZER, 2 * MS)
         rank.end_step()
         rank.device.synchronize()
@@ -411,14 +418,14 @@ def test_what_is_lost_with_too_much_in_flight_is_counted_and_recording_goes_on(t
     gate = rank.device.block()
     rank.phase(FORWARD)
     for _ in range(100):
-        rank.reduce(Tensor(), "a")
+        rank.reduce(LazyTensor(), "a")
     gate.set()
     rank.phase(OPTIMIZER)
     rank.end_step()
     rank.device.synchronize()
     for _ in range(3):
         step(3)
-    assert rank.device.made == 64 and rank.recorder.totals.lost == 100
+    assert rank.gpu.made == 64 and rank.recorder.totals.lost == 100
     seen = rank.finish()
     assert len(seen.steps) == 4 and len(seen.collectives) == 12
     assert all(it.waited >= 0 and min(it.phases_ns) >= 0 and it.seconds < 100 for it in seen.steps)
@@ -426,13 +433,13 @@ def test_what_is_lost_with_too_much_in_flight_is_counted_and_recording_goes_on(t
 
 def test_a_collective_that_never_ended_has_no_end(rank: Rank) -> None:
     rank.phase(FORWARD)
-    rank.reduce(Tensor(), "a", async_op=True)
+    rank.reduce(LazyTensor(), "a", async_op=True)
     for _ in range(3):
         rank.phase(FORWARD, 1 * MS)
         rank.end_step()
     rank.device.synchronize()
     gate = rank.device.block()
-    rank.phase(FORWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
+    rank.phase(FORWARD, 0.0, lambda: rank.reduce(LazyTensor(), "a"))
     rank.recorder.close()
     gate.set()
     records = [json.loads(line) for line in rank.recording.read_text().splitlines()]
@@ -445,10 +452,10 @@ def test_a_device_that_fails_is_asked_no_more(rank: Rank, caplog: pytest.LogCapt
 
     rank.phase(FORWARD, 1 * MS)
     rank.end_step()
-    rank.device.done = refuse  # type: ignore[method-assign]
+    rank.gpu.done = refuse  # type: ignore[method-assign]
     results = []
     for _ in range(3):
-        rank.phase(FORWARD, 1 * MS, lambda: results.append(rank.reduce(Tensor(), "a")))
+        rank.phase(FORWARD, 1 * MS, lambda: results.append(rank.reduce(LazyTensor(), "a")))
         rank.end_step()
     rank.device.synchronize()
     rank.recorder.close()
@@ -474,17 +481,17 @@ def test_the_users_exceptions_pass_and_no_mark_is_lost(rank: Rank) -> None:
     assert rank.recorder.totals.errors == 1 and rank.recorder.live.device is not None
     for _ in range(50):
         with pytest.raises(ConnectionError):
-            rank.hooked(refuse)(Tensor(), "a")
+            rank.hooked(refuse)(LazyTensor(), "a")
         with pytest.raises(ConnectionError):
-            rank.hooked(lambda group, tensors, options: Broken())(Tensor(), "a", async_op=True).wait()
-    assert rank.device.made < 10
+            rank.hooked(lambda group, tensors, options: Broken())(LazyTensor(), "a", async_op=True).wait()
+    assert rank.gpu.made < 10
 
 
 def test_forked_children_leave_the_device_alone(rank: Rank) -> None:
     rank.phase(FORWARD)
     rank.recorder.close()  # leaves the device alone as disable_after_fork() does, which a child calls
-    rank.device.record = None  # type: ignore[method-assign,assignment]
-    rank.phase(FORWARD, 0.0, lambda: rank.hooked(lambda group, tensors, options: None)(Tensor(), "a"))
+    rank.gpu.record = None  # type: ignore[method-assign,assignment]
+    rank.phase(FORWARD, 0.0, lambda: rank.hooked(lambda group, tensors, options: None)(LazyTensor(), "a"))
     rank.end_step()
     assert rank.recorder.totals.errors == 0
 

@@ -69,7 +69,7 @@ def test_the_gpu_in_the_recording_and_in_the_facts(torch: Any, tmp_path: Path) -
 def test_set_device_after_the_first_phases(torch: Any) -> None:
     kept, placement = KeepingSink(), Placement()
     recorder = recorder_to(kept, placement)
-    torch.cuda.set_device(0)
+    torch.lazy_cuda.put_tensor(0)
     recorder.enter(INPUT)
     recorder.leave()
     assert recorder.live.device is not None and placement.find() == 0
@@ -84,7 +84,8 @@ def test_an_optimizer_shows_where_a_script_without_collectives_trains(torch: Any
     """Something made contexts on both GPUs, and nothing is attached."""
     kept, placement = KeepingSink(), Placement()
     recorder = recorder_to(kept, placement)
-    torch.lazy_cuda.contexts |= {0, 1}
+    for index in (0, 1):
+        torch.lazy_cuda.put_tensor(index)
     optimizer = type("Optimizer", (), {"param_groups": [{"params": [LazyTensor(1)]}]})()
 
     def backward() -> None:
@@ -101,7 +102,7 @@ def test_a_collective_on_another_gpu_is_counted_and_the_timed_one_stays(torch: A
     """A process that works on two GPUs."""
     kept = KeepingSink()
     recorder = recorder_to(kept)
-    torch.cuda.set_device(0)
+    torch.lazy_cuda.put_tensor(0)
     own = communicating(torch, recorder, 0)
     other = hooked(torch, recorder, 0.0, 1)
     works: list[Any] = []
@@ -112,7 +113,7 @@ def test_a_collective_on_another_gpu_is_counted_and_the_timed_one_stays(torch: A
         works.append(other([LazyTensor(1)], "nccl", async_op=True))
         works[-1].wait()
 
-    train(torch, recorder, backward)
+    train(torch, recorder, backward, device=0)
     assert recorder.totals.errors == 0 and recorder.totals.lost == 12 and kept.collected == 6
     assert_true_times(kept)
     assert None not in works
@@ -120,7 +121,7 @@ def test_a_collective_on_another_gpu_is_counted_and_the_timed_one_stays(torch: A
 
 def test_a_barrier_runs_on_the_gpu_where_its_group_has_no_backend_for_the_cpu(torch: Any) -> None:
     recorder = recorder_to(KeepingSink())
-    torch.cuda.set_device(0)
+    torch.lazy_cuda.put_tensor(0)
     recorder.enter(FORWARD)
     device = recorder.live.device
     assert device is not None
@@ -137,10 +138,10 @@ ENDING = """
 import sys
 from support.lazy_device import LazyDevice
 from support.lazy_torch import LazyTensor, lazy_torch
-torch = sys.modules["torch"] = lazy_torch(LazyDevice())
+torch = sys.modules["torch"] = lazy_torch(LazyDevice(), LazyDevice())
 torch.cuda.Event.__del__ = lambda event: print("destroyed") if event._timing else None
 from support.lazy_training import KeepingSink, hooked, recorder_to, train
-torch.cuda.set_device(0)
+torch.cuda.set_device(1)
 recorder = recorder_to(KeepingSink())
 reduce = hooked(torch, recorder, 0.0)
 train(torch, recorder, lambda: reduce(LazyTensor(), "nccl"))
