@@ -39,9 +39,17 @@ def with_stacks(location: Location, sampled: Iterable[Sampled]) -> Location:
         for culprit in location.culprits
     )
     notes = location.notes
-    if not culprits and any(note.kind in _STILL_NOTES for note in notes):
+    if _stood_still(location, by_rank):
         notes = (*notes, *_standing_note(by_rank))
     return structs.replace(location, culprits=culprits, notes=notes)
+
+
+def _stood_still(location: Location, by_rank: Mapping[int, list[Sampled]]) -> bool:
+    """Whether the job stood still and no culprit's stack says where: nobody is accused, or who was killed last is."""
+    if not location.culprits:
+        return any(note.kind in _STILL_NOTES for note in location.notes)
+    stood = any(each.why in (STALLED, HELD) for documents in by_rank.values() for each in documents)
+    return stood and all(culprit.kind == "dead" for culprit in location.culprits)
 
 
 def standing_notes(sampled: Iterable[Sampled]) -> tuple[Note, ...]:
