@@ -124,13 +124,13 @@ class Place(NamedTuple):
         return f"{self.function} ({self.file}:{self.line})"
 
 
-def places(fault: str) -> list[Place]:
-    """The lines marked with this fault."""
+def places(fault: str, mark: str = "fault") -> list[Place]:
+    """The lines marked with this fault; `through`: those that wait for a process in which the fault is."""
     found = []
     for path in sorted(USER.rglob("*.py")):
         text = path.read_text()
         for number, line in enumerate(text.splitlines(), 1):
-            names = line.partition("# fault: ")[2].split(", ")
+            names = line.partition(f"# {mark}: ")[2].split(", ")
             if fault in names:
                 found.append(Place(_function(text, number), path.name, number))
     return found
@@ -330,20 +330,30 @@ def _mark(case: Case, stacks: list[dict[str, Any]], notes: list[str], expected: 
         return ("wrong", "an innocent's line") if stacks or notes else ("right", "")
     if not stacks and not notes:
         return "silent", ""
-    own = [stack for stack in stacks if stack["rank"] == case.victim]
-    for text in [stack["text"] for stack in own]:
-        if any(place.is_in(text) for place in expected):
-            return "right", ""
-    if any(place.is_in(note) for note in notes for place in expected):
+    own = [stack["text"] for stack in stacks if stack["rank"] == case.victim]
+    apart = [told for note in notes for told in _of_rank(note, case.victim)]
+    if _any_in(expected, own):
+        return "right", ""
+    if _any_in(expected, apart):
         return "right", "in a note"
-    frames = [frame for stack in own for frame in stack["frames"]]
-    if any(place.is_in(frame) for frame in frames for place in expected):
+    if _any_in(expected, notes):
+        return "partly", "the line, not of which rank"
+    if _any_in(places(case.fault, "through"), own + apart):
+        return "partly", "the line through which it waits"
+    if _any_in(expected, [frame for stack in stacks if stack["rank"] == case.victim for frame in stack["frames"]]):
         return "partly", "among the frames alone"
-    if any(place.function in stack["text"] and place.file in stack["text"] for stack in own for place in expected):
+    if any(place.function in text and place.file in text for text in own + apart for place in expected):
         return "partly", "another line of the function"
-    if not own and stacks:
-        return "wrong", "another rank's"
-    return "wrong", "another line"
+    return "wrong", "another line" if own or apart else "another rank's"
+
+
+def _any_in(expected: list[Place], texts: list[str]) -> bool:
+    return any(place.is_in(text) for text in texts for place in expected)
+
+
+def _of_rank(note: str, rank: int) -> list[str]:
+    """What a note says of this rank alone: `...: rank 1 in f (a.py:3); ranks 0 and 2 in ...`."""
+    return [told for told in note.split("; ") if f"rank {rank} in " in told]
 
 
 def results(path: Path) -> dict[str, dict[str, Any]]:

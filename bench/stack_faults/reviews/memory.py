@@ -13,5 +13,5 @@ def tidy() -> None:
     if plan.FAULT != "gc":
         return
     if plan.mine("gc") and not _CACHE:
-        _CACHE.extend([number] for number in range(1_500_000))
-    gc.collect()  # fault: gc
+        _CACHE.extend([number] for number in range(500_000))
+    gc.collect(2 if plan.mine("gc") else 0)  # fault: gc

@@ -17,7 +17,7 @@ def train() -> None:
     compile_kernels()
     model = DistributedDataParallel(Classifier())
     steps = optimizer(model)
-    for step, batch in enumerate(loader()):
+    for step, batch in enumerate(loader()):  # through: worker
         model(**batch)["loss"].backward()
         steps.step()
         steps.zero_grad()

@@ -21,7 +21,7 @@ def train() -> None:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     steps = optimizer(model)
-    for step, batch in enumerate(loader()):
+    for step, batch in enumerate(loader()):  # through: worker
         model(**batch)["loss"].backward()
         steps.step()
         steps.zero_grad()

@@ -43,4 +43,4 @@ def train() -> None:
         data_collator=text.collate,
         callbacks=[Chores()],
         optimizers=(optimizer(model), None),
-    ).train()
+    ).train()  # through: worker

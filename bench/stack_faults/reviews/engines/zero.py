@@ -29,7 +29,7 @@ def train(stage: int) -> None:
             "zero_force_ds_cpu_optimizer": False,
         },
     )
-    for step, batch in enumerate(loader()):
+    for step, batch in enumerate(loader()):  # through: worker
         engine.backward(engine(**batch)["loss"])
         engine.step()
         after_step(step)
