@@ -168,9 +168,11 @@ class Answers(http.server.BaseHTTPRequestHandler):
 def server() -> Iterator[str]:
     made = Server(("127.0.0.1", 0), Answers)
     threading.Thread(target=made.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{made.server_port}"
-    made.shutdown()
-    made.server_close()
+    try:
+        yield f"http://127.0.0.1:{made.server_port}"
+    finally:
+        made.shutdown()
+        made.server_close()
 
 
 @contextlib.contextmanager
@@ -188,10 +190,12 @@ def slow_share(path: Path) -> Iterator[None]:
 
     reader = threading.Thread(target=read)
     reader.start()
-    yield
-    over.set()
-    reader.join()
-    os.close(pipe)
+    try:
+        yield
+    finally:
+        over.set()
+        reader.join()
+        os.close(pipe)
 
 
 class Job:
