@@ -1,0 +1,1 @@
+"""How the classifier is trained: a file an engine."""
