@@ -91,7 +91,7 @@ def test_a_job_without_a_step_says_where_it_stands_first() -> None:
     notes = standing_notes([took(0, STALLED, lock), took(1, STALLED, lock)])
     unknown = Location(Verdict.UNKNOWN, "j", 2, 0, Window(), None, (), (Note("no_steps", "no step"), *notes))
     assert sentence(unknown) == (
-        "Cannot tell: the processes stand still for 31 s: ranks 0-1 in FileBaton.wait (file_baton.py:50),"
+        "Cannot tell: the processes stand still for 31 s or more: ranks 0-1 in FileBaton.wait (file_baton.py:50),"
         " called in <module> (train.py:120)."
     )
 

@@ -37,6 +37,37 @@ def test_four_thousand_ranks_are_two_lines() -> None:
     assert len(standings([stands(rank, SAVE if rank == 9 else WAIT) for rank in range(4096)])) == 2
 
 
+def test_ranks_that_went_on_from_one_line_are_told_apart_by_where_they_came_to() -> None:
+    lock = Frame("FileBaton.wait", f"{LIBRARY}torch/utils/file_baton.py", 50)
+    sleep = Frame("sleep", "/usr/lib/python3.11/time.py", 1)
+    group = Frame("_new_process_group_helper", f"{LIBRARY}torch/distributed/distributed_c10d.py", 7)
+    init = Frame("init_distributed", f"{LIBRARY}deepspeed/comm/comm.py", 910)
+    found = standings(
+        [stands(1, (sleep, lock, init, MODULE)), *(stands(rank, (group, init, MODULE)) for rank in (0, 2))]
+    )
+    assert [(each.ranks, each.place) for each in found] == [
+        ((1,), "FileBaton.wait (file_baton.py:50), called in <module> (train.py:120)"),
+        ((0, 2), "_new_process_group_helper (distributed_c10d.py:7), called in <module> (train.py:120)"),
+    ]
+
+
+def test_a_rank_that_waits_for_its_workers_stands_where_they_do() -> None:
+    loader = f"{LIBRARY}torch/utils/data/dataloader.py"
+    waits = Frame("_Iter._try_get_data", loader, 1), Frame("__next__", loader, 2), MODULE
+    read = Frame("read", "/home/u/data.py", 36), Frame("fetch", f"{LIBRARY}torch/utils/data/_utils/fetch.py", 5)
+    idle = (Frame("get", "/usr/lib/python3.11/multiprocessing/queues.py", 3),)
+
+    def with_worker(rank: int, frames: tuple[Frame, ...]) -> Sampled:
+        whole = stands(rank, waits)
+        return whole._replace(threads=(*whole.threads, Thread("w", (Counted(1, frames),), pid=9)))
+
+    found = standings([with_worker(0, idle), with_worker(1, read)])
+    assert [(each.ranks, each.place) for each in found] == [
+        ((0,), "__next__ (dataloader.py:2), called in <module> (train.py:120)"),
+        ((1,), "its child process read (data.py:36)"),
+    ]
+
+
 def test_the_newest_of_each_rank_counts() -> None:
     assert newest([stands(1, SAVE, 1.0), stands(1, WAIT, 3.0), stands(1, SAVE, 2.0)])[1].at == 3.0
 

@@ -152,7 +152,7 @@ def _standing_note(by_rank: Mapping[int, list[Sampled]]) -> tuple[Note, ...]:
     text = "; ".join(f"{_who(each)} in {each.place}" for each in told[:4])
     more = f"; {counted(len(told) - 4, 'more place')}" if len(told) > 4 else ""
     longest = max((each.stalled_seconds for documents in by_rank.values() for each in documents), default=0.0)
-    since = f" for {seconds_text(longest)}" if longest else ""
+    since = f" for {seconds_text(longest)} or more" if longest else ""
     return (Note("stacks", printable_line(f"the processes stand still{since}: {text}{more}", _MAX_TEXT)),)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from laggard.stacks.frames import Frame, is_library, own_frame, short_text
+from laggard.stacks.frames import Frame, is_library, own_frame, short_text, waits_for_children
 from laggard.stacks.sampled import Counted, Sampled, Thread
 
 MIN_SAMPLES: Final = 20
@@ -66,7 +66,7 @@ def difference(suspect: Sampled, peers: Sequence[Sampled]) -> Difference | None:
     """Returns what the suspect does more than its peers, in its training thread; where that waits for its children, in
     these. None: too few samples, or no difference beyond what healthy ranks have."""
     found = _of_threads(suspect.training, [peer.training for peer in peers], "")
-    if found is None or not _waits_for_children(found):
+    if found is None or not waits_for_children(found.stack.frames):
         return found
     children = _together(suspect, "its child processes")
     others = [_together(peer, "") for peer in peers]
@@ -146,16 +146,6 @@ def _described(place: Place, thread: Thread, share: float, peers_share: float, w
     own = own_frame(best.frames)
     caller = own if is_library(frame) and not is_library(own) else None
     return Difference(frame, share, peers_share, phase, most_called, caller, where, best)
-
-
-def _waits_for_children(found: Difference) -> bool:
-    """Whether what is slow is a wait for worker processes: a DataLoader's, a pool's."""
-    files = [frame.file for frame in found.stack.frames]
-    functions = {frame.function.rpartition(".")[2] for frame in found.stack.frames}
-    of_loader = any(file.endswith("torch/utils/data/dataloader.py") for file in files)
-    return (of_loader and bool(functions & {"_try_get_data", "_get_data"})) or any(
-        file.endswith("multiprocessing/pool.py") for file in files
-    )
 
 
 def _together(sampled: Sampled, name: str) -> Thread:

@@ -21,6 +21,7 @@ _LIBRARY = re.compile(
     r"|^(?:threading|socket|selectors|subprocess|queue|runpy|ssl|os|contextlib|_bootstrap|tempfile|shutil)\.py$|^<"
 )
 _COMPILED = re.compile(r"^<eval_with_key>|/torchinductor_[^/]*/|^<torch_package|_dynamo/resume_in_")
+_STANDARD = re.compile(r"/lib(?:64)?/python3[^/]*/(?!(?:site|dist)-packages/)")
 _COLLECTIVE = re.compile(
     r"_?(?:all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|monitored_barrier|all_?to_?all|gather|scatter"
     r"|reduce|i?recv|i?send|batch_isend_irecv|coalesce|wait|synchronize)(?:_\w+)?"
@@ -59,6 +60,11 @@ def is_library(frame: Frame) -> bool:
     return _LIBRARY.search(frame.file) is not None
 
 
+def is_standard_library(frame: Frame) -> bool:
+    """Whether the frame is of Python's own library."""
+    return _STANDARD.search(frame.file) is not None
+
+
 def own_frame(frames: Frames) -> Frame:
     """The innermost frame that is no library's; the innermost where all are."""
     return next((frame for frame in frames if not is_library(frame)), frames[0])
@@ -77,6 +83,15 @@ def collective_of(frames: Frames) -> str:
         return "backward"
     waits = any(_CUDA_WAIT.search(frame.file) and "synchronize" in frame.function for frame in frames)
     return "synchronize" if waits else ""
+
+
+def waits_for_children(frames: Frames) -> bool:
+    """Whether a thread waits for the worker processes of a DataLoader or of a pool."""
+    of_loader = any(frame.file.endswith("torch/utils/data/dataloader.py") for frame in frames)
+    functions = {frame.function.rpartition(".")[2] for frame in frames}
+    return (of_loader and bool(functions & {"_try_get_data", "_get_data"})) or any(
+        frame.file.endswith("multiprocessing/pool.py") for frame in frames
+    )
 
 
 def frame_text(frame: Frame) -> str:

@@ -3,10 +3,18 @@ train.py:120, rank 9 in torch.save at ckpt.py:41. Standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from laggard.stacks.frames import collective_of, own_frame, place_text, short_text
+from laggard.stacks.frames import (
+    collective_of,
+    is_library,
+    is_standard_library,
+    own_frame,
+    place_text,
+    short_text,
+    waits_for_children,
+)
 from laggard.stacks.sampled import Counted, Sampled
 
 
@@ -21,13 +29,12 @@ class Standing(NamedTuple):
 
 
 def standings(sampled: Iterable[Sampled]) -> tuple[Standing, ...]:
-    """The ranks by the place that each stood at most often; first those that are in no collective, the fewest ranks
-    first: whom the others wait for is among them."""
-    found: dict[tuple[str, str], list[tuple[int, Counted]]] = {}
-    for each in sampled:
-        stack = each.training.stacks[0]
-        waits = stack.waits or collective_of(stack.frames)
-        found.setdefault((_place(stack, waits), waits), []).append((each.rank, stack))
+    """Returns the ranks by the place that each stood at most often; first those that are in no collective, the fewest
+    ranks first: whom the others wait for is among them."""
+    seen = [(each.rank, *_stack_of(each)) for each in sampled]
+    found = _grouped(seen, _place)
+    if len(found) == 1 and not next(iter(found))[1]:  # one line of the script, from which they went on to other places
+        found = _grouped(seen, _inner_place)
     told = [
         Standing(tuple(sorted(rank for rank, _ in ranks)), place, waits, min(ranks, key=lambda it: it[0])[1])
         for (place, waits), ranks in found.items()
@@ -35,10 +42,38 @@ def standings(sampled: Iterable[Sampled]) -> tuple[Standing, ...]:
     return tuple(sorted(told, key=lambda it: (bool(it.waits), len(it.ranks), it.ranks)))
 
 
-def _place(stack: Counted, waits: str) -> str:
+def _grouped(
+    seen: Iterable[tuple[int, Counted, str]], place: Callable[[Counted, str, str], str]
+) -> dict[tuple[str, str], list[tuple[int, Counted]]]:
+    found: dict[tuple[str, str], list[tuple[int, Counted]]] = {}
+    for rank, stack, whose in seen:
+        waits = stack.waits or collective_of(stack.frames)
+        found.setdefault((place(stack, waits, whose), waits), []).append((rank, stack))
+    return found
+
+
+def _stack_of(sampled: Sampled) -> tuple[Counted, str]:
+    """Returns where the rank stands, and whose stack that is, empty: its own. A rank that waits for its child processes
+    stands where one of these is in the script's own code."""
+    own = sampled.training.stacks[0]
+    if waits_for_children(own.frames):
+        for thread in sampled.threads[1:]:
+            if thread.pid and thread.stacks and not is_library(own_frame(thread.stacks[0].frames)):
+                return thread.stacks[0], "its child process "
+    return own, ""
+
+
+def _place(stack: Counted, waits: str, whose: str) -> str:
     if waits:
         return f"{waits}, called in {short_text(own_frame(stack.frames))}"
-    return place_text(stack.frames)
+    return whose + place_text(stack.frames)
+
+
+def _inner_place(stack: Counted, waits: str, whose: str) -> str:
+    """Returns the innermost place that is not of Python's own library, and the script's own line."""
+    inner = next((frame for frame in stack.frames if not is_standard_library(frame)), stack.frames[0])
+    own = own_frame(stack.frames)
+    return whose + (short_text(inner) if inner is own else f"{short_text(inner)}, called in {short_text(own)}")
 
 
 def standing_beside(rank: int, all_of: Sequence[Standing]) -> tuple[Standing | None, Standing | None]:
