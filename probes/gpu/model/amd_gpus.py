@@ -19,6 +19,7 @@ from laggard.probes.gpu.model.gpu_metrics import MAX_BYTES, GpuMetrics, parse_gp
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS
+from laggard.text.lazy_pattern import lazy_pattern
 
 T = TypeVar("T")
 
@@ -31,13 +32,13 @@ XGMI: Final = "xgmi_wafl"
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVER: Final = "/sys/bus/pci/drivers/amdgpu"
 _THRESHOLD: Final = "/sys/module/amdgpu/parameters/bad_page_threshold"
-_BLOCK: Final = re.compile(r"([a-z][a-z0-9_]{1,30})_err_count")
-_COUNT: Final = re.compile(r"(ue|ce|de): *(\d{1,18})")
-_PAGE: Final = re.compile(r"0x[0-9a-f]{1,16} : 0x[0-9a-f]{1,16} : ([RPF])$", re.MULTILINE)
-_UNIQUE_ID: Final = re.compile(r"[0-9a-f]{16}")
+_BLOCK = lazy_pattern(r"([a-z][a-z0-9_]{1,30})_err_count")
+_COUNT = lazy_pattern(r"(ue|ce|de): *(\d{1,18})")
+_PAGE = lazy_pattern(r"0x[0-9a-f]{1,16} : 0x[0-9a-f]{1,16} : ([RPF])$", re.MULTILINE)
+_UNIQUE_ID = lazy_pattern(r"[0-9a-f]{16}")
 _MAX_BLOCKS: Final = 32
 _MAX_SENSORS: Final = 16
-_SENSORS: Final = re.compile(r"temp(\d{1,2})_label")
+_SENSORS = lazy_pattern(r"temp(\d{1,2})_label")
 
 
 class RasCount(NamedTuple):

@@ -30,6 +30,9 @@ class Source:
     def recording(self, name: str | None) -> None:
         return None
 
+    async def digest(self, name: str | None, run: str) -> None:
+        return None
+
 
 def asked(app: Any, path: str, method: str = "GET", host: bytes = b"localhost") -> tuple[int, dict[str, str]]:
     """Status and headers."""
