@@ -51,6 +51,11 @@ class AgentSettings(Settings, frozen=True):
     ras_address: str = ""
     """The address at which NCCL RAS listens on this machine, as HOST:PORT. Empty: NCCL_RAS_ADDR, else
     localhost:28028."""
+    stacks: bool = True
+    """False: the agent neither reads the stacks that ranks take of themselves, nor asks for any (docs/stacks.md)."""
+    stacks_token_file: str = ""
+    """A file with the secret by which a collector proves who it is when it reads stacks or asks for them; empty: nobody
+    can. No other user may be able to read it."""
     otlp_endpoint: str = ""
     """The whole URL to which the metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty: nowhere
     (docs/otlp.md). It needs `laggard[otlp]`."""

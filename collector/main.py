@@ -17,6 +17,7 @@ from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, load_settings
 from laggard.collector.tenants.viewer import Admission
+from laggard.collector.web.stacks import read_stacks_token
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address
@@ -64,7 +65,8 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
-        serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings, tls, send_to)
+        token = read_stacks_token(settings)
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch, token), settings, tls, send_to)
     return 0
 
 
@@ -79,7 +81,7 @@ def _check_tenants(settings: CollectorSettings, tls: ServerTls | None) -> None:
 
 def _check_tokens(settings: CollectorSettings) -> None:
     """Raises UsageError where a secret cannot be read, or is for every user to read."""
-    for name in ("ring_token_file", "acknowledge_token_file"):
+    for name in ("ring_token_file", "acknowledge_token_file", "stacks_token_file"):
         if path := getattr(settings, name):
             read_token_file(path, name)
 

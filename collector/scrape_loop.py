@@ -21,6 +21,7 @@ from laggard.collector.fleet.outliers import FleetComparison, compare_nodes, wit
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.collector.jobs.held_culprits import HeldCulprits
+from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
@@ -34,6 +35,7 @@ from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
+from laggard.collector.scrape.stack_rounds import StackRounds
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, acknowledged_path, incidents_path
 from laggard.locate.against.digest import digest_of
@@ -43,6 +45,7 @@ from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
 from laggard.wire.digest import Digest
 from laggard.wire.node_finding import NodeFinding
+from laggard.wire.stacks import StacksAsked
 
 log = logging.getLogger("laggard.collector")
 
@@ -70,7 +73,9 @@ class ScrapeLoop:
         settings: CollectorSettings,
         locate: Locate,
         watch: PrometheusWatch | None = None,
+        stacks_token: str = "",
     ) -> None:
+        """`stacks_token`: that of the agents, which are asked for stacks; empty: none is."""
         self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
         self.acknowledgements = Acknowledgements(acknowledged_path(settings, os.environ), time.time())
@@ -86,6 +91,7 @@ class ScrapeLoop:
         self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
         self._wanted: Wanted | None = None
         self._looked = LookedRanks(self._windows)
+        self._stacks = StackRounds(self._windows, stacks_token, settings.timeout_seconds, settings.target_server_name)
         self._changes = StateChanges()
         self._failing = fleet_wide.FailingSince()
         self._refresh_wanted = asyncio.Event()
@@ -119,6 +125,21 @@ class ScrapeLoop:
         """Notes that a reader looks at these ranks. Returns what is known of their single collectives."""
         return self._looked.look(key, ranks, time.monotonic())
 
+    def stacks(self, key: JobKey) -> JobStacks | None:
+        """The newest stacks that are held of the job's ranks; None where it is not known."""
+        job = self._windows.jobs.get(key)
+        return None if job is None else JobStacks(job.stacks, job.held_stacks.missing, tuple(sorted(job.ranks)))
+
+    async def ask_for_stacks(
+        self, key: JobKey, ranks: Sequence[int], samples: int, seconds: float
+    ) -> StacksAsked | None:
+        """Asks ranks of the job for their stacks, all where none is named; None where it is not known. To be called on
+        the event loop."""
+        if key not in self._windows.jobs:
+            return None
+        answering = {row.url for row in self.snapshot.nodes if row.state == "up"}
+        return await self._stacks.ask(key, ranks, samples, seconds, answering)
+
     async def run(self) -> None:
         """Rounds for ever, `interval_seconds` from start to start, or sooner where fresh data are asked for."""
         await asyncio.to_thread(self.incidents.start)
@@ -128,6 +149,7 @@ class ScrapeLoop:
         try:
             await self._scrape_for_ever()
         finally:
+            self._stacks.close()
             if watching:
                 watching.cancel()
 
@@ -195,6 +217,7 @@ class ScrapeLoop:
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
         urls = [row.url for row in snapshot.nodes if row.state == "up"]
+        self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
         self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now)
         await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
         await self._keep_digests(now)

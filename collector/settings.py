@@ -112,6 +112,10 @@ class CollectorSettings(Settings, frozen=True):
     acknowledged_file: str = ACKNOWLEDGED_FILE
     """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
     is acknowledged.json in there."""
+    stacks_token_file: str = ""
+    """A file with the secret that agents have as their stacks_token_file, too: with it the collector asks them for the
+    stacks of slow and hung ranks, and an operator asks the collector (`laggard stacks`, docs/stacks.md); empty: nobody
+    is asked."""
     max_drains_per_hour: int = 4
     """The number of nodes that are drained within an hour at most."""
     fleet_wide_ratio: float = 0.01

@@ -51,6 +51,7 @@ from laggard.wire.digest import Digest
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.ranks import RanksDocument
+from laggard.wire.stacks import StacksAsk, StacksAsked, StacksDocument
 
 Struct = type[msgspec.Struct]
 
@@ -76,6 +77,9 @@ DOCUMENTS = (
     Document(MetricsDocument, "`laggard metrics list --format json`"),
     Document(RanksDocument, "`/api/v1/ranks` of the agent"),
     Document(CollectivesDocument, "`/api/v1/collectives` of the agent"),
+    Document(StacksDocument, "`laggard stacks --format json`, `/api/v1/stacks` of the agent and of the collector"),
+    Document(StacksAsked, "the answer to `POST /api/v1/stacks/ask` of the agent and of the collector"),
+    Document(StacksAsk, "what an operator asks, `POST /api/v1/stacks/ask` of the collector"),
     Document(NodesDocument, "`/api/v1/nodes` of the collector"),
     Document(NodeFindingsDocument, "`/api/v1/findings` of the collector"),
     Document(DrainsDocument, "`/api/v1/drains` of the collector"),

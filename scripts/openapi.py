@@ -32,6 +32,7 @@ from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.query import Schema, parameters
 from laggard.wire.ranks import RanksDocument
+from laggard.wire.stacks import StacksAsk, StacksAsked, StacksDocument
 
 FOLDER = Path(__file__).parents[1] / "docs" / "openapi"
 TEXT, HTML, METRICS, LINES = "text/plain", "text/html", "text/plain; version=0.0.4", "application/x-ndjson"
@@ -41,13 +42,14 @@ ANY_FILE = "*/*"
 
 class Question(NamedTuple):
     """One operation. `answers`: the type of the document, or the content types. `asked`: the type of its parameters.
-    `refusals`: its own statuses, beside those of the whole daemon."""
+    `refusals`: its own statuses, beside those of the whole daemon. `posted`: it is a POST, as all with a `body` are."""
 
     summary: str
     answers: Any
     asked: type[msgspec.Struct] | None = None
     refusals: tuple[int, ...] = ()
     body: Any = None
+    posted: bool = False
 
 
 COMMON = {
@@ -61,6 +63,19 @@ AGENT = {
     "/api/v1/report": Question("The health of the node, by its last round of probes.", Report),
     "/api/v1/ranks": Question("The ranks that run on the node.", RanksDocument, agent.Ranks),
     "/api/v1/collectives": Question("The last collectives of some ranks.", CollectivesDocument, agent.Collectives),
+    "/api/v1/stacks": Question(
+        "The stacks that ranks took of themselves, for who has the token. docs/stacks.md",
+        StacksDocument,
+        agent.Stacks,
+        (401, 403),
+    ),
+    "/api/v1/stacks/ask": Question(
+        "Asked by who has the token: ranks are to take their stacks.",
+        StacksAsked,
+        agent.AskStacks,
+        (401, 403, 404, 429, 503),
+        posted=True,
+    ),
 }
 COLLECTOR = {
     "/": Question("The page.", (HTML,), collector.OfJob),
@@ -101,6 +116,15 @@ COLLECTOR = {
     "/api/v1/timeline": Question(
         "The last steps of some ranks, each beside a peer.", documents.TimelineDocument, collector.Timeline, (409,)
     ),
+    "/api/v1/stacks": Question(
+        "Where in the code a job's ranks were when they were last asked.", StacksDocument, collector.Stacks, (404, 409)
+    ),
+    "/api/v1/stacks/ask": Question(
+        "Asked by an operator who has the token: ranks are to take their stacks. docs/stacks.md",
+        StacksAsked,
+        refusals=(403, 404, 409),
+        body=StacksAsk,
+    ),
     "/api/v1/targets": Question("The agents, for Prometheus' http_sd.", tuple[documents.ScrapeTargets, ...]),
     "/api/v1/incidents": Question("Culprits over time, the latest first.", IncidentsDocument, collector.Incidents),
     "/api/v1/recommendation": Question("What to change for a job.", Recommendation, collector.OfJob, (409,)),
@@ -134,6 +158,7 @@ DAEMONS = {
 }
 WORDS = {
     400: "The question cannot be understood.",
+    401: "The token is another.",
     403: "The token is another, or there is none.",
     404: "There is no such thing.",
     405: "GET and HEAD alone, or POST where that is listed.",
@@ -141,6 +166,7 @@ WORDS = {
     409: "Several users' jobs have this name, or the question came before.",
     414: "The target is too long.",
     421: "The Host is not a name of this daemon: allowed_hosts.",
+    429: "Asked a moment ago: Retry-After says when again.",
     431: "The head is too large.",
     503: "Not now.",
 }
@@ -179,9 +205,9 @@ def _path(path: str, question: Question, daemon: Daemon, named: dict[str, Schema
         "200": {"description": "The answer.", "content": _content(question, named)},
         # Whether it is healthy is said in text by all of them.
         **{str(status): {"description": WORDS[status], "content": {TEXT: {"schema": {"type": "string"}}}
-                         if status == 503 else error} for status in refusals},
+                         if status == 503 and _is_content_types(question.answers) else error} for status in refusals},
     }  # fmt: skip
-    return {"get" if question.body is None else "post": operation}
+    return {"post" if question.posted or question.body is not None else "get": operation}
 
 
 def _examples(values: list[str]) -> Schema:

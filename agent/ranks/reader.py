@@ -19,6 +19,7 @@ from laggard.agent.ranks.directory import FileEntry, Listing, list_files, round_
 from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.rejections import Rejections
 from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps
+from laggard.agent.ranks.stacks import StackReader
 from laggard.agent.ranks.unseen import read_unseen
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
@@ -26,6 +27,7 @@ from laggard.rankfile import RankFileError
 from laggard.sub_uids import ACCOUNTS
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.ranks import RankRow, RanksDocument
+from laggard.wire.stacks import MissingStacks, StacksDocument
 
 MAX_RANKS: Final = 64
 MAX_ASKED: Final = 16
@@ -42,6 +44,7 @@ DUPLICATE_JOB: Final = "another running job of this user has its name"
 
 MOUNTED: Final = "a user's file system is mounted there"
 HELD: Final = "another user has taken this user's place"
+NOT_HERE: Final = "it does not run on this node, or has ended"
 HANGS_SECONDS: Final = 20.0
 """The time after which a scan, which takes milliseconds, counts as one that hangs."""
 
@@ -118,6 +121,24 @@ class RankFiles:
             ]
             found = tuple(read for snapshot in wanted[:MAX_ASKED] if (read := read_collectives(snapshot)) is not None)
             return CollectivesDocument(self._node, owner, job_id, found)
+
+    def stacks(self, owner: int, job_id: str, ranks: Collection[int] | None) -> StacksDocument:
+        """The newest stacks of those of `ranks` that the last scan found; None: of all ranks of the job."""
+        found, missing = StackReader(self.directory).documents(self.snapshots_of(owner, job_id, ranks))
+        seen = {each.rank for each in found} | {each.rank for each in missing}
+        gone = tuple(MissingStacks(rank, NOT_HERE) for rank in sorted(set(ranks or ()) - seen))
+        return StacksDocument(owner, job_id, found, missing + gone, self._node)
+
+    def ranks_of(self, owner: int, job_id: str, ranks: Collection[int] | None) -> tuple[int, ...]:
+        """Those of `ranks`, or of all, that the last scan found running."""
+        snapshots = self.snapshots_of(owner, job_id, ranks)
+        return tuple(sorted(it.row.rank for it in snapshots if it.row.state == "running"))
+
+    def snapshots_of(self, owner: int, job_id: str, ranks: Collection[int] | None) -> list[RankSnapshot]:
+        """The last scan's: what is read of them then holds up no scan."""
+        with self._lock:
+            rows = [it for it in self._selected if (it.row.owner, it.row.job_id) == (owner, job_id)]
+        return [it for it in rows if ranks is None or it.row.rank in ranks]
 
     def _snapshots(self, files: Iterable[FileEntry], now: Now) -> Iterator[RankSnapshot]:
         """Yields every file that is valid and has not expired."""

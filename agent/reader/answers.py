@@ -12,9 +12,11 @@ from typing import Final
 
 import msgspec
 
+from laggard.agent.ranks.stack_files import StackFile, is_stack_file, read_stack_file
 from laggard.agent.reader.capabilities import CAP_DAC_READ_SEARCH, without_capability
 from laggard.agent.traffic.peers import VARIABLES
 from laggard.agent.traffic.sockets import process_sockets, process_variables
+from laggard.environment import rank_dir
 from laggard.errors import UsageError
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
@@ -27,6 +29,7 @@ from laggard.process_exit import zombie_status
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CAP_SYS_PTRACE: Final = 19  # capability.h
 _PID: Final = re.compile(r"[1-9][0-9]{0,9}")
+_UID: Final = re.compile(r"[0-9]{1,10}")
 
 
 class Refused(Exception):
@@ -106,6 +109,17 @@ def _exit_status(host: Host, pid: str) -> bytes:
     return str(status).encode()
 
 
+def _rank_stacks(host: Host, argument: str) -> bytes:
+    """The stacks that a rank of a user left: when the file last changed (Unix time), and its content."""
+    uid, _, rest = argument.partition(" ")
+    folder, _, name = rest.partition(" ")
+    file = StackFile(folder, name)
+    if not _UID.fullmatch(uid) or not is_stack_file(file):
+        raise Refused("that is no user, folder and file of stacks")
+    content = read_stack_file(rank_dir(os.environ), file, int(uid))
+    return f"{content.changed!r}\n".encode() + content.text
+
+
 def _may_trace() -> bool:
     """Whether this process has CAP_SYS_PTRACE."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
@@ -126,6 +140,7 @@ _REPLIES: Final[Mapping[str, Callable[[Host, str], bytes]]] = {
     "clock": _clock,
     "sockets": _sockets,
     "job_variables": _job_variables,
+    "rank_stacks": _rank_stacks,
 }
 
 

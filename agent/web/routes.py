@@ -1,4 +1,4 @@
-"""The agent's HTTP routes. All of them only read: no request changes anything."""
+"""The agent's HTTP routes. All of them only read, but one: with the token it asks ranks for their stacks."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from laggard.agent.ras.asker import RasAsker
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web import page, questions
 from laggard.agent.web.metrics import Daemon, agent_families
+from laggard.agent.web.stacks import StackService
 from laggard.catalogue.exposition import exposition
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
@@ -64,6 +65,7 @@ class Router:
         traffic: TrafficWatch | None = None,
         turned_away: Callable[[], int] = lambda: 0,
         otlp_exports: Mapping[str, int] = _NONE,
+        stacks: StackService | None = None,
     ) -> None:
         self._node = node
         self._ranks = ranks
@@ -83,7 +85,10 @@ class Router:
             "/api/v1/report": self._report,
             "/api/v1/ranks": self._ranks_document,
             "/api/v1/collectives": self._collectives,
+            "/api/v1/stacks": self._stacks_document,
         }
+        self._posts: Mapping[str, Handler] = {"/api/v1/stacks/ask": self._ask_for_stacks}
+        self._stacks = stacks or StackService.made(ranks, cached_ranks)
 
     def handle(self, request: Request) -> Response:
         try:
@@ -98,9 +103,16 @@ class Router:
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
     def _handler(self, request: Request) -> Handler:
+        posted = self._posts.get(request.path)
+        if posted is not None:
+            if request.method != "POST":
+                raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "POST alone", (("Allow", "POST"),))
+            return posted
         handler = self._handlers.get(request.path)
         if handler is None:
-            raise HttpError(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(self._handlers)}")
+            raise HttpError(
+                HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join((*self._handlers, *self._posts))}"
+            )
         if request.method not in ("GET", "HEAD"):
             raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
         return handler
@@ -148,6 +160,12 @@ class Router:
     def _collectives(self, request: Request) -> Response:
         asked = read_question(questions.Collectives, request.query)
         return _json(HTTPStatus.OK, self._ranks.collectives(asked.owner, asked.job, frozenset(asked.rank)))
+
+    def _stacks_document(self, request: Request) -> Response:
+        return _json(HTTPStatus.OK, self._stacks.document(request))
+
+    def _ask_for_stacks(self, request: Request) -> Response:
+        return _json(HTTPStatus.OK, self._stacks.ask(request))
 
     def _with_findings(self, ranks: RanksDocument) -> RanksDocument:
         """Returns `ranks` with the findings about their jobs."""

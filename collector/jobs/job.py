@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from laggard.collector.jobs.held_stacks import HeldStacks
 from laggard.locate.job_timings import (
     END,
     FIRST_PHASE,
@@ -29,6 +30,7 @@ from laggard.locate.job_timings import (
 )
 from laggard.locate.live_collectives import with_collectives
 from laggard.locate.node_findings import NodeFindings
+from laggard.stacks.sampled import Sampled
 from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
 
@@ -132,6 +134,12 @@ class Job:
     collectives: Mapping[int, RankCollectives] = dataclasses.field(default_factory=dict)
     collectives_at: float = 0.0
     first_phases: dict[int, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
+    held_stacks: HeldStacks = dataclasses.field(default_factory=HeldStacks)
+
+    @property
+    def stacks(self) -> Mapping[int, Sampled]:
+        """The newest stacks of those ranks that were asked for them."""
+        return self.held_stacks.by_rank
 
     @property
     def running(self) -> bool:

@@ -7,6 +7,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -21,6 +22,7 @@ from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.hang.launches import locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, live_timings
 from laggard.locate.node_findings import NodeFindings
+from laggard.locate.stacked import with_stacks
 from laggard.model import Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.text.job_names import is_numbered
@@ -193,7 +195,8 @@ def build_snapshot(
     jobs = []
     for key, job in ordered:
         timings = job.timings(key.job_id, answering, found)
-        location = _locate(timings, locate) if job.sources & answering else _no_agent_answers(timings, job)
+        located = partial(_with_stacks, locate, job)
+        location = _locate(timings, located) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
         agents = frozenset(job.sources)
         jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents))
@@ -201,6 +204,11 @@ def build_snapshot(
     jobs += _without_hooks(launched, found, urls, {job.key for job in jobs})
     jobs = _with_unseen(jobs, unseen_jobs(cluster.unseen))
     return dataclasses.replace(cluster, jobs=tuple(jobs), not_held=windows.not_held(answering))
+
+
+def _with_stacks(locate: Locate, job: Job, timings: JobTimings) -> Location:
+    """The verdict, with where in the code its culprits stand."""
+    return with_stacks(locate(timings), job.stacks.values())
 
 
 def _with_unseen(jobs: Sequence[JobSnapshot], unseen: Mapping[JobKey, UnseenJob]) -> list[JobSnapshot]:

@@ -1,4 +1,4 @@
-"""GETs from an agent that may be dead, slow or hostile: bounded in time and size, and never raising an exception."""
+"""Asks an agent that may be dead, slow or hostile: bounded in time and size, and never raising an exception."""
 
 from __future__ import annotations
 
@@ -31,9 +31,18 @@ class FetchFailure(NamedTuple):
     reason: str
 
 
-async def fetch(url: str, timeout_seconds: float, max_bytes: int, server_name: str = "") -> bytes | FetchFailure:
+async def fetch(
+    url: str,
+    timeout_seconds: float,
+    max_bytes: int,
+    server_name: str = "",
+    *,
+    method: str = "GET",
+    token: str = "",
+) -> bytes | FetchFailure:
     """The body of an answer with status 200 that is complete within `timeout_seconds` and at most `max_bytes` long.
-    `server_name`: the name that an https server's certificate must have; empty: the URL's host.
+    `server_name`: the name that an https server's certificate must have; empty: the URL's host. `token`: sent as
+    Bearer, unless empty.
 
     Each request has a connection of its own, to the agent itself: a pool of them costs more than it saves where each is
     for another host, and a proxy from the environment is for the outside world."""
@@ -43,7 +52,9 @@ async def fetch(url: str, timeout_seconds: float, max_bytes: int, server_name: s
         async with _connected(urlsplit(url), timeout_seconds * _CONNECT_SHARE, server_name) as streams:
             if isinstance(streams, FetchFailure):
                 return streams
-            return await asyncio.wait_for(_exchange(streams, urlsplit(url), max_bytes), deadline - loop.time())
+            return await asyncio.wait_for(
+                _exchange(streams, _request(urlsplit(url), method, token), max_bytes), deadline - loop.time()
+            )
     except asyncio.TimeoutError:
         return FetchFailure("slow", f"no complete answer within {timeout_seconds:g} s")
     except h11.RemoteProtocolError as error:
@@ -89,10 +100,10 @@ async def _connected(
         streams[1].transport.abort()  # the answer is there, or nobody waits for it
 
 
-async def _exchange(streams: _Streams, parts: SplitResult, max_bytes: int) -> bytes | FetchFailure:
+async def _exchange(streams: _Streams, request: h11.Request, max_bytes: int) -> bytes | FetchFailure:
     reader, writer = streams
     http = h11.Connection(h11.CLIENT)
-    writer.write((http.send(_request(parts)) or b"") + (http.send(h11.EndOfMessage()) or b""))
+    writer.write((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
     body = bytearray()
     received = False
     while True:
@@ -113,7 +124,7 @@ async def _exchange(streams: _Streams, parts: SplitResult, max_bytes: int) -> by
             return bytes(body)
 
 
-def _request(parts: SplitResult) -> h11.Request:
+def _request(parts: SplitResult, method: str, token: str) -> h11.Request:
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     headers = [
         ("Host", parts.netloc),
@@ -122,8 +133,10 @@ def _request(parts: SplitResult) -> h11.Request:
         ("Accept-Encoding", "identity"),
         ("User-Agent", "laggard-collector"),
         ("Connection", "close"),
+        *([("Authorization", f"Bearer {token}")] if token else []),
+        *([("Content-Length", "0")] if method == "POST" else []),
     ]
-    return h11.Request(method="GET", target=target, headers=headers)
+    return h11.Request(method=method, target=target, headers=headers)
 
 
 def _unusable(response: h11.Response) -> FetchFailure | None:

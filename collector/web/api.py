@@ -1,5 +1,5 @@
-"""The handlers of /api/v1: every document is made from the latest snapshot. Nothing is changed, but by agents that ask
-for a ring with the token (idle_rings.py)."""
+"""The handlers of /api/v1: every document is made from the latest snapshot. Nothing is changed, but by who has a token:
+agents that ask for a ring (idle_rings.py), operators who acknowledge (acknowledge.py) or ask for stacks (stacks.py)."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from laggard.collector.web.newest_ring import newest_ring
 from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
+from laggard.collector.web.stacks import stacks_document, stacks_handler
 from laggard.collector.web.summary import job_names, summary_document
 from laggard.collector.web.tiles import tiles_document
 from laggard.collector.web.timeline import mean_own_seconds, timeline_document
@@ -77,6 +78,8 @@ class Api:
             Route("/api/v1/rings/due", idle_ring_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/acknowledgements", self.acknowledgements),
             Route("/api/v1/acknowledge", acknowledge_handler(self.source, self.settings), methods=["POST"]),
+            Route("/api/v1/stacks", self.stacks),
+            Route("/api/v1/stacks/ask", stacks_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/location", self.location),
             Route("/api/v1/recording", self.recording),
             Route("/api/v1/digest", self.digest),
@@ -191,6 +194,15 @@ class Api:
         own = self.answers.get(snapshot, ("mean own", job.key), lambda: mean_own_seconds(job.timings))
         look = partial(self.source.looked_at, job.key)
         return _json(timeline_document(str(job.key), job.timings, ranks, before=asked.before, mean_own=own, look=look))
+
+    def stacks(self, request: Request) -> Response:
+        asked = questions.Stacks.of(request)
+        self._check_name(asked)
+        job = self.source.snapshot.job(asked.job_name)
+        held = self.source.stacks(job.key) if job else None
+        if job is None or held is None:
+            return PlainTextResponse("no such job is known here\n", 404)
+        return _sent(encode(stacks_document(job.key, held, asked.ranks)))
 
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))

@@ -14,6 +14,7 @@ from laggard.collector.web.heatmap import MEASURES, ORDERS
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
 from laggard.wire.query import Asked, Name, WrongQuestion, read_question
+from laggard.wire.stacks import MAX_RANKS as MAX_STACKS
 
 Rank = Annotated[int, Meta(ge=0, le=2**31)]
 """Of a rank, or a place among ranks or rows."""
@@ -114,6 +115,17 @@ class Timeline(OfJob, frozen=True, kw_only=True):
         ),
     ] = ()
     before: Annotated[Number | None, Meta(description="The steps before this one.")] = None
+
+
+class Stacks(OfJob, frozen=True, kw_only=True):
+    ranks: Annotated[
+        tuple[Rank, ...],
+        Meta(
+            max_length=MAX_STACKS,
+            description="Ranks, with commas between them. Without: all of the job.",
+            extra_json_schema={"explode": False},
+        ),
+    ] = ()
 
 
 class Links(OfJob, frozen=True, kw_only=True):

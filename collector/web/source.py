@@ -8,11 +8,13 @@ from typing import Protocol
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
+from laggard.wire.stacks import StacksAsked
 
 
 class Incidents(Protocol):
@@ -56,6 +58,14 @@ class ClusterSource(Protocol):
 
     async def digest(self, name: str | None, run: str) -> Digest | None:
         """The digest of a job now, of its first hour, or of an earlier run; to be called on the event loop."""
+
+    def stacks(self, key: JobKey) -> JobStacks | None:
+        """The newest stacks that are held of the job's ranks; None where it is not known."""
+
+    async def ask_for_stacks(
+        self, key: JobKey, ranks: Sequence[int], samples: int, seconds: float
+    ) -> StacksAsked | None:
+        """Asks ranks of the job for their stacks, all where none is named; None where it is not known."""
 
     def recording(self, name: str | None) -> JobRecording | None:
         """The recording of what is held of a job; to be called on the event loop."""

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.scrape.looked_ranks import LookedRank
@@ -32,12 +33,13 @@ from laggard.collector.web.connections import PEER
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
+from laggard.wire.stacks import StacksAsked
 
 log = logging.getLogger("laggard.collector")
 
-OPEN: Final = frozenset(("/-/healthy", "/-/ready", "/api/v1/rings/due", "/api/v1/acknowledge"))
-"""The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the last two have tokens of
-their own."""
+OPEN: Final = frozenset(("/-/healthy", "/-/ready", "/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/stacks/ask"))
+"""The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the last three have tokens
+of their own."""
 
 GATE: Final = "/api/v1/drains"
 """The path that gate_clients may ask."""
@@ -54,6 +56,7 @@ TENANT: Final = frozenset(
             "/api/v1/timeline",
         ),
         *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
+        "/api/v1/stacks",
     )
 )
 """The routes that are answered to users, from their own source. A route belongs here when its handler reads from the
@@ -84,8 +87,8 @@ class TenantApp:
         self._admission = Admission(settings)
         self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="users")
         self._source, self._make_routes = source, make_routes
-        # A user's routes have no rings, and acknowledge nothing.
-        self._settings = structs.replace(settings, ring_token_file="", acknowledge_token_file="")
+        # A user's routes have no rings, acknowledge nothing, and ask no ranks.
+        self._settings = structs.replace(settings, ring_token_file="", acknowledge_token_file="", stacks_token_file="")
         routes = make_routes(source, settings)
         listed = OPEN | TENANT | OPERATOR
         self._everything = Starlette(routes=[it if it.path in listed else _refused(it, _UNLISTED) for it in routes])
@@ -169,6 +172,14 @@ class TenantSource:
         """What is kept is of the same user's runs alone."""
         job = self.snapshot.job(name)
         return await self._source.digest(str(job.key), run) if job and job.key.owner == self._uid else None
+
+    def stacks(self, key: JobKey) -> JobStacks | None:
+        return self._source.stacks(key) if key.owner == self._uid else None
+
+    async def ask_for_stacks(
+        self, key: JobKey, ranks: Sequence[int], samples: int, seconds: float
+    ) -> StacksAsked | None:
+        return None  # who has the token asks, and is no user here
 
     def recording(self, name: str | None) -> JobRecording | None:
         snapshot = self.snapshot

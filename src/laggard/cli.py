@@ -51,6 +51,7 @@ COMMANDS = (
         "laggard.collector.locate_command.command",
         "name the rank, link or host that is slow or hung, and why",
     ),
+    Command("stacks", "laggard.stack_answers.command", "show where in the code the ranks of a job are, or stand still"),
     Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -94,8 +95,9 @@ def test_the_agent_writes_nowhere_on_its_host_but_its_own_state(kubernetes_tools
     pod = workloads(kubernetes_tools.render("base"))["laggard-agent"]
     on_host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     agent, start = pod["containers"][0], pod["initContainers"][0]
-    written = {on_host[it["name"]] for it in agent["volumeMounts"] if it["name"] in on_host and not it.get("readOnly")}
-    assert written == {"/var/lib/laggard"}
+    mounts = [it for it in agent["volumeMounts"] if it["name"] in on_host and not it.get("readOnly")]
+    written = {"/".join(filter(None, (on_host[it["name"]], it.get("subPath")))) for it in mounts}
+    assert written == {"/var/lib/laggard", "/run/laggard/ranks/.ask"}
     assert {on_host[it["name"]] for it in start["volumeMounts"]} == {"/run/laggard", "/var/lib/laggard"}
     assert {"operator": "Exists"} in pod["tolerations"], "an agent that left a tainted node would not see it recover"
 
@@ -113,6 +115,11 @@ def test_the_rank_directory_is_made_as_everybodys(kubernetes_tools: Any, tmp_pat
     for _ in range(2):  # also when it is there
         subprocess.run(command, check=True, timeout=300)
     assert path.stat().st_mode & 0o7777 == 0o1777
+    (path / ".ask").rename(path / ".moved")
+    (path / ".ask").symlink_to(own)  # what a pod put there before
+    subprocess.run(command, check=True, timeout=300)
+    asks = (path / ".ask").lstat()
+    assert (asks.st_mode, asks.st_uid, asks.st_gid) == (stat.S_IFDIR | 0o775, 0, 65532)
     user = pod["containers"][0]["securityContext"]["runAsUser"]
     assert (own.stat().st_mode & 0o7777, own.stat().st_uid) == (0o700, user)
 
@@ -123,7 +130,7 @@ def test_who_is_on_the_network_asks_who_has_the_powers(kubernetes_tools: Any) ->
     assert environment["LAGGARD_READER"] in reader["args"] and not reader.get("ports")
     assert reader["args"][reader["args"].index("--allow-user") + 1] == str(agent["securityContext"]["runAsUser"])
     assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert {it["name"] for it in reader["volumeMounts"]} == {"reader"}
+    assert {it["name"]: it.get("readOnly", False) for it in reader["volumeMounts"]} == {"reader": False, "run": True}
 
 
 CONFIGS = sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,20 @@ from support.warm import Warm, WarmProcess
 class Cluster:
     """A collector, one agent, and the ranks of a job on this machine, which `warm` starts."""
 
-    def __init__(self, folder: Path, warm: Warm, interval: str = "0.5") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        warm: Warm,
+        interval: str = "0.5",
+        agent: Sequence[str] = (),
+        collector: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.warm = warm
         self.processes: list[subprocess.Popen[str] | WarmProcess] = []
-        self.agent = self.daemon("agent", "--node", "n0", "--rank-dir", str(folder / "ranks"))
+        self.agent = self.daemon("agent", "--node", "n0", "--rank-dir", str(folder / "ranks"), *agent)
         target = self.agent.removeprefix("http://")
-        self.collector = self.daemon("collector", "--interval", interval, "--target", target)
+        self.collector = self.daemon("collector", "--interval", interval, "--target", target, *collector)
 
     def daemon(self, name: str, *words: str) -> str:
         command = [sys.executable, "-m", "laggard", name, "--web.listen-address", "127.0.0.1:0", *words]

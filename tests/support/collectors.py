@@ -79,6 +79,9 @@ class FakeAgent:
     def __init__(self, ranks: Any, report: Any = None, status: int = 200, delay: float = 0.0) -> None:
         self.ranks, self.report, self.status, self.delay = ranks, report, status, delay
         self.collectives: Any = None
+        self.stacks: Callable[[str, dict[str, str], str], Any] | None = None
+        """Gets the method and the query of a question for stacks, and its Authorization; the status where it returns a
+        number."""
         self.requests: list[str] = []
         self.closed = threading.Event()
         agent = self
@@ -87,8 +90,14 @@ class FakeAgent:
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True  # else each body waits 40 ms for the acknowledgement of its headers
 
+            def do_POST(self) -> None:
+                self.do_GET()
+
             def do_GET(self) -> None:
                 agent.requests.append(self.path)
+                if agent.stacks is not None and self.path.startswith("/api/v1/stacks"):
+                    self.answer_stacks(agent.stacks)
+                    return
                 agent.closed.wait(agent.delay)
                 if agent.closed.is_set():  # a connection that was kept alive dies with the agent
                     self.close_connection = True
@@ -100,6 +109,15 @@ class FakeAgent:
                     self.send_header("Content-Length", str(len(body or b"")))
                     self.end_headers()
                     self.wfile.write(body or b"")
+
+            def answer_stacks(self, stacks: Callable[[str, dict[str, str], str], Any]) -> None:
+                query = {name: values[-1] for name, values in parse_qs(urlsplit(self.path).query).items()}
+                reply = stacks(self.command, query, self.headers.get("Authorization", ""))
+                body = b"{}" if isinstance(reply, int) else reply if isinstance(reply, bytes) else encode(reply)
+                self.send_response(reply if isinstance(reply, int) else 200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None: ...
 

@@ -96,6 +96,7 @@ def as_nobody(code: str, path: Path) -> str:
         "import difflib, os, json\n"
         "import laggard.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
         "import laggard.probes.host.adjtimex, laggard.agent.ranks.exit_status\n"
+        "import laggard.agent.ranks.reader\n"
         "import laggard.agent.traffic.peers, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
         "from laggard.probes.host.kernel_log import read_kmsg\nimport contextlib, io\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"

@@ -15,6 +15,7 @@ from laggard.environment import ENV_HANG_DIR, ENV_STACKS, rank_dir
 from laggard.rankfile.directory import own_directory
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
+from laggard.stacks.ask import ask_folders, trusted_users
 from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
 from laggard.stacks.fault_text import header
 from laggard.stacks.sampled import STALLED, SUFFIX, Sampled, encode
@@ -25,7 +26,7 @@ from laggard.trainer_hooks.output.recording_folder import rank_file_name
 from laggard.trainer_hooks.record.ending import on_error
 from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.stacks.fault_file import FaultFile
-from laggard.trainer_hooks.stacks.watch import STALL_SECONDS, About, StackWatch, ask_folders, trusted_users
+from laggard.trainer_hooks.stacks.watch import STALL_SECONDS, About, StackWatch
 
 log = logging.getLogger("laggard")
 
@@ -58,7 +59,7 @@ def open_stacks(
             identity.node,
             path,
             ask_folders(directory, own),
-            trusted_users(directory),
+            trusted_users(directory, os.geteuid()),
         )
         kept = os.environ.get(ENV_HANG_DIR) or (sink.folder if sink is not None else None)
         hangs = HangFolder(kept, identity.rank, partial(_events, recorder)) if kept else None

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED, WORD_PROGRESS, WORD_STEP_CELLS
-from laggard.stacks.ask import FILE, FOLDER, MIN_SECONDS_BETWEEN, read_ask
+from laggard.stacks.ask import FILE, MIN_SECONDS_BETWEEN, read_ask
 from laggard.stacks.frames import Frame, kind_of
 from laggard.stacks.sampled import ASKED, FAILED, STALLED, Counted, Sampled, Thread, shortened, text_of, write
 from laggard.trainer_hooks.stacks.children import Children
@@ -208,19 +208,6 @@ class StackWatch:
         return Sampled(
             about.job_id, about.rank, about.node, os.getpid(), why, at, seconds, threads, stalled_seconds, ask
         )
-
-
-def ask_folders(rank_directory: str, own: str) -> tuple[str, ...]:
-    """The folders in which an ask may stand: the node's, and the user's own."""
-    return tuple(os.path.join(folder, FOLDER) for folder in dict.fromkeys((rank_directory, own)))
-
-
-def trusted_users(rank_directory: str) -> frozenset[int]:
-    """Returns whose asks are answered: root's, the rank directory's owner's, this user's."""
-    users = {0, os.geteuid()}
-    with contextlib.suppress(OSError):
-        users.add(os.stat(rank_directory).st_uid)
-    return frozenset(users)
 
 
 def _frames_of(trace: TracebackType | None) -> list[Frame]:

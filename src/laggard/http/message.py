@@ -29,6 +29,7 @@ class Request(NamedTuple):
     path: str
     query: str
     accept: str
+    authorization: str = ""
 
 
 class Response(NamedTuple):
@@ -41,14 +42,17 @@ class Response(NamedTuple):
 class HttpError(Exception):
     """The request gets an error as its response: `status`, with the exception's text as the reason."""
 
-    def __init__(self, status: HTTPStatus, reason: str) -> None:
+    def __init__(self, status: HTTPStatus, reason: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(reason)
         self.status = status
+        self._headers = headers
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """The headers that the error's response has to have: RFC 9110, 15.5.6."""
-        return (("Allow", "GET, HEAD"),) if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ()
+        """The headers that the error's response has to have, such as Allow: RFC 9110, 15.5.6."""
+        if not self._headers and self.status is HTTPStatus.METHOD_NOT_ALLOWED:
+            return (("Allow", "GET, HEAD"),)
+        return self._headers
 
 
 def read_request(connection: socket.socket) -> Request | None:
@@ -108,9 +112,12 @@ def _parse(head: bytes) -> Request:
         reason = f"a request's target has at most {MAX_TARGET_LENGTH} characters"
         raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG, reason)
     path, _, query = matched[2].partition("?")
-    fields = (field.partition(":") for field in rest.split("\r\n"))
-    accept = ",".join(value.strip() for name, _, value in fields if name.strip().lower() == "accept")
-    return Request(matched[1], path, query, accept)
+    fields = [
+        (name.strip().lower(), value.strip()) for name, _, value in (it.partition(":") for it in rest.split("\r\n"))
+    ]
+    accept = ",".join(value for name, value in fields if name == "accept")
+    authorization = ",".join(value for name, value in fields if name == "authorization")
+    return Request(matched[1], path, query, accept, authorization)
 
 
 def _say_goodbye(connection: socket.socket) -> None:

@@ -8,6 +8,7 @@ asks again and again costs it no more than who asks now and then.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -60,31 +61,79 @@ def new_ask(
     return Ask(os.urandom(8).hex(), owner, job_id, ranks, samples, seconds, time.time() + VALID_SECONDS)
 
 
-def write_ask(folder: str, ask: Ask) -> None:
-    """Puts the ask into the folder, in the place of an earlier one. Raises OSError."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o755)
-    path = os.path.join(folder, FILE)
-    hidden = f"{path}.{os.urandom(4).hex()}.new"
-    value = {KEY: 1, **ask._asdict(), "ranks": None if ask.ranks is None else sorted(ask.ranks)}
-    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+def write_ask(folder: str, ask: Ask, trusted: frozenset[int] | None = None) -> None:
+    """Puts the ask into the folder, which is made where it is missing, in the place of an earlier one. `trusted`: whose
+    folder the ranks believe; None: this user's own ranks, theirs and root's. Raises OSError, also where they would not
+    believe this one."""
+    directory = _open_folder(folder, trusted or frozenset({0, os.geteuid()}))
+    try:
+        _put(
+            directory, json.dumps({KEY: 1, **ask._asdict(), "ranks": None if ask.ranks is None else sorted(ask.ranks)})
+        )
+    finally:
+        os.close(directory)
+
+
+def _open_folder(folder: str, trusted: frozenset[int]) -> int:
+    """Users may write where the folder stands: no link is followed, and what another one has put there is no folder.
+    Root puts that aside."""
+    if os.geteuid() == 0 and os.path.lexists(folder) and not is_believed(os.lstat(folder), trusted):
+        os.rename(folder, f"{folder}-of-another-{os.urandom(4).hex()}")
+    made = False
+    if os.geteuid() in trusted:  # one that this user made would not be believed else
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o755)
+            made = True
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not is_believed(os.fstat(directory), trusted):
+            raise PermissionError(errno.EPERM, "it is another user's, or everybody can write in it")
+        if made:
+            os.fchmod(directory, 0o755)  # ranks are other users', whatever the umask
+    except BaseException:
+        os.close(directory)
+        raise
+    return directory
+
+
+def _put(directory: int, text: str) -> None:
+    hidden = f"{FILE}.{os.urandom(4).hex()}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(hidden, flags, 0o644, dir_fd=directory)
     try:
         with os.fdopen(fd, "w", encoding="ascii") as file:
-            file.write(json.dumps(value))
-            os.fchmod(fd, 0o644)  # ranks are other users', whatever the umask
-        os.rename(hidden, path)
+            file.write(text)
+            os.fchmod(fd, 0o644)
+        os.rename(hidden, FILE, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(hidden)
+            os.unlink(hidden, dir_fd=directory)
         raise
+
+
+def ask_folders(rank_directory: str, own: str) -> tuple[str, ...]:
+    """The folders in which an ask may stand: the node's, and the user's own."""
+    return tuple(os.path.join(folder, FOLDER) for folder in dict.fromkeys((rank_directory, own)))
+
+
+def trusted_users(rank_directory: str, *others: int) -> frozenset[int]:
+    """The users whose asks are believed: root's, the rank directory's owner's, and `others`': a rank's own user."""
+    users = {0, *others}
+    with contextlib.suppress(OSError):
+        users.add(os.stat(rank_directory).st_uid)
+    return frozenset(users)
+
+
+def is_believed(about: os.stat_result, trusted: frozenset[int]) -> bool:
+    """Whether only users `trusted`, and whom they let, can write in the folder."""
+    return stat.S_ISDIR(about.st_mode) and about.st_uid in trusted and not about.st_mode & stat.S_IWOTH
 
 
 def read_ask(folder: str, trusted: frozenset[int]) -> Ask | None:
     """The ask in the folder; None where there is none, or where somebody else than the users `trusted` could have
     written it."""
     try:
-        about = os.lstat(folder)
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid not in trusted or about.st_mode & stat.S_IWOTH:
+        if not is_believed(os.lstat(folder), trusted):
             return None
         return _ask(json.loads(read_small_file(os.path.join(folder, FILE), MAX_BYTES)))
     except (OSError, SampledError, ValueError, RecursionError, KeyError, TypeError):

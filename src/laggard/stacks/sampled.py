@@ -99,8 +99,9 @@ def shortened(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:
     return (*frames[:inner], *frames[-_OUTER:]), len(frames) - MAX_DEPTH
 
 
-def encode(sampled: Sampled) -> bytes:
-    """The document. Stacks seen least often, and then threads, are left out until it has at most MAX_BYTES."""
+def encode(sampled: Sampled, most: int = MAX_BYTES) -> bytes:
+    """The document. Stacks seen least often, and then threads, are left out until it has at most `most` bytes; one
+    stack of one thread stays."""
     stacks, threads = MAX_STACKS, MAX_THREADS
     while True:
         kept = sampled.threads[:threads]
@@ -109,7 +110,7 @@ def encode(sampled: Sampled) -> bytes:
             threads_left_out=sampled.threads_left_out + len(sampled.threads) - len(kept),
         )
         text = json.dumps(_document(told), separators=(",", ":")).encode("ascii")
-        if len(text) <= MAX_BYTES or (stacks == 1 and threads == 1):
+        if len(text) <= most or (stacks == 1 and threads == 1):
             return text
         stacks, threads = max(1, stacks // 2), max(1, threads // 2)
 
@@ -172,8 +173,17 @@ def decode(text: bytes) -> Sampled:
     if len(text) > MAX_BYTES:
         raise SampledError(f"longer than {MAX_BYTES} bytes")
     try:
-        return _sampled(json.loads(text))
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    return from_value(value)
+
+
+def from_value(value: Any) -> Sampled:
+    """The document that `value`, as JSON has it, is. Raises SampledError."""
+    try:
+        return _sampled(value)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
         raise SampledError("no document of stacks that this release reads") from None
 
 

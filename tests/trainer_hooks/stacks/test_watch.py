@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.stacks.ask import FOLDER, new_ask, write_ask
+from laggard.stacks.ask import FILE, FOLDER, new_ask, write_ask
 from laggard.stacks.fault_text import read_faults
 from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Sampled, SampledError, read
 
@@ -24,7 +24,8 @@ from array import array
 from laggard.rankfile.layout import LIVE_WORDS, WORD_PHASE, WORD_PROGRESS
 from laggard.stacks.fault_text import header
 from laggard.trainer_hooks.stacks.fault_file import FaultFile
-from laggard.trainer_hooks.stacks.watch import About, StackWatch, ask_folders, trusted_users
+from laggard.stacks.ask import ask_folders, trusted_users
+from laggard.trainer_hooks.stacks.watch import About, StackWatch
 
 folder, stall = sys.argv[1], float(sys.argv[2])
 words = memoryview(array("q", [0] * LIVE_WORDS))
@@ -32,7 +33,7 @@ words[WORD_PHASE] = 1  # forward
 training = threading.get_ident()
 faults = FaultFile(folder + "/1-a.fault", header("j", 1, "n", os.getpid(), training), stall)
 faults.arm()
-about = About("j", 1, "n", folder + "/1-a.stacks", ask_folders(folder, folder), trusted_users(folder))
+about = About("j", 1, "n", folder + "/1-a.stacks", ask_folders(folder, folder), trusted_users(folder, os.geteuid()))
 watch = StackWatch(about, lambda: training, lambda: words, tuple, faults, stall)
 
 def beats():
@@ -124,7 +125,8 @@ def test_another_job_and_who_may_not_ask_get_none(tmp_path: Path, start: Callabl
     write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "another", None, 5, 0.1))
     start("begin(); time.sleep(1.5); print('looked', flush=True); slow()").stdout.readline()  # type: ignore[union-attr]
     (tmp_path / FOLDER).chmod(0o777)
-    write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "j", None, 5, 0.1))
+    write_ask(str(tmp_path / "elsewhere"), new_ask(os.geteuid(), "j", None, 5, 0.1))  # root puts such a folder aside
+    (tmp_path / "elsewhere" / FILE).rename(tmp_path / FOLDER / FILE)
     time.sleep(1.5)
     assert not (tmp_path / "1-a.stacks").exists()
 

@@ -1,0 +1,119 @@
+"""`/api/v1/stacks`: the stacks that ranks of this node took of themselves, and `/api/v1/stacks/ask`, which asks them to
+take some. Both need the token: names of functions and paths of files are users' own."""
+
+from __future__ import annotations
+
+import hmac
+import math
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from laggard.agent.ranks.cache import RankCache
+from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.web import questions
+from laggard.http.message import HttpError, Request
+from laggard.rings.place import read_token_file
+from laggard.stacks.ask import FOLDER, MIN_SECONDS_BETWEEN, new_ask, trusted_users, write_ask
+from laggard.wire.query import read_question
+from laggard.wire.stacks import MissingStacks, StacksAsked, StacksDocument
+
+MAX_JOBS: Final = 64
+"""The most jobs of which it is remembered when they were asked."""
+
+SEEN_SECONDS: Final = 3.0
+"""The time in which every rank of the node has seen an ask: they look each second, and one ask takes the place of the
+other."""
+
+OFF: Final = "stacks are off on this node: its agent has `stacks: false`"
+NO_TOKEN: Final = "stacks are off on this node: name a file with a secret, stacks_token_file, in the agent's settings"
+REFUSED: Final = "another token than the agent's stacks_token_file: send it as Authorization: Bearer TOKEN"
+_HOW: Final = "make it as deploy/systemd/tmpfiles.d does"
+
+_Job = tuple[int, str]
+
+
+def read_stacks_token(stacks: bool, path: str) -> str:
+    """The token; empty where stacks are off. Raises UsageError."""
+    return read_token_file(path, "stacks_token_file") if stacks and path else ""
+
+
+class Turns:
+    """The times at which jobs were asked, by which it is a job's turn or not. Pure but for what it
+    remembers; times are in monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._asked: dict[_Job, float] = {}
+
+    def wait_seconds(self, job: _Job, now: float) -> float:
+        """Returns how long to wait until the job may be asked; 0: it may, and counts as asked from now on."""
+        self._asked = {each: at for each, at in self._asked.items() if now - at < MIN_SECONDS_BETWEEN}
+        waits = [self._asked[job] + MIN_SECONDS_BETWEEN - now] if job in self._asked else []
+        waits += [at + SEEN_SECONDS - now for each, at in self._asked.items() if each != job]
+        if len(self._asked) >= MAX_JOBS:
+            waits.append(min(self._asked.values()) + MIN_SECONDS_BETWEEN - now)
+        wait = max(0.0, *waits, 0.0)
+        if not wait:
+            self._asked[job] = now
+        return wait
+
+
+class StackService(NamedTuple):
+    """`token`: empty where stacks are off; `off`: the line that says why."""
+
+    ranks: RankFiles
+    cached_ranks: RankCache
+    token: str
+    off: str
+    turns: Turns
+    lock: threading.Lock
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def made(cls, ranks: RankFiles, cached_ranks: RankCache, stacks: bool = True, token: str = "") -> StackService:
+        return cls(ranks, cached_ranks, token, NO_TOKEN if stacks else OFF, Turns(), threading.Lock())
+
+    def document(self, request: Request) -> StacksDocument:
+        """Raises HttpError, and WrongQuestion."""
+        self._check(request)
+        asked = read_question(questions.Stacks, request.query)
+        self.cached_ranks.get()  # a scan that is recent
+        with self.lock:  # one answer of megabytes at a time
+            return self.ranks.stacks(asked.owner, asked.job, frozenset(asked.ranks) or None)
+
+    def ask(self, request: Request) -> StacksAsked:
+        """Writes the ask. Raises HttpError, and WrongQuestion."""
+        self._check(request)
+        asked = read_question(questions.AskStacks, request.query)
+        self.cached_ranks.get()
+        wanted = frozenset(asked.ranks) or None
+        running = self.ranks.ranks_of(asked.owner, asked.job, wanted)
+        if not running:
+            raise HttpError(HTTPStatus.NOT_FOUND, "no rank of that job runs on this node that it could ask")
+        with self.lock:
+            wait = self.turns.wait_seconds((asked.owner, asked.job), self.clock())
+        if wait:
+            retry = (("Retry-After", str(math.ceil(wait))),)
+            raise HttpError(HTTPStatus.TOO_MANY_REQUESTS, f"asked a moment ago: again in {wait:.0f} s", retry)
+        ask = new_ask(asked.owner, asked.job, frozenset(running), asked.samples, asked.seconds)
+        folder = f"{self.ranks.directory}/{FOLDER}"
+        try:
+            write_ask(folder, ask, trusted_users(self.ranks.directory))
+        except OSError as error:
+            text = f"cannot ask: {folder}: {error.strerror}; {_HOW}"
+            raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text) from None
+        gone = tuple(
+            MissingStacks(rank, "it does not run on this node") for rank in sorted(set(wanted or ()) - {*running})
+        )
+        return StacksAsked(asked.owner, asked.job, (ask.ident,), running, asked.seconds, gone)
+
+    def _check(self, request: Request) -> None:
+        """Raises HttpError where the request has not the token."""
+        if not self.token:
+            raise HttpError(HTTPStatus.FORBIDDEN, self.off)
+        scheme, _, given = request.authorization.partition(" ")
+        known = hmac.compare_digest(given.strip().encode("latin-1"), self.token.encode())
+        if scheme.lower() != "bearer" or not known:
+            raise HttpError(HTTPStatus.UNAUTHORIZED, REFUSED, (("WWW-Authenticate", "Bearer"),))

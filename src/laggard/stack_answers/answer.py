@@ -1,0 +1,168 @@
+"""The answer of ranks about their stacks, as lines for people: where a job stands still, or what a slow rank does more
+than others; then where each is, and who did not answer. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from laggard.stacks.difference import MIN_SAMPLES, Difference, Place, difference, shares
+from laggard.stacks.frames import collective_of, own_frame, place_text, short_text
+from laggard.stacks.gathered import standings
+from laggard.stacks.sampled import CRASHED, HELD, STALLED, TERMINATED, Counted, Sampled
+from laggard.text.words import counted, printable_line, ranks_text, seconds_text
+from laggard.wire.stacks import MissingStacks
+
+STILL_SHARE: Final = 0.95
+"""The share of its samples that a rank has at one place where it stands still."""
+
+MAX_LINES: Final = 16
+"""The most lines of one kind; JSON has all."""
+
+_STANDING: Final = (STALLED, HELD, TERMINATED, CRASHED)
+_MAX_COMPARED: Final = 16
+_PEERS: Final = 8
+_PLACES: Final = 3
+_LINE_CHARACTERS: Final = 400
+_WHY: Final = {
+    STALLED: "made no progress for {seconds}",
+    HELD: "ran no Python code for a while: C code holds Python's lock",
+    TERMINATED: "was asked to end (SIGTERM)",
+    CRASHED: "crashed",
+    "failed": "ends by an exception",
+}
+
+
+class Answers(NamedTuple):
+    """The stacks of a job's ranks. `missing`: those without stacks, and why."""
+
+    job: str
+    sampled: Mapping[int, Sampled]
+    missing: Sequence[MissingStacks] = ()
+
+
+def answer_lines(answers: Answers) -> list[str]:
+    """The lines, the answer first."""
+    sampled = list(answers.sampled.values())
+    lines = [_head(answers)]
+    if sampled and is_still(sampled):
+        lines += _standing_lines(sampled)
+    else:
+        lines += [*_difference_lines(answers.sampled), *_place_lines(sampled)]
+    return [printable_line(line, _LINE_CHARACTERS) for line in (*lines, *_missing_lines(answers.missing))]
+
+
+def is_still(sampled: Sequence[Sampled]) -> bool:
+    """Whether the ranks stand: one took its stacks since it made no progress, or each is always at one place."""
+    return any(each.why in _STANDING for each in sampled) or all(map(_is_at_one_place, sampled))
+
+
+def differences(sampled: Mapping[int, Sampled]) -> dict[int, Difference]:
+    """The functions that ranks are in more than others, the largest differences first. Of many ranks
+    those are compared whose shares differ most from the mean."""
+    enough = {rank: each for rank, each in sampled.items() if each.training.samples >= MIN_SAMPLES}
+    able = {rank: shares(each.training.stacks) for rank, each in enough.items()}
+    if len(able) < 2:
+        return {}
+    mean: dict[Place, float] = {}
+    for own in able.values():
+        for place, share in own.items():
+            mean[place] = mean.get(place, 0.0) + share / len(able)
+    waiting = {rank: _waiting_share(sampled[rank]) for rank in able}
+    usual = sum(waiting.values()) / len(waiting)
+    # Who makes the others wait waits the least itself; then whose time is spent elsewhere.
+    apart = {
+        rank: max(usual - waiting[rank], max((share - mean[place] for place, share in own.items()), default=0.0) / 2)
+        for rank, own in able.items()
+    }
+    suspects = sorted(apart, key=lambda rank: (-apart[rank], rank))[:_MAX_COMPARED]
+    found = {}
+    for suspect in suspects:
+        others = sorted(set(able) - {suspect}, key=lambda rank: (apart[rank], abs(rank - suspect)))[:_PEERS]
+        told = difference(sampled[suspect], [sampled[rank] for rank in others])
+        if told is not None:
+            found[suspect] = told
+    working = {rank: told for rank, told in found.items() if not collective_of(told.stack.frames)}
+    # Who waits for a slow rank within backward differs from it as much as it does from them.
+    return dict(sorted((working or found).items(), key=lambda item: item[1].peers_share - item[1].share))
+
+
+def _head(answers: Answers) -> str:
+    told, asked = len(answers.sampled), len(answers.sampled) + len(answers.missing)
+    of = "" if told == asked else f" of {asked}"
+    seconds = max((each.seconds for each in answers.sampled.values()), default=0.0)
+    samples = max((each.training.samples for each in answers.sampled.values()), default=0)
+    over = f", {counted(samples, 'sample')} of each over {seconds_text(seconds)}" if seconds else ""
+    return f"Job {answers.job}: stacks of {counted(told, 'rank') if not of else f'{told}{of} ranks'}{over}."
+
+
+def _standing_lines(sampled: Sequence[Sampled]) -> Iterator[str]:
+    why = {each.rank: each for each in sampled}
+    told = standings(sampled)
+    for standing in told[:MAX_LINES]:
+        first = why[standing.ranks[0]]
+        reason = _WHY.get(first.why, "").format(seconds=seconds_text(first.stalled_seconds))
+        yield f"{_who(standing.ranks)}: {standing.place}{f' ({reason})' if reason else ''}"
+    if len(told) > MAX_LINES:
+        yield f"and {counted(len(told) - MAX_LINES, 'more place')}: --format json has all"
+
+
+def _difference_lines(sampled: Mapping[int, Sampled]) -> Iterator[str]:
+    for rank, found in list(differences(sampled).items())[:MAX_LINES]:
+        node = f" on {sampled[rank].node}" if sampled[rank].node else ""
+        yield f"Rank {rank}{node} differs: {found.text()}."
+
+
+def _place_lines(sampled: Sequence[Sampled]) -> Iterator[str]:
+    """The places where ranks are most of the time, once for all whose first place is the same."""
+    groups: dict[str, list[Sampled]] = {}
+    for each in sampled:
+        groups.setdefault(next(iter(_places(each)), "nowhere"), []).append(each)
+    ordered = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks[0].rank))
+    for ranks in ordered[:MAX_LINES]:
+        first = min(ranks, key=lambda each: each.rank)
+        text = "; ".join(f"{100 * share:.0f} % {place}" for place, share in list(_places(first).items())[:_PLACES])
+        who = _who([each.rank for each in ranks])
+        yield f"{who}: {text}" if len(ranks) == 1 else f"{who}: as rank {first.rank}: {text}"
+    if len(ordered) > MAX_LINES:
+        yield f"and {counted(len(ordered) - MAX_LINES, 'more place')}: --format json has all"
+
+
+def _missing_lines(missing: Iterable[MissingStacks]) -> Iterator[str]:
+    reasons: dict[str, list[int]] = {}
+    for each in missing:
+        reasons.setdefault(each.reason, []).append(each.rank)
+    for reason, ranks in list(reasons.items())[:MAX_LINES]:
+        yield f"No stacks of {ranks_text(ranks)}: {reason}."
+    if len(reasons) > MAX_LINES:
+        yield f"and {counted(len(reasons) - MAX_LINES, 'more reason')}: --format json has all"
+
+
+def _who(ranks: Sequence[int]) -> str:
+    text = ranks_text(ranks)
+    return f"{text[:1].upper()}{text[1:]}" + (f" ({len(ranks)})" if len(ranks) > 2 else "")
+
+
+def _places(sampled: Sampled) -> dict[str, float]:
+    """The places of the training thread with their shares, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for each in sampled.training.stacks:
+        counts[_place(each)] += each.times
+    total = sum(counts.values())
+    return {place: count / total for place, count in counts.most_common()} if total else {}
+
+
+def _place(each: Counted) -> str:
+    waits = each.waits or collective_of(each.frames)
+    return f"{waits}, called in {short_text(own_frame(each.frames))}" if waits else place_text(each.frames)
+
+
+def _is_at_one_place(sampled: Sampled) -> bool:
+    return next(iter(_places(sampled).values()), 0.0) >= STILL_SHARE
+
+
+def _waiting_share(sampled: Sampled) -> float:
+    stacks = sampled.training.stacks
+    waits = sum(each.times for each in stacks if each.waits or collective_of(each.frames))
+    return waits / max(1, sampled.training.samples)
