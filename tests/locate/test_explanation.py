@@ -78,7 +78,7 @@ def test_what_is_known_of_the_rank_itself_comes_before_its_nodes_findings(known:
     assert found.advice.startswith(first) and f"; then {found.findings[0]}" in found.advice
 
 
-@pytest.mark.parametrize(("kind", "other"), [("hung", "py-spy dump"), ("slow_link", "cables")])
+@pytest.mark.parametrize(("kind", "other"), [("hung", "laggard stacks"), ("slow_link", "cables")])
 def test_what_hangs_or_is_a_link_has_other_things_to_look_at_too(kind: str, other: str) -> None:
     timings = job(16, findings_by_node={"n0": NodeFindings(("RDMA_RATE_LOW",))})
     advice = explained(Culprit(kind, (2,), "n0", phase="collective"), timings).advice

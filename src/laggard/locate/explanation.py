@@ -67,7 +67,7 @@ _ADVICE = {
     "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
     "in_machine": "compare its NVLink and PCIe links (nvidia-smi nvlink -s, nvidia-smi topo -m, lspci -vv), its GPUs' "
     "access to each other and its shared memory with another machine's",
-    "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
+    "hung": "see where its process stands (laggard stacks, the kernel's log), before the job is ended",
     "stopped": "see who stopped its process: a debugger, a batch system that suspends jobs, or somebody; after kill "
     "-CONT it goes on",
     "device_stopped": "look at the GPU, not at the process, whose stacks tell nothing here: Xid errors in its "
