@@ -57,6 +57,19 @@ def test_a_hung_rank_stands_beside_one_that_waits() -> None:
     assert evidence_lines(told)[0] == f"In the code: {stack.text}"
 
 
+def test_what_sigterm_found_hides_no_child_process() -> None:
+    loader = f"{LIBRARY}torch/utils/data/dataloader.py"
+    waits = (Frame("_try_get_data", loader, 1), MODULE)
+    read = (Frame("read", "/home/u/data.py", 36),)
+    stalled = took(1, STALLED, waits, at=1.0)
+    stalled = stalled._replace(threads=(*stalled.threads, Thread("w", (Counted(1, read),), pid=7)))
+    others = took(0, STALLED, WAIT, at=1.0), took(0, TERMINATED, WAIT, at=9.0)
+    stack = found(Culprit("hung", (1,)), stalled, took(1, TERMINATED, waits, at=9.0), *others)
+    assert stack.place == "its child process read (data.py:36)"
+    moved = found(Culprit("hung", (1,)), stalled, took(1, TERMINATED, SAVE, at=9.0), *others)
+    assert moved.place.startswith("save"), "it went on meanwhile"
+
+
 def test_what_c_code_held_is_told_by_faulthandlers_dump() -> None:
     stack = found(Culprit("hung", (0,)), took(0, HELD, SLOW), took(1, STALLED, WAIT))
     assert stack.place == "tokenize (data.py:88)"

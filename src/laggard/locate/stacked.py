@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laggard.model import Culprit, CulpritStack, Location, Note
 from laggard.stacks.difference import MIN_SAMPLES, Difference, difference
-from laggard.stacks.frames import frame_text, place_text, short_text
+from laggard.stacks.frames import frame_text, own_frame, place_text, short_text
 from laggard.stacks.gathered import Standing, differing_from, standing_beside, standings
 from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Counted, Sampled, merged
 from laggard.text.words import counted, printable_line, ranks_text, seconds_text
@@ -112,13 +112,22 @@ def _hung_stack(rank: int, by_rank: Mapping[int, list[Sampled]]) -> CulpritStack
 
 
 def _standings(by_rank: Mapping[int, list[Sampled]]) -> tuple[Standing, ...]:
-    found = (_newest(documents, _STANDING) for documents in by_rank.values())
+    found = map(_standing, by_rank.values())
     return standings(each for each in found if each is not None)
 
 
+def _standing(documents: Sequence[Sampled]) -> Sampled | None:
+    """Where the process stood last. What SIGTERM found there is told by what was taken before, which has the child
+    processes, too."""
+    last = _newest(documents, _STANDING)
+    stalled = _newest(documents, (STALLED,))
+    if last is None or stalled is None or last.why != TERMINATED:
+        return last
+    own, before = (own_frame(each.training.stacks[0].frames) for each in (last, stalled))
+    return stalled if (own.file, own.line) == (before.file, before.line) else last
+
+
 def _newest(documents: Sequence[Sampled], reasons: Sequence[str]) -> Sampled | None:
-    """The newest document of one of these reasons. What SIGTERM found is newer than the hang that it ended, and as
-    good."""
     return max((each for each in documents if each.why in reasons), key=lambda each: each.at, default=None)
 
 

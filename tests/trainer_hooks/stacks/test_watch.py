@@ -52,7 +52,8 @@ def end():
     thread.join()
     watch.close()
 
-def slow():
+def slow(say=False):
+    if say: print("slow", flush=True)
     until = time.monotonic() + 60
     while time.monotonic() < until:
         words[WORD_PROGRESS] += 1
@@ -177,7 +178,8 @@ def test_a_standstill_of_c_code_that_holds_the_gil_is_told(
 def test_what_a_scheduler_ends_leaves_its_stack_and_its_exit_status(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    process = start("begin(); slow()")
+    process = start("begin(); slow(say=True)")
+    assert process.stdout is not None and process.stdout.readline() == "slow\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == -signal.SIGTERM
     found = dumped(tmp_path)
