@@ -24,6 +24,7 @@ BENCHES = (
         "ring",
         "demo",
         "page",
+        "stacks",
     ),
 )
 
