@@ -56,6 +56,7 @@ def test_the_slowed_rank_is_named_live_and_from_the_recording(tmp_path: Path) ->
     saved = [_saved_seconds(each) for each in (location, traced)]
     assert all(0.18 < each < 0.42 for each in saved), f"0.3 s were injected, live and recording say {saved}"
     assert _common_facts(traced) == _common_facts(location)
+    assert traced["culprits"][0]["stack"]["rank"] == 3
 
 
 def _saved_seconds(location: dict[str, Any]) -> float:
@@ -67,9 +68,10 @@ def _saved_seconds(location: dict[str, Any]) -> float:
 
 def _common_facts(location: dict[str, Any]) -> dict[str, Any]:
     """What a job's location and that of its recording have in common. Only the live collector knows that the job has
-    ended, and whose it is; only a recording can be replayed to tell what fixing the culprit would save. Behind the one
+    ended, and whose it is; only a recording can be replayed to tell what fixing the culprit would save, and has stacks
+    that nobody asked for. Behind the one
     that was slowed there may be another, in what one of the two has seen: other tests take CPU time from ranks."""
-    culprits = [{**culprit, "recoverable_ratio": None} for culprit in location["culprits"][:1]]
+    culprits = [{**culprit, "recoverable_ratio": None, "stack": None} for culprit in location["culprits"][:1]]
     return {**location, "culprits": culprits, "slowdown_ratio": None, "notes": None, "owner": None}
 
 

@@ -103,7 +103,7 @@ def test_the_events_run_to_their_end_on_a_lazy_torch(
     monkeypatch.setattr(lab, "MS", 0.003)
     monkeypatch.setattr(lab, "STEPS", 5)
     monkeypatch.setattr(lab, "WARM_UP_SECONDS", 0.2)
-    monkeypatch.setattr(events, "TOLERANCE", 0.003)  # threads take their turns later than a GPU's streams
+    monkeypatch.setattr(events, "TOLERANCE", 0.02)  # threads take their turns later than a GPU's streams: of 30 ms
     monkeypatch.setattr(outcome, "DEVICE_FILES", ("/",))
     monkeypatch.setitem(sys.modules, "torch", lazy_torch(LazyDevice(clock_offset=-(10**15))))
     found = list(events.run(outcome.Context(tmp_path)))
