@@ -69,8 +69,8 @@ def _saved_seconds(location: dict[str, Any]) -> float:
 def _common_facts(location: dict[str, Any]) -> dict[str, Any]:
     """What a job's location and that of its recording have in common. Only the live collector knows that the job has
     ended, and whose it is; only a recording can be replayed to tell what fixing the culprit would save, and has stacks
-    that nobody asked for. Behind the one
-    that was slowed there may be another, in what one of the two has seen: other tests take CPU time from ranks."""
+    that nobody asked for. Behind the one that was slowed there may be another, in what one of the two has seen: other
+    tests take CPU time from ranks."""
     culprits = [{**culprit, "recoverable_ratio": None, "stack": None} for culprit in location["culprits"][:1]]
     return {**location, "culprits": culprits, "slowdown_ratio": None, "notes": None, "owner": None}
 
