@@ -28,9 +28,11 @@ from laggard.trainer_hooks.pytorch import dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
 from laggard.trainer_hooks.pytorch.import_hook import after_import
+from laggard.trainer_hooks.pytorch.step_digests import StepDigests, digest_steps
 from laggard.trainer_hooks.pytorch.trained_modules import trained_modules
 from laggard.trainer_hooks.pytorch.training import TorchSteps
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
+from laggard.trainer_hooks.record.digest_log import DIGEST_LOG
 from laggard.trainer_hooks.record.ending import forget_calls, note_departure, note_present_ending, watch_exceptions
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
@@ -59,6 +61,10 @@ class Session:
         self.engines = EngineSteps(self.recorder)
         self.loop = LoopSteps(self.recorder)
         self.forward = TorchForward(self.recorder, self.steps)
+        self.digests: StepDigests | None = None
+        if every := digest_steps(os.environ):
+            self.digests = StepDigests(every, DIGEST_LOG, self.captures)
+            self.digests.begin(self.recorder, self.forward.watched_modules)
         self.stacks: StackWatch | None = None
         self._start: StartWatch | None = None
         self.is_hooked = False  # in torch: a loop of another kind needs none
@@ -128,6 +134,8 @@ class Session:
 
     def _close(self) -> None:
         self._record_native()
+        if self.digests is not None:
+            suppress_errors(self.digests.close)
         suppress_errors(self.native.close)
         if self.stacks is not None:
             suppress_errors(self.stacks.close)
@@ -216,6 +224,8 @@ class Session:
         """A forked child is not the rank. It has a rank file of its own only where it makes collectives itself."""
         self.recorder.disable_after_fork()
         self.captures.forget()
+        if self.digests is not None:
+            self.digests.stop()
         forget_calls()
         self.placement.index = None
         self.stacks = self._start = None

@@ -123,7 +123,7 @@ def query_for(job: str | None) -> IncidentQuery:
 def family(culprit: Culprit) -> str:
     """The family, which tells culprits at one place apart: a rank that is slow in another phase than before is the same
     one."""
-    return culprit.kind if culprit.kind in ("slow_link", "hung", "dead") else "slow"
+    return culprit.kind if culprit.kind in ("slow_link", "hung", "dead", "corrupt") else "slow"
 
 
 def bounded(culprit: Culprit) -> Culprit:

@@ -150,7 +150,7 @@ class CulpritStack(msgspec.Struct, frozen=True, omit_defaults=True):
 class Culprit(msgspec.Struct, frozen=True):
     """A rank, machine or link that makes others wait. Ratios: see docs/contracts.md, `laggard.location/1`."""
 
-    kind: str  # slow_compute, slow_host, slow_input, slow_link, uneven_work, busy_threads, hung, dead
+    kind: str  # slow_compute, slow_host, slow_input, slow_link, uneven_work, busy_threads, hung, dead, corrupt
     ranks: tuple[int, ...]
     node: str | None = None
     gpu: str | None = None

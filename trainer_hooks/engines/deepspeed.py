@@ -29,6 +29,8 @@ def hook(engine: Any, session: Session) -> None:
     set_roles(session.groups)
     session.placement.saw(engine.module.parameters())
     session.native.record_new()
+    if session.digests is not None:
+        session.digests.add_module(engine.module)
     session.steps.ends_steps = False
     number = session.engines.add_engine()
     if hasattr(engine, "_INSTRUCTION_MAP"):

@@ -27,6 +27,7 @@ from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.line_file import LineFile
 from laggard.trainer_hooks.output.recording_folder import rank_file_name
 from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
+from laggard.trainer_hooks.record.digest_log import DIGEST_LOG
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
 
@@ -169,8 +170,9 @@ class RecordingSink:
         self._file.settle(_SETTLE_SECONDS)
 
     def flush(self, totals: Totals) -> None:
-        """Writes what surrounds the training, and how the process's own threads ran, where that is new."""
+        """Writes what surrounds the training, how the process's own threads ran, and digests, where that is new."""
         self._write_environment()
+        self._write_digests()
         told = FACTS.get(OWN_THREADS)
         if told is not None and told is not self._threads_told:
             self._threads_told = told
@@ -182,6 +184,10 @@ class RecordingSink:
             self._environment_told = told
             self._write({"kind": "environment", "rank": self._identity.rank, **told})
 
+    def _write_digests(self) -> None:
+        for told in DIGEST_LOG.take():
+            self._write({"kind": "digest", "rank": self._identity.rank, **told})
+
     def write_ending(self) -> None:
         """Writes that the rank ends by an exception, and waits for that: what catches it may kill the process."""
         self._file.write_at_once(json.dumps(self._end()))
@@ -190,6 +196,7 @@ class RecordingSink:
     def close(self) -> None:
         self._write_rank_line()
         self._write_environment()
+        self._write_digests()
         self._write(self._end())
         self._file.close()
 

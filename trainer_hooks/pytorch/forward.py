@@ -64,6 +64,10 @@ class TorchForward:
         self.makes_graphs = torch.is_grad_enabled
         self.hook(type(module))
 
+    def watched_modules(self) -> list[Any]:
+        """The modules whose forward pass is recorded."""
+        return [module for each in list(self.watched.values()) if (module := each()) is not None]
+
     def hook(self, module_class: Any, on_unwatched: OnUnwatched | None = None) -> None:
         """Hooks a class of modules. `on_unwatched` is called with each module of it that is called and not watched."""
         own = vars(module_class).get("__call__")

@@ -4,7 +4,7 @@ import { byId, element, setLines, setText } from "./dom.js";
 import { percent, times } from "./format.js";
 
 const BADGES = { ok: "All well", unknown: "Cannot tell", skipped: "Cannot tell" };
-const KINDS = { slow_compute: "Slow rank", slow_host: "Slow host", slow_input: "Slow input", slow_link: "Slow link", uneven_work: "Uneven work", busy_threads: "Busy threads", hung: "Hung", dead: "Died first" };
+const KINDS = { slow_compute: "Slow rank", slow_host: "Slow host", slow_input: "Slow input", slow_link: "Slow link", uneven_work: "Uneven work", busy_threads: "Busy threads", hung: "Hung", dead: "Died first", corrupt: "Wrong parameters" };
 
 export function showAnswer(summary) {
   const { location } = summary;

@@ -23,7 +23,7 @@ from laggard.text.words import ranks_text
 
 _KINDS: Final = ("laggard recording", "Flight Recorder dump")
 """The kinds of recordings that are judged here."""
-_CODES: Final = {"hung": "JOB_COLLECTIVE_TIMEOUT", "dead": "JOB_KILLED"}
+_CODES: Final = {"hung": "JOB_COLLECTIVE_TIMEOUT", "dead": "JOB_KILLED", "corrupt": "GPU_WRONG_RESULT"}
 _FIRST: Final = (b"{", b"\x80", b"\x1f")
 _HEAD: Final = b'{"laggard_recording"'
 FIRST_BYTES: Final = 64 << 10

@@ -26,6 +26,7 @@ SURROUNDING = (
     "nodes_failing",
     "own_past",
     "unseen",
+    "digest_skipped",
     NOT_HELD,
 )
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""
@@ -175,6 +176,8 @@ def _condition(culprit: Culprit) -> str:
     if culprit.kind == "uneven_work":
         has = "have" if len(culprit.ranks) > 1 else "has"
         return f"{has} more work than {_possessive(culprit)} peers" + (f", {_place(culprit)}" if culprit.phase else "")
+    if culprit.kind == "corrupt":
+        return "computes other parameters than its replicas"
     if culprit.kind == "busy_threads":
         return f"{verb} held up by threads of {_possessive(culprit)} own process"
     if culprit.phase == "between_steps":
@@ -192,6 +195,8 @@ def _cost(culprit: Culprit, location: Location) -> str:
     """The cost of the culprit for the job; in seconds of each step where the window has a length."""
     if culprit.kind == "dead":
         return ""
+    if culprit.kind == "corrupt":
+        return f"they differ since step {culprit.since_step}"
     if culprit.kind == "hung":
         verb = "waited" if culprit.silent else "wait"
         return f"the others {verb} for " + ("them" if len(culprit.ranks) > 1 else "it")

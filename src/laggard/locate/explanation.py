@@ -36,6 +36,7 @@ _STOPPING = (
     "HUGE_SWAP", "OPEN_FILES_LIMIT", "RING_", "PEERMEM_MISSING", "FLEET_OUTLIER",
 )  # fmt: skip
 
+_CORRUPTING = ("GPU_WRONG_RESULT", "GPU_ECC_", "GPU_ROW_", "GPU_XID")
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
 _OTHER_REASONS = ("slow_link", "hung")
 _MAX_FOLLOWED_CULPRITS = 3
@@ -76,6 +77,8 @@ _ADVICE = {
     "systems that suspend jobs",
     "left": "find why its program ended before the others': an early stop, uneven data, sys.exit or a handler of "
     "SIGTERM on one rank",
+    "corrupt": "run `laggard healthcheck --active` on its node, restart from a checkpoint of before that step, and "
+    "leave the node out until it is known to compute right",
     "dead": "read its log and its machine's kernel log from the time of its end",
 }
 
@@ -100,7 +103,7 @@ def advice(culprit: Culprit, findings: tuple[str, ...] = (), sure: int = 0) -> s
     another."""
     if not findings:
         return _first_look(culprit)
-    is_direct = culprit.stopped or culprit.kind == "dead" or bool(culprit.neighbours)
+    is_direct = culprit.stopped or culprit.kind in ("dead", "corrupt") or bool(culprit.neighbours)
     ordered = (*_gravest_first(findings[:sure]), *_gravest_first(findings[sure:]))
     first, *others = ordered[:_MAX_FOLLOWED_CULPRITS]
     then = f"; then {', '.join(others)}" if others else ""
@@ -134,6 +137,8 @@ def _first_look(culprit: Culprit) -> str:
         return _ADVICE["device_stopped"]
     if culprit.kind in ("slow_link", "hung", "dead"):
         return _ADVICE["silent" if culprit.silent else culprit.kind]
+    if culprit.kind == "corrupt":
+        return _ADVICE["corrupt"]
     if culprit.kind == "busy_threads":
         return _ADVICE["busy_threads"]
     if culprit.kind == "uneven_work":
@@ -179,6 +184,8 @@ def _causes(culprit: Culprit) -> tuple[str, ...]:
     """The beginnings of the codes of findings that can be the cause."""
     if culprit.kind in ("hung", "dead"):
         return _STOPPING
+    if culprit.kind == "corrupt":
+        return _CORRUPTING
     if culprit.kind == "slow_link":
         return _SENDING
     if culprit.phase in ("input", "between_steps", *SCRIPT_PHASES):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives
+from laggard.locate.digests import RankDigests, digests
 from laggard.locate.live_positions import live_positions
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
@@ -125,6 +126,10 @@ class JobTimings:
     """The Unix time, in seconds, at which its first rank began, by a recording."""
     own_threads: tuple[OwnThreads | None, ...] = ()
     """R: how the threads beside each rank's training ran; empty where nothing tells."""
+    digests: tuple[RankDigests | None, ...] = ()
+    """R: the digests of each rank's parameters; empty where nothing tells."""
+    replicas: NDArray[np.int32] | None = None
+    """[R]: the same number for ranks that hold the same parameters by their places (positions.py); None: all do."""
     profiled: bool = False
     """True where a profiler recorded the job: a few steps, and often a few ranks by choice."""
     queues: DeviceQueues | None = None
@@ -256,5 +261,14 @@ def live_timings(
         ranks[rank] = RankInfo(row.node, row.gpu, state, unseen, hiding_libraries(row.facts))
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
     threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
-    classes, alone = live_positions(newest_rows)
-    return dataclasses.replace(timings, live=True, positions=classes, alone=alone, own_threads=threads)
+    told = tuple(digests(newest_rows[rank].facts) for rank in timings.ranks.tolist())
+    classes, alone, replicas = live_positions(newest_rows)
+    return dataclasses.replace(
+        timings,
+        live=True,
+        positions=classes,
+        alone=alone,
+        own_threads=threads,
+        digests=told if any(told) else (),
+        replicas=replicas,
+    )

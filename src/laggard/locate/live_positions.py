@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.inferred_positions import connected
-from laggard.locate.positions import REPLICAS, Place, alone_in_stage, canonical_role, position_classes
+from laggard.locate.positions import (
+    REPLICAS,
+    Place,
+    alone_in_stage,
+    canonical_role,
+    position_classes,
+    replica_classes,
+)
 from laggard.rankfile.fact_names import GROUPS
 from laggard.rankfile.members import Run, index_in, members_of, parse_runs, size_of
 from laggard.wire.ranks import RankRow
@@ -41,10 +48,12 @@ def declared_groups(row: RankRow) -> Iterator[DeclaredGroup]:
 
 class LivePositions(NamedTuple):
     """[R], ascending by rank: the same number for ranks that do the same work, and which of them have a stage of a
-    pipeline to themselves; None where no rank says that any does other work."""
+    pipeline to themselves; None where no rank says that any does other work. `replicas`: the same number for ranks that
+    hold the same parameters."""
 
     classes: NDArray[np.int32] | None = None
     alone: NDArray[np.bool_] | None = None
+    replicas: NDArray[np.int32] | None = None
 
 
 def live_positions(rows: Mapping[int, RankRow]) -> LivePositions:
@@ -54,7 +63,8 @@ def live_positions(rows: Mapping[int, RankRow]) -> LivePositions:
         return LivePositions()
     places = [Place(index, ()) for index in indices.values()]
     classes = position_classes(list(indices), places)
-    return LivePositions(classes, alone_in_stage(list(indices), places, classes))
+    alone, replicas = alone_in_stage(list(indices), places, classes), replica_classes(list(indices), places)
+    return LivePositions(classes, alone, replicas)
 
 
 def indices_by_role(rows: Mapping[int, RankRow]) -> dict[int, dict[str, int]]:

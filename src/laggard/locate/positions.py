@@ -102,6 +102,17 @@ def position_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[n
     return np.array([numbers.setdefault(key, len(numbers)) for key in chosen], np.int32)
 
 
+def replica_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[np.int32]:
+    """[R]: a number for each rank, the same for ranks that hold the same parameters as far as places tell: those in one
+    place of the pipeline, the tensor and the expert groups. Ranks of a context group hold the same as each other."""
+    keys = [
+        tuple(sorted(item for item in place.index_by_role(rank).items() if item[0] != "cp"))
+        for rank, place in zip(ranks, places, strict=True)
+    ]
+    numbers: dict[Key, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int32)
+
+
 def alone_in_stage(ranks: Sequence[int], places: Sequence[Place], classes: NDArray[np.int32]) -> NDArray[np.bool_]:
     """[R]: the ranks that have a stage of a pipeline to themselves: nobody does the same work, and it is the same in
     each step, as that of an expert is not. `classes`: position_classes()."""

@@ -8,6 +8,7 @@ work (positions.py).
 - slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
   slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
 - links/slow_links.py decides which links are slow, by the time of transfers.
+- corrupt.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
 - hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so from a recording and
   hang/stopped_devices.py from what devices have yet to finish;
   hang/mismatched.py and hang/different_calls.py find ranks that called different collectives; hang/deaths.py finds who
@@ -23,6 +24,7 @@ import numpy as np
 from msgspec import structs
 
 from laggard.constants import SCRIPT_PHASES
+from laggard.locate.corrupt import PAIR, corrupt_ranks
 from laggard.locate.explanation import explained
 from laggard.locate.hang.before_the_end import hung_before_the_end
 from laggard.locate.hang.deaths import dead_ranks
@@ -64,13 +66,20 @@ def locate(timings: JobTimings) -> Location:
     slow = (
         _slow_ranks(timings, steps) if steps else _SlowRanks(notes=_too_little_notes(timings, hung), conclusive=False)
     )
+    corrupt = corrupt_ranks(timings)
     stopped = (*dead.culprits, *hung.culprits)
     culprits, before = _beside_stopped(stopped, slow.culprits) if stopped else (slow.culprits, ())
-    notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *before, *slow.notes]
+    culprits = (*culprits, *corrupt.culprits) if stopped else (*corrupt.culprits, *culprits)
+    notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *before, *corrupt.notes, *slow.notes]
     verdict = Verdict.OK
     if culprits or any(note.kind in ("deadlock", "mismatch") for note in (*dead.notes, *hung.notes)):
         verdict = Verdict.FAIL
-    elif hung.notes or not slow.conclusive or any(note.kind == "first_unseen" for note in dead.notes):
+    elif (
+        any(note.kind == PAIR for note in corrupt.notes)
+        or hung.notes
+        or not slow.conclusive
+        or any(note.kind == "first_unseen" for note in dead.notes)
+    ):
         verdict = Verdict.UNKNOWN
     if verdict is not Verdict.FAIL and steps and (missing := culprit_may_be_missing(timings, steps)):
         verdict = Verdict.UNKNOWN

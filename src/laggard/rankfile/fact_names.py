@@ -44,6 +44,25 @@ OWN_THREADS: Final = "own_threads"
 """The Python threads beside the training, as they ran of late: {seconds, busy_seconds (CPU, all together), late_seconds
 (how much too late a sleeping thread woke, on average, less its time in the run queue), names (of the busiest)}."""
 
+DIGESTS: Final = "digests"
+"""Digests of the parameters after steps, where LAGGARD_DIGEST_STEPS asks for them: {every (steps), first: [step,
+value], last: [[step, value], ...]}; a value is 16 hexadecimal digits. `last` has the last 4, and the newest of every
+16th, 256th and 4096th, so that ranks which are asked at different times have a step in common."""
+
+DIGEST_SKIPPED: Final = "digest_skipped"
+"""The reason why no digests are computed where they are asked for, a key of DIGEST_SKIPPED_REASONS."""
+
+DIGEST_SHARDED: Final = "sharded"
+DIGEST_UNREADABLE: Final = "unreadable"
+DIGEST_NO_MODULE: Final = "no_module"
+
+DIGEST_SKIPPED_REASONS: Final = {
+    DIGEST_SHARDED: "they are sharded (FSDP, ZeRO-3, tensors of a device mesh), and no other rank has the same",
+    DIGEST_UNREADABLE: "they are of a kind, or on a device, of which no digest is made",
+    DIGEST_NO_MODULE: "no module was seen that trains; attach(module, optimizer) names it",
+}
+"""Why parameters are not compared, by reason."""
+
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"
 RECORDER_UNSAFE: Final = "flight_recorder_unsafe"

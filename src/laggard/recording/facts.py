@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import OPS
 from laggard.locate.collectives import ProcessGroup
+from laggard.locate.digests import RankDigests, digests
 from laggard.locate.job_timings import LastBeat, RankState
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
@@ -44,12 +45,13 @@ class JobFacts:
     doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
     seen: dict[int, LastSeen]  # of those that are gone, by rank: how another of their machine saw them last
     environments: dict[int, Mapping[str, Any]]  # by rank: what surrounds it
+    digests: dict[int, RankDigests | None]  # by rank
     alive_at: dict[int, float]  # by rank, of those that told of others: when they did so last, Unix time
 
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {})
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {}, {})
         is_over = any(part.end_lines or part.departed for part in parts)
         seen = seen_by_others(line for part in parts for line in part.saw)
         for part in parts:
@@ -75,6 +77,8 @@ class JobFacts:
             facts.found.update(part.found)
             facts.threads.update({rank: own_threads(line.facts or {}) for rank, line in part.lines.items()})
             facts.threads.update(part.threads)
+            facts.digests.update({rank: digests(line.facts or {}) for rank, line in part.lines.items()})
+            facts.digests.update(part.rank_digests())
             facts.environments.update({rank: line.facts or {} for rank, line in part.lines.items()})
             facts.environments.update(part.environments)
         return facts

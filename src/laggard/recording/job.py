@@ -12,7 +12,7 @@ from laggard.constants import PHASES
 from laggard.locate.inferred_positions import inferred_indices
 from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, JobTimings, hiding_libraries, window_length
 from laggard.locate.order_statistics import distinct
-from laggard.locate.positions import alone_in_stage, position_classes
+from laggard.locate.positions import alone_in_stage, position_classes, replica_classes
 from laggard.locate.run_environment import merged_environment
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.recording.columns import Columns
@@ -195,6 +195,8 @@ def _timings(
         collectives=collectives,
         step_starts=starts,
         own_threads=tuple(map(facts.threads.get, listed)),
+        digests=tuple(map(facts.digests.get, listed)) if any(facts.digests.values()) else (),
+        replicas=replica_classes(listed, places),
         live=bool(facts.states),
         last_beats=tuple(facts.last_beats.get(rank) for rank in listed) if facts.last_beats else (),
         script=next(filter(None, (_text(facts.get(SCRIPT)) for facts in told)), None),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
+from laggard.locate.digests import MAX_KEPT, RankDigests, collected, digest_value, digests
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
-from laggard.rankfile.fact_names import DEEPSPEED, ENVIRONMENT, OWN_THREADS
+from laggard.rankfile.fact_names import DEEPSPEED, DIGEST_SKIPPED, ENVIRONMENT, OWN_THREADS
 from laggard.recording.columns import Columns
 from laggard.recording.records import (
     BeatLine,
+    DigestLine,
     EndLine,
     EnvironmentLine,
     FindingsLine,
@@ -54,6 +57,8 @@ class RecordedPart:
     beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
     environments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
     threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
+    _digests: dict[int, dict[int, int]] = dataclasses.field(default_factory=dict)  # by rank and step
+    _digest_lines: dict[int, DigestLine] = dataclasses.field(default_factory=dict)  # the last
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
     departed: set[int] = dataclasses.field(default_factory=set)  # and recorded nothing after that
     saw: list[SawLine] = dataclasses.field(default_factory=list)
@@ -70,6 +75,8 @@ class RecordedPart:
         elif kind == "threads":
             threads: ThreadsLine = decode_as(line, ThreadsLine)
             self.threads[threads.rank] = own_threads({OWN_THREADS: threads.own_threads})
+        elif kind == "digest":
+            self._add_digest(decode_as(line, DigestLine))
         elif kind == "environment":
             around: EnvironmentLine = decode_as(line, EnvironmentLine)
             self.environments[around.rank] = {ENVIRONMENT: around.environment, DEEPSPEED: around.deepspeed}
@@ -90,6 +97,22 @@ class RecordedPart:
         elif kind == "findings":
             findings: FindingsLine = decode_as(line, FindingsLine)
             self.found[findings.node] = NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
+
+    def _add_digest(self, line: DigestLine) -> None:
+        """Keeps the first and the newest of a rank's digests."""
+        self._digest_lines[line.rank] = line
+        kept, value = self._digests.setdefault(line.rank, {}), digest_value(line.value)
+        if line.step is not None and value is not None:
+            kept[line.step] = value
+            if len(kept) > MAX_KEPT + 1:
+                del kept[[*itertools.islice(kept, 2)][1]]
+
+    def rank_digests(self) -> dict[int, RankDigests | None]:
+        """The digests of each rank that has some, or says why it has none."""
+        return {
+            rank: digests({DIGEST_SKIPPED: line.skipped}) or collected(line.every, self._digests[rank].items())
+            for rank, line in self._digest_lines.items()
+        }
 
     def _add_rank(self, line: RankLine) -> None:
         before = self.lines.get(line.rank)

@@ -133,6 +133,16 @@ class ThreadsLine(msgspec.Struct):
     own_threads: dict[str, Any]
 
 
+class DigestLine(msgspec.Struct):
+    """The digest of a rank's parameters after a step: 16 hexadecimal digits. `skipped`: why it makes none."""
+
+    rank: RankNumber
+    step: StepNumber | None = None
+    value: str = ""
+    every: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 1
+    skipped: str = ""
+
+
 class StacksLine(msgspec.Struct):
     """Stacks of the rank's process: a document of laggard.stacks.sampled."""
 

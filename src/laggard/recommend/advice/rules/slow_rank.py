@@ -61,6 +61,8 @@ def _state(culprit: Culprit, codes: list[str]) -> str | None:
     if culprit.kind == "hung":
         verb = "stopped running" if culprit.silent else "are hung" if many else "is hung"
         return f"{found}{'they' if many else 'it'} {verb}"
+    if culprit.kind == "corrupt":
+        return f"{found}its parameters differ from its replicas'"
     if not culprit.slowdown_ratio:
         return found.removesuffix("; ") or None
     digits = 0 if culprit.slowdown_ratio >= 10 else 1 if culprit.slowdown_ratio >= 2 else 2
@@ -74,13 +76,15 @@ def _consequence(culprit: Culprit) -> str:
     them = "them" if len(culprit.ranks) > 1 else "it"
     if culprit.kind == "dead":
         return f"the others cannot go on without {them}"
+    if culprit.kind == "corrupt":
+        return "the others train on with its wrong gradients"
     return f"the others wait for {them}"
 
 
 def _risk_and_revert(culprit: Culprit, situation: Situation) -> tuple[str, str]:
     """The risk of the advice, and how to revert it, where another node may take the place of the culprit's. A job on
     one machine has no other, and a data loader and a hang go along with the job."""
-    if culprit.kind in ("hung", "dead"):
+    if culprit.kind in ("hung", "dead", "corrupt"):
         return _LOSES_WORK, ""
     if culprit.kind == "slow_input" or situation.nodes == 1:
         return "None, as long as you only look.", ""
