@@ -97,6 +97,12 @@ def test_ranks_of_other_places_are_never_compared() -> None:
     assert locate(timings_of(*told, replicas=halves)).verdict is not Verdict.OK
 
 
+def test_a_difference_that_the_next_update_ends_is_told_nevertheless() -> None:
+    once = RankDigests(20, {step: step + (step == 120) for step in STEPS})
+    (culprit,) = locate(timings_of(values(), once, values())).culprits
+    assert culprit.since_step == 120 and culprit.evidence[-1] == "from step 140 on they are the same again"
+
+
 def test_without_digests_nothing_is_said() -> None:
     assert corrupt_ranks(job(4, 60)) == corrupt_ranks(timings_of(None, None, None)) == ((), ())
 
@@ -150,9 +156,12 @@ def test_whoever_is_named_differs_from_a_majority_that_agrees(table: list[list[i
     told = [RankDigests(1, dict(enumerate([9, *row]))) for row in table]
     for culprit in corrupt_ranks(timings_of(*told)).culprits:
         (rank,) = culprit.ranks
-        last = [each.by_step[5] for each in told]
-        usual = max(set(last), key=last.count)
-        assert last[rank] != usual and 2 * last.count(usual) > len(told) >= MIN_REPLICAS
+        columns = [[each.by_step[step] for each in told] for step in range(1, 6)]
+        usual = [max(set(column), key=column.count) for column in columns]
+        assert len(told) >= MIN_REPLICAS and any(
+            column[rank] != most and 2 * column.count(most) > len(told)
+            for column, most in zip(columns, usual, strict=True)
+        )
         assert culprit.since_step is not None and told[rank].by_step[0] == 9
 
 

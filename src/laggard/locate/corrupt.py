@@ -31,12 +31,13 @@ SKIPPED: Final = "digest_skipped"
 
 class _Differing(NamedTuple):
     """A rank that differs from `others` replicas, for the first time at `since`; `agreed`: the last step before at
-    which it did not."""
+    which it did not; `again`: the first after at which it does no longer, None where there is none."""
 
     rank: int
     others: int
     since: int
     agreed: int
+    again: int | None
 
 
 def corrupt_ranks(timings: JobTimings) -> PartialVerdict:
@@ -75,13 +76,11 @@ def _replicas(told: Mapping[int, RankDigests], class_of: Mapping[int, int]) -> t
 def _judged(group: Mapping[int, RankDigests]) -> tuple[list[_Differing], Note | None]:
     """The ranks of one group that differ from most of it; or the note that some do, and that nobody knows who is
     right."""
-    step = _newest_common(group)
+    step = _newest_differing(group)
     if step is None:
         return [], None
     values = {rank: each.by_step[step] for rank, each in group.items() if step in each.by_step}
     counts = Counter(values.values()).most_common()
-    if len(counts) == 1:
-        return [], None
     usual, most = counts[0]
     outliers = [rank for rank, value in values.items() if value != usual]
     if len(group) >= MIN_REPLICAS and 2 * most > len(group) and all(count == 1 for _, count in counts[1:]):
@@ -90,24 +89,32 @@ def _judged(group: Mapping[int, RankDigests]) -> tuple[list[_Differing], Note | 
     return [], _undecided_note(group, values, counts[0][1])
 
 
-def _newest_common(group: Mapping[int, RankDigests]) -> int | None:
-    """The newest of the steps that most ranks have: a live rank may be a step ahead of another. None where fewer than
-    two, or no majority, have one."""
+def _newest_differing(group: Mapping[int, RankDigests]) -> int | None:
+    """The newest step at which not all have the same, of the steps that most ranks have: a live rank may be a step
+    ahead of another. None where there is none, or where fewer than two, or no majority, have one."""
     counts = Counter(step for each in group.values() for step in each.by_step)
-    step, count = max(counts.items(), key=lambda item: (item[1], item[0]))
-    return step if count > 1 and 2 * count > len(group) else None
+    most = max(counts.values())
+    if most < 2 or 2 * most <= len(group):
+        return None
+    common = sorted((step for step, count in counts.items() if count == most), reverse=True)
+    return next((step for step in common if len(_at(step, group)) > 1), None)
+
+
+def _at(step: int, group: Mapping[int, RankDigests]) -> set[int]:
+    return {each.by_step[step] for each in group.values() if step in each.by_step}
 
 
 def _since(rank: int, right: Sequence[int], group: Mapping[int, RankDigests], step: int) -> _Differing:
     """Since when the rank differs: the first of the steps, back from `step`, at which it has another digest than those
-    that are right."""
+    that are right. Where an update takes the parameters from another rank, as with ZeRO-1, it is right again later."""
     own, since = group[rank].by_step, step
+    told = {each: _at(each, {other: group[other] for other in right}) for each in own}
+    again = min((each for each in own if each > step and own[each] in told[each]), default=None)
     for earlier in sorted((each for each in own if each < step), reverse=True):
-        others = {group[each].by_step[earlier] for each in right if earlier in group[each].by_step}
-        if own[earlier] in others:
-            return _Differing(rank, len(right), since, earlier)
-        since = earlier if others else since
-    return _Differing(rank, len(right), since, next(iter(own)))
+        if own[earlier] in told[earlier]:
+            return _Differing(rank, len(right), since, earlier, again)
+        since = earlier if told[earlier] else since
+    return _Differing(rank, len(right), since, next(iter(own)), again)
 
 
 def _undecided_note(group: Mapping[int, RankDigests], values: Mapping[int, int], most: int) -> Note:
@@ -128,6 +135,7 @@ def _culprit(found: _Differing, timings: JobTimings, column: int, every: int) ->
     replicas = f"{found.others} replicas" if found.others > 1 else "its replica"
     early = " or before" if found.since - found.agreed > every else ""
     since = f"its parameters differ from {replicas} since step {found.since}{early}"
+    again = () if found.again is None else (f"from step {found.again} on they are the same again",)
     return Culprit(
         kind="corrupt",
         ranks=(found.rank,),
@@ -135,7 +143,7 @@ def _culprit(found: _Differing, timings: JobTimings, column: int, every: int) ->
         gpu=timings.gpus[column],
         since_step=found.since,
         confidence=CONFIDENCE,
-        evidence=(since, f"at step {found.agreed} they were the same"),
+        evidence=(since, f"at step {found.agreed} they were the same", *again),
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives
 from laggard.locate.digests import RankDigests, digests
-from laggard.locate.live_positions import live_positions
+from laggard.locate.live_positions import live_positions, live_replicas
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
 from laggard.model import RankEnd
@@ -262,7 +262,7 @@ def live_timings(
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
     threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
     told = tuple(digests(newest_rows[rank].facts) for rank in timings.ranks.tolist())
-    classes, alone, replicas = live_positions(newest_rows)
+    classes, alone = live_positions(newest_rows)
     return dataclasses.replace(
         timings,
         live=True,
@@ -270,5 +270,5 @@ def live_timings(
         alone=alone,
         own_threads=threads,
         digests=told if any(told) else (),
-        replicas=replicas,
+        replicas=live_replicas(newest_rows) if any(told) else None,
     )

@@ -48,12 +48,10 @@ def declared_groups(row: RankRow) -> Iterator[DeclaredGroup]:
 
 class LivePositions(NamedTuple):
     """[R], ascending by rank: the same number for ranks that do the same work, and which of them have a stage of a
-    pipeline to themselves; None where no rank says that any does other work. `replicas`: the same number for ranks that
-    hold the same parameters."""
+    pipeline to themselves; None where no rank says that any does other work."""
 
     classes: NDArray[np.int32] | None = None
     alone: NDArray[np.bool_] | None = None
-    replicas: NDArray[np.int32] | None = None
 
 
 def live_positions(rows: Mapping[int, RankRow]) -> LivePositions:
@@ -63,8 +61,13 @@ def live_positions(rows: Mapping[int, RankRow]) -> LivePositions:
         return LivePositions()
     places = [Place(index, ()) for index in indices.values()]
     classes = position_classes(list(indices), places)
-    alone, replicas = alone_in_stage(list(indices), places, classes), replica_classes(list(indices), places)
-    return LivePositions(classes, alone, replicas)
+    return LivePositions(classes, alone_in_stage(list(indices), places, classes))
+
+
+def live_replicas(rows: Mapping[int, RankRow]) -> NDArray[np.int32]:
+    """[R], ascending by rank: the same number for ranks that hold the same parameters."""
+    indices = indices_by_role(rows)
+    return replica_classes(list(indices), [Place(index, ()) for index in indices.values()])
 
 
 def indices_by_role(rows: Mapping[int, RankRow]) -> dict[int, dict[str, int]]:

@@ -196,7 +196,7 @@ def _timings(
         step_starts=starts,
         own_threads=tuple(map(facts.threads.get, listed)),
         digests=tuple(map(facts.digests.get, listed)) if any(facts.digests.values()) else (),
-        replicas=replica_classes(listed, places),
+        replicas=replica_classes(listed, places) if any(facts.digests.values()) else None,
         live=bool(facts.states),
         last_beats=tuple(facts.last_beats.get(rank) for rank in listed) if facts.last_beats else (),
         script=next(filter(None, (_text(facts.get(SCRIPT)) for facts in told)), None),
