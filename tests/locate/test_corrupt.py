@@ -5,22 +5,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
+from support.collectors import rank_row
 from support.timings import job
 
 from laggard.locate.corrupt import MIN_REPLICAS, corrupt_ranks
 from laggard.locate.describe import details, sentence
 from laggard.locate.digests import RankDigests, collected, digests
-from laggard.locate.job_timings import JobTimings
+from laggard.locate.job_timings import JobTimings, live_timings, step_table
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile.fact_names import DIGEST_SHARDED, DIGEST_SKIPPED, DIGESTS
+from laggard.recording.reader import read_recording
+from laggard.recording.writer import JobRecording
+from laggard.wire import encode
 
 STEPS = tuple(range(0, 200, 20))
 
@@ -101,6 +107,21 @@ def test_a_difference_that_the_next_update_ends_is_told_nevertheless() -> None:
     once = RankDigests(20, {step: step + (step == 120) for step in STEPS})
     (culprit,) = locate(timings_of(values(), once, values())).culprits
     assert culprit.since_step == 120 and culprit.evidence[-1] == "from step 140 on they are the same again"
+
+
+def test_a_live_job_is_judged_by_the_facts_of_its_ranks_and_so_is_what_is_kept_of_it(tmp_path: Path) -> None:
+    rows, tables = {}, {}
+    for rank in range(4):
+        pairs = [[step, f"{step + (rank == 3 and step >= 120):016x}"] for step in (0, 100, 120, 140)]
+        facts = {DIGESTS: {"every": 20, "first": pairs[0], "last": pairs}}
+        rows[rank] = structs.replace(rank_row(rank, world_size=4), facts=facts)
+        tables[rank] = step_table([])
+    asked = dict.fromkeys(rows, 0.0)
+    live = live_timings("j", 4, tables, rows, {}, asked)
+    assert [(it.kind, it.ranks, it.since_step) for it in locate(live).culprits] == [("corrupt", (3,), 120)]
+    lines = JobRecording("j", rows, {}, {}, asked).lines()
+    (tmp_path / "job.jsonl").write_bytes(b"\n".join(encode(line) for line in lines))
+    assert read_recording([tmp_path / "job.jsonl"]).timings.digests == live.digests
 
 
 def test_without_digests_nothing_is_said() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from laggard.locate.digests import digests
+from laggard.locate.digests import RankDigests, digests
+from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.rankfile import RankFileReader
+from laggard.rankfile.fact_names import DIGEST_SHARDED
 from laggard.recording.reader import read_recording
 
 pytestmark = [pytest.mark.slow, pytest.mark.longest(40), pytest.mark.apart_by_parameter]  # trainings with torch
@@ -60,6 +62,42 @@ for step in range(plan["steps"]):
 text = b"".join(each.detach().float().numpy().tobytes() for each in parts.parameters())
 print(hashlib.sha256(text).hexdigest())
 dist.destroy_process_group()
+"""
+
+SHARDED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    model(torch.ones(3, 4)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+DEEPSPEED = """
+import sys, torch, deepspeed
+from torch import nn
+deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+rank = torch.distributed.get_rank()
+torch.manual_seed(7)
+config = {
+    "train_micro_batch_size_per_gpu": 4,
+    "zero_optimization": {"stage": int(sys.argv[1])},
+    "zero_force_ds_cpu_optimizer": False,
+    "zero_allow_untested_optimizer": True,
+}
+model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+engine, *_ = deepspeed.initialize(
+    model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), config=config
+)
+data = torch.Generator().manual_seed(rank)
+for _ in range(12):
+    engine.backward(engine(torch.randn(4, 6, generator=data)).square().mean())
+    engine.step()
+torch.distributed.destroy_process_group()
 """
 
 Train = Callable[..., Any]
@@ -151,6 +189,34 @@ def test_the_rank_file_has_the_first_and_the_last_digests(train: Train, tmp_path
             counters = file.counters()
         assert counters is not None and counters.errors == 0
         assert found is not None and list(found.by_step) == [0, 16, 20, 21, 22, 23]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, launch: Callable[..., Any]) -> Callable[..., JobTimings]:
+    def recorded(text: str, *words: str) -> JobTimings:
+        (tmp_path / "script.py").write_text(text)
+        extra = {"LAGGARD_RECORD_DIR": str(tmp_path / "recording"), "LAGGARD_DIGEST_STEPS": "2"}
+        launch(tmp_path / "script.py", words, extra=extra)
+        return read_recording([tmp_path / "recording"]).timings
+
+    return recorded
+
+
+def test_of_fsdp_nothing_is_compared_and_that_is_said(recorded: Callable[..., JobTimings]) -> None:
+    timings = recorded(SHARDED)
+    assert timings.digests == (RankDigests(1, {}, DIGEST_SHARDED),) * 2
+    assert digest_notes(locate(timings)) == ["digest_skipped"]
+
+
+@pytest.mark.parametrize("stage", ["1", "3"])
+def test_of_deepspeed_whole_parameters_are_compared(stage: str, recorded: Callable[..., JobTimings]) -> None:
+    timings = recorded(DEEPSPEED, stage)
+    assert digest_notes(locate(timings)) == (["digest_skipped"] if stage == "3" else [])
+    if stage == "3":
+        assert timings.digests == (RankDigests(1, {}, DIGEST_SHARDED),) * 2
+    else:
+        one, other = timings.digests
+        assert one is not None and one == other and len(set(one.by_step.values())) > 4
 
 
 def test_without_the_variable_there_are_no_digests(train: Train, tmp_path: Path) -> None:
