@@ -78,7 +78,8 @@ for _ in range(12):
 dist.destroy_process_group()
 """
 DEEPSPEED = """
-import sys, torch, deepspeed
+import sys, torch
+import deepspeed
 from torch import nn
 deepspeed.init_distributed(dist_backend="gloo", verbose=False)
 rank = torch.distributed.get_rank()
