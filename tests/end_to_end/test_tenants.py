@@ -283,7 +283,8 @@ def test_no_answer_to_a_user_holds_a_name_of_another_users(site: Site) -> None:
                     if route in OPEN
                     else 403
                 )
-                assert answer.status in (allowed, 404 if "job=gone" in path else 0), (path, answer)
+                may_lack = "job=gone" in path or route == "/api/v1/digest"  # a job that is a minute old has none
+                assert answer.status in (allowed, 404 if may_lack else 0), (path, answer)
     assert not leaks, leaks
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from msgspec import structs
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.stacked import standing_notes, with_stacks
 from laggard.locate.verdict import locate
 from laggard.model import Location, Note, Verdict, Window
 from laggard.recording.reader import read_recording
+from laggard.recording.recorded_timings import RecordedTimings
 
 
 class JudgedRecording(NamedTuple):
@@ -31,9 +31,19 @@ def judge_recording(paths: Sequence[str]) -> JudgedRecording:
     timings = recording.timings
     if (unseen or recording.stacks) and not len(timings.ranks):
         nothing = Location(Verdict.UNKNOWN, timings.job_id, timings.world_size, 0, Window(), None, (), ())
-        location = structs.replace(nothing, notes=standing_notes(recording.stacks))
+        location = _with_stacks(nothing, recording)
     else:
-        location = with_stacks(locate(timings), recording.stacks)
+        location = _with_stacks(locate(timings), recording)
     gaps = tuple(Note("lacks", text) for text in recording.gaps)
     whole = structs.replace(location, notes=location.notes + unseen + gaps, owner=recording.owner)
     return JudgedRecording(whole, recording.timings)
+
+
+def _with_stacks(location: Location, recording: RecordedTimings) -> Location:
+    if not recording.stacks:
+        return location
+    from laggard.locate.stacked import standing_notes, with_stacks  # older recordings have none
+
+    if not location.ranks_seen:
+        return structs.replace(location, notes=standing_notes(recording.stacks))
+    return with_stacks(location, recording.stacks)

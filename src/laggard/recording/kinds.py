@@ -8,7 +8,7 @@ from pathlib import Path
 
 from laggard.rankfile.unseen import MARK_KEY
 from laggard.recording.lines import head_of
-from laggard.stacks.fault_text import KEY as FAULTS_KEY
+from laggard.stacks.sampled import FAULTS_KEY
 from laggard.stacks.sampled import KEY as STACKS_KEY
 
 HEAD_BYTES = 64 << 10

@@ -14,8 +14,8 @@ from laggard.recording.job import RecordedJob
 from laggard.recording.kinds import Kind, kind_of
 from laggard.recording.lines import read_lines
 from laggard.recording.recorded_timings import RecordedTimings
-from laggard.recording.stack_files import read_stacks, stacks_alone
 from laggard.recording.unseen_marks import read_marks, unseen_alone, unseen_of
+from laggard.stacks.sampled import Sampled
 from laggard.text.words import counted
 
 WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
@@ -36,8 +36,10 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
             for file, kind in _recognised(Path(path), gaps):
                 by_kind.setdefault(kind, []).append(file)
         marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
-        stacks = read_stacks(by_kind.pop(Kind.FAULTS, ()), by_kind.pop(Kind.STACKS, ()), gaps)
+        stacks = _read_stacks(by_kind.pop(Kind.FAULTS, []), by_kind.pop(Kind.STACKS, []), gaps)
         if not by_kind and stacks:
+            from laggard.recording.stack_files import stacks_alone
+
             return stacks_alone(stacks)
         if not by_kind and marks:
             return unseen_alone(marks)
@@ -62,6 +64,14 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
             raise UsageError(f"{file} {NO_RECORDING}")
     timings = job.timings()
     return RecordedTimings(timings, tuple(job.gaps), job.owner, stacks=job.stacks)
+
+
+def _read_stacks(faults: Sequence[Path], stacks: Sequence[Path], gaps: list[str]) -> list[Sampled]:
+    if not faults and not stacks:
+        return []
+    from laggard.recording.stack_files import read_stacks  # of jobs that stood still or crashed
+
+    return read_stacks(faults, stacks, gaps)
 
 
 def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings:

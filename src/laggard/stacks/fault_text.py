@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from laggard.stacks.frames import Frame, kind_of
 from laggard.stacks.sampled import (
     CRASHED,
+    FAULTS_KEY,
     HELD,
     MAX_THREADS,
     TERMINATED,
@@ -30,7 +31,6 @@ from laggard.stacks.sampled import (
 )
 
 SUFFIX: Final = ".fault"
-KEY: Final = "laggard_faults"
 MAX_TEXT: Final = 1 << 20
 _HEAD = re.compile(
     r"(?:(?:Current t|T)hread 0x([0-9a-fA-F]{1,16})|Stack) (?:\[(.{0,64})\] )?\(most recent call first\):"
@@ -61,7 +61,7 @@ class FaultDump(NamedTuple):
 
 def header(job_id: str, rank: int, node: str, pid: int, thread: int) -> bytes:
     """The first line of a rank's file of dumps: whose they are, and which thread trains."""
-    about = {KEY: 1, "job_id": job_id, "rank": rank, "node": node, "pid": pid, "thread": thread}
+    about = {FAULTS_KEY: 1, "job_id": job_id, "rank": rank, "node": node, "pid": pid, "thread": thread}
     return json.dumps(about).encode("ascii") + b"\n"
 
 
@@ -77,7 +77,7 @@ def faults_of(text: bytes, at: float) -> Sampled | None:
     head, _, rest = text.partition(b"\n")
     try:
         about = json.loads(head)
-        if about[KEY] != 1:
+        if about[FAULTS_KEY] != 1:
             raise ValueError
         thread = number_of(about["thread"], 1 << 64)
         job_id, node = text_of(about["job_id"]), text_of(about["node"])

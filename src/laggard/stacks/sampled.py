@@ -18,6 +18,9 @@ from laggard.stacks.frames import COMPILED, COROUTINE, GENERATOR, MAX_NAME, Fram
 
 SUFFIX: Final = ".stacks"
 KEY: Final = "laggard_stacks"
+FAULTS_KEY: Final = "laggard_faults"
+"""The key of the first line of a file of faulthandler's dumps."""
+
 MAX_BYTES: Final = 256 * 1024
 MAX_STACKS: Final = 64
 """The most different stacks of one thread; those seen most often are kept."""

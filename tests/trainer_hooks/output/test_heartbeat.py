@@ -96,6 +96,7 @@ def test_it_reports_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> No
     told = dict(found.facts)
     assert began <= told.pop("started") <= time.time()
     told.pop("own_threads", None)  # of a process that is more than a second old
+    assert told.pop("environment")["python"]
     assert told == {"transport": {"net": "IB"}, "flight_recorder": "absent", "groups": groups}, "`python -c`: no script"
     process.communicate("go\n", timeout=300)
     assert process.returncode == 0

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.diagnose.parts.part import Part
-from laggard.stacks.fault_text import KEY as FAULTS_KEY
 from laggard.stacks.fault_text import faults_of
-from laggard.stacks.sampled import KEY, Sampled, SampledError, Thread, decode
+from laggard.stacks.sampled import FAULTS_KEY, KEY, Sampled, SampledError, Thread, decode
 
 _HEADS: Final = tuple(b'{"%b"' % key.encode() for key in (KEY, FAULTS_KEY))
 
