@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 MAX_NAME: Final = 200
 """The most characters of a function's name and of a file's path that are kept."""
@@ -44,6 +44,17 @@ class Frame(NamedTuple):
     kind: str = ""
 
 
+class Located(Protocol):
+    """The interface of what is a frame of any dump."""
+
+    @property
+    def function(self) -> str: ...
+
+    @property
+    def file(self) -> str: ...
+
+
+AnyFrame = TypeVar("AnyFrame", bound=Located)
 Frames = Sequence[Frame]
 """The frames of one thread, the innermost first. Never empty where a thread was seen."""
 
@@ -55,7 +66,7 @@ def kind_of(file: str, is_generator: bool = False, is_coroutine: bool = False) -
     return COROUTINE if is_coroutine else GENERATOR if is_generator else ""
 
 
-def is_library(frame: Frame) -> bool:
+def is_library(frame: Located) -> bool:
     """Whether the frame is no code of the script's own: torch's, an installed package's, Python's."""
     return _LIBRARY.search(frame.file) is not None
 
@@ -65,12 +76,12 @@ def is_standard_library(frame: Frame) -> bool:
     return _STANDARD.search(frame.file) is not None
 
 
-def own_frame(frames: Frames) -> Frame:
+def own_frame(frames: Sequence[AnyFrame]) -> AnyFrame:
     """The innermost frame that is no library's; the innermost where all are."""
     return next((frame for frame in frames if not is_library(frame)), frames[0])
 
 
-def collective_of(frames: Frames) -> str:
+def collective_of(frames: Sequence[Located]) -> str:
     """The collective that a thread waits in; `backward` where only that is told, since DDP's are within it. Empty: it
     waits in none."""
     for frame in frames:

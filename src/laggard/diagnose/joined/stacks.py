@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from laggard.stacks.frames import collective_of as collective_of_frames
+from laggard.stacks.frames import own_frame as own_frame_of
+
 KIND: Final = "stack dump"
 """The name of the format of files that hold nothing else."""
 _MAX_STACKS: Final = 512
@@ -22,21 +25,6 @@ _THREAD = re.compile(
 )
 _PY_SPY = re.compile(r"^\s{2,}(\S[^()]{0,200}?) \(([^()]{1,300}?)(?::(\d{1,7}))?\)\s*$")
 _PYTHON = re.compile(r"^\s*(?:\[rank\d{1,7}\]: ?)?\s*File \"([^\"]{1,300})\", line (\d{1,7}),? in (\S.{0,120}?)\s*$")
-_LIBRARY = re.compile(
-    r"(?:^|/)(?:site|dist)-packages/|/lib/python3|^(?:torch|multiprocessing|concurrent|threading|importlib|asyncio"
-    r"|accelerate|deepspeed|lightning|pytorch_lightning|transformers|megatron|tqdm|numpy|ray|laggard)/"
-    r"|^(?:threading|socket|selectors|subprocess|queue|runpy|ssl|os|contextlib|_bootstrap|tempfile|shutil)\.py$|^<"
-)
-_COLLECTIVE = re.compile(
-    r"_?(?:all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|monitored_barrier|all_?to_?all|gather|scatter"
-    r"|reduce|i?recv|i?send|batch_isend_irecv|coalesce|wait|synchronize)(?:_\w+)?"
-)
-_DISTRIBUTED = re.compile(
-    r"distributed_c10d|functional_collectives|torch/distributed/nn/|deepspeed/comm/|/mpi4py/|horovod"
-)
-_BACKWARD = re.compile(r"torch/autograd/(?:graph|__init__|function)\.py$")
-_NATIVE = re.compile(r"\b(?:gloo::|nccl[A-Z]|c10d::|MPI_|hccl|rccl)")
-_CUDA_WAIT = re.compile(r"torch/cuda/(?:__init__|streams)\.py$")
 
 
 class Frame(NamedTuple):
@@ -64,23 +52,13 @@ def stacks(text: str) -> tuple[Stack, ...]:
 
 
 def collective_of(stack: Stack) -> str:
-    """Returns the collective that a process waits in; `backward` where only that is told, since DDP's are within it.
-    Empty: it waits in none."""
-    for frame in stack.frames:
-        if _NATIVE.search(frame.function):
-            return frame.function.split("(")[0].strip()
-        name = frame.function.rpartition(".")[2].strip()
-        if _COLLECTIVE.fullmatch(name) and _DISTRIBUTED.search(frame.file):
-            return name
-    if any(_BACKWARD.search(frame.file) for frame in stack.frames):
-        return "backward"
-    waits = any(_CUDA_WAIT.search(frame.file) and "synchronize" in frame.function for frame in stack.frames)
-    return "synchronize" if waits else ""
+    """Returns the collective that a process waits in, as laggard.stacks.frames tells it. Empty: it waits in none."""
+    return collective_of_frames(stack.frames)
 
 
 def own_frame(stack: Stack) -> Frame:
     """Returns the innermost frame that is no library's; the innermost where all are."""
-    return next((frame for frame in stack.frames if not _LIBRARY.search(frame.file)), stack.frames[0])
+    return own_frame_of(stack.frames)
 
 
 def frame_text(frame: Frame) -> str:
