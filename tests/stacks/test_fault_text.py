@@ -97,7 +97,13 @@ def test_another_file_is_refused() -> None:
             faults_of(text, 1.0)
 
 
+HEAD = "Current thread 0x1 (most recent call first):\n"
+
+
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_reader(text: str) -> None:
-    last_dump(text)
-    last_dump("Current thread 0x1 (most recent call first):\n" + text)
+    """It reads frames, or nothing; and what it reads can be told on one line."""
+    for each in (text, HEAD + text, f'{HEAD}  File "{text}", line 3 in {text}'):
+        dump = last_dump(each)
+        frames = [frame for thread in dump.threads for frame in thread.frames] if dump else []
+        assert all(frame.function.isprintable() and frame.file.isprintable() for frame in frames)

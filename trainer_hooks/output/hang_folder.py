@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from laggard.stacks.sampled import SUFFIX, Sampled, write
+from laggard.stacks.sampled import SUFFIX, Sampled, write, write_private
 from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, seen_backends
 from laggard.trainer_hooks.collectives.flight_recorder_entries import safe_backends
 
@@ -44,12 +44,12 @@ class HangFolder:
             return
         name = os.path.join(folder, f"rank-{self._rank}")
         write(name + SUFFIX, sampled)
-        _write(f"{name}.events.json", json.dumps(self._events()).encode("ascii"))
+        write_private(f"{name}.events.json", json.dumps(self._events()).encode("ascii"))
         for number, dump in enumerate(_flight_recorder()):
             recorder = (
                 f"flight_recorder{f'-{number}' if number else ''}_{self._rank}.json"  # its rank is read of the end
             )
-            _write(os.path.join(folder, recorder), dump)
+            write_private(os.path.join(folder, recorder), dump)
 
     def _folder(self, now: float) -> str | None:
         """The folder of this standstill; None where there are too many."""
@@ -78,16 +78,3 @@ def _flight_recorder() -> list[bytes]:
             if raw and len(raw) <= MAX_DUMP_BYTES and b'"entries"' in raw:
                 found.append(raw)
     return found
-
-
-def _write(path: str, text: bytes) -> None:
-    hidden = f"{path}.{os.urandom(4).hex()}.new"
-    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(text)
-        os.rename(hidden, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(hidden)
-        raise

@@ -38,9 +38,11 @@ class FaultFile:
         self._head = head
         self.empty()
         self._is_users_timer = self._is_forking = self._is_closed = False
-        self._timer = faulthandler.dump_traceback_later
+        self._timer = faulthandler.dump_traceback_later  # themselves: below, these names tell of the script's calls
         self._cancel = faulthandler.cancel_dump_traceback_later
-        self._registered: list[int] = []
+        self._enable, self._disable_crashes = faulthandler.enable, faulthandler.disable
+        self._take, self._give_back = faulthandler.register, faulthandler.unregister
+        self._registered: dict[int, Any] = {}  # by signal: what Python knew of its handler before
         self._enabled = False
         self._pid = os.getpid()
 
@@ -48,7 +50,7 @@ class FaultFile:
         """Arms all of it."""
         self._leave_to_script()
         if not faulthandler.is_enabled():
-            faulthandler.enable(self._fd, all_threads=True)
+            self._enable(self._fd, all_threads=True)
             self._enabled = True
         self._register(signal.SIGTERM, all_threads=True, chain=True)
         if signal.getsignal(CHILD_SIGNAL) == signal.SIG_DFL:
@@ -93,24 +95,44 @@ class FaultFile:
 
     def _register(self, number: int, all_threads: bool, chain: bool) -> None:
         with contextlib.suppress(OSError, RuntimeError, ValueError):
-            faulthandler.register(number, file=self._fd, all_threads=all_threads, chain=chain)
-            self._registered.append(number)
+            before = signal.getsignal(number)
+            self._take(number, file=self._fd, all_threads=all_threads, chain=chain)
+            self._registered[number] = before
+
+    def _unregister(self, number: int) -> None:
+        """Gives the signal back, unless the script has taken it since: what was there before would replace that."""
+        before = self._registered.pop(number, self)
+        if before is not self and signal.getsignal(number) == before:
+            self._give_back(number)
+
+    def _disable(self) -> None:
+        if self._enabled:
+            self._enabled = False
+            self._disable_crashes()
 
     def _disarm(self) -> None:
-        for number in self._registered:
-            faulthandler.unregister(number)
-        self._registered = []
-        if self._enabled:
-            faulthandler.disable()
-            self._enabled = False
+        for number in list(self._registered):
+            self._unregister(number)
+        self._disable()
 
     def _leave_to_script(self) -> None:
-        """Leaves the one timer that faulthandler has to the script from its first own call on."""
+        """Leaves what the script arms itself to the script, from its first own call on: the one timer that faulthandler
+        has, its handlers of crashes, a signal."""
         for name in ("dump_traceback_later", "cancel_dump_traceback_later"):
-            setattr(faulthandler, name, _told(getattr(faulthandler, name), self._script_uses_timer))
+            _tell_of(name, self._script_uses_timer)
+        for name in ("enable", "disable"):
+            _tell_of(name, self._script_uses_crashes)
+        for name in ("register", "unregister"):
+            _tell_of(name, self._script_uses_signal)
 
-    def _script_uses_timer(self) -> None:
+    def _script_uses_timer(self, *_: Any, **__: Any) -> None:
         self._is_users_timer = True
+
+    def _script_uses_crashes(self, *_: Any, **__: Any) -> None:
+        self._enabled = False
+
+    def _script_uses_signal(self, *arguments: Any, **named: Any) -> None:
+        self._registered.pop(named.get("signum", next(iter(arguments), -1)), None)
 
     def _before_fork(self) -> None:
         self._is_forking = True
@@ -123,16 +145,17 @@ class FaultFile:
 
     def _after_fork_in_child(self) -> None:
         """A child answers when it is asked; its end is no end of the rank."""
-        if signal.SIGTERM in self._registered:
-            faulthandler.unregister(signal.SIGTERM)
-        if self._enabled:
-            faulthandler.disable()
+        self._unregister(signal.SIGTERM)
+        self._disable()
 
 
-def _told(original: Callable[..., Any], tell: Callable[[], None]) -> Callable[..., Any]:
+def _tell_of(name: str, tell: Callable[..., None]) -> None:
+    """Has tell(...) called before each of the script's calls of that function of faulthandler's."""
+    original = getattr(faulthandler, name)
+
     @functools.wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
-        tell()
+        tell(*args, **kwargs)
         return original(*args, **kwargs)
 
-    return called
+    setattr(faulthandler, name, called)

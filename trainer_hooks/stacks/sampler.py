@@ -28,6 +28,7 @@ MAX_WALK: Final = 1000
 HOOKS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """The beginning of the paths of laggard's own frames in a training process."""
 
+_OF_CHILDREN: Final = ("torch/utils/data/dataloader.py", "multiprocessing/pool.py")
 _OTHERS_EVERY: Final = 10  # samples: how often the other threads are looked at beside the one that trains
 _OWN: Final = "laggard"
 _OWN_WORK: Final = periodic_thread.__file__
@@ -55,8 +56,9 @@ class Sampler:
         self._taken = 0
         self.cpu_seconds = 0.0
 
-    def take(self, all_threads: bool = False) -> None:
-        """Takes one sample, of all threads now and then or where asked to."""
+    def take(self, all_threads: bool = False) -> bool:
+        """Takes one sample, of all threads now and then or where asked to. Returns whether the training waits for child
+        processes."""
         began = time.thread_time()
         training, own = self._training(), threading.get_ident()
         frames = sys._current_frames()
@@ -65,14 +67,18 @@ class Sampler:
         others = all_threads or self._taken % _OTHERS_EVERY == 0
         chosen = [training, *(each for each in frames if each not in (training, own))][: MAX_THREADS if others else 1]
         where = self._where()
+        waits = False
         for ident in chosen:
             walked = self._walk(frames[ident])
             counts = self._counts.setdefault(ident, Counter())
+            if ident == training:
+                waits = any(self._codes[code].co_filename.endswith(_OF_CHILDREN) for code, _ in walked)
             if walked:  # else it is in laggard's own work
                 counts[where if ident == training else (-1, -1), walked] += 1
         frames.clear()  # a frame keeps its locals alive
         self._taken += 1
         self.cpu_seconds += time.thread_time() - began
+        return waits
 
     def threads(self) -> tuple[Thread, ...]:
         """The threads that were seen, the one that trains first; without laggard's own. Empty where that was not

@@ -53,8 +53,8 @@ class Sampling(PeriodicThread):
         return self._round is not None
 
     def begin(self, samples: int, seconds: float, done: Callable[[Samples], None]) -> None:
-        """Takes so many samples in so many seconds, and calls done(...) on its thread. Raises RuntimeError where no
-        thread can be had."""
+        """Takes so many samples in so many seconds, and calls done(...) on its thread; not where no thread can be
+        had."""
         self.stop()
         now = time.monotonic()
         self._taken, self._interval = 0, seconds / samples
@@ -63,7 +63,6 @@ class Sampling(PeriodicThread):
             self.start()
         except RuntimeError:
             self._round = None
-            raise
 
     def rest(self) -> None:
         """Ends the thread where its round is over. For the thread that began it."""
@@ -82,9 +81,9 @@ class Sampling(PeriodicThread):
         with contextlib.suppress(Exception):  # no stack is worth a fault in the training's process
             elapsed = time.monotonic() - it.began
             if it.sampler.cpu_seconds <= MAX_CPU_SHARE * elapsed + _GRACE_SECONDS:
-                it.sampler.take()
-            if it.children is not None:
-                it.children.take()
+                waits = it.sampler.take()
+                if waits and it.children is not None:  # a signal to a worker is not for nothing
+                    it.children.take()
         self._taken += 1
         if self._taken >= it.samples or time.monotonic() >= it.until:
             self._end()

@@ -108,7 +108,7 @@ class StackWatch:
                 self._failed = True
                 kept, left_out = shortened(frames)
                 stack = Counted(1, kept, left_out=left_out)
-                self._write(FAILED, time.time(), 0.0, (Thread("MainThread", (stack,)),))
+                self._write(self._sampled(FAILED, time.time(), 0.0, (Thread("MainThread", (stack,)),)))
 
     def close(self) -> None:
         """The process ends: what was written of one that ends in order is taken away."""
@@ -138,7 +138,7 @@ class StackWatch:
 
     def _write_answer(self, ask: str, samples: Samples) -> None:
         self._free_at = time.monotonic() + MIN_SECONDS_BETWEEN
-        self._write(ASKED, *samples, ask=ask)
+        self._write(self._sampled(ASKED, *samples, ask=ask))
 
     def _write_samples(self, samples: Samples) -> None:
         """Tells of a round that nobody asked for: into the recording alone."""
@@ -164,7 +164,7 @@ class StackWatch:
             children.take_each()
         if threads := sampler.threads():
             whole = (*threads, *(children.threads() if children is not None else ()))
-            self._write(STALLED, at, 0.0, whole, stalled_seconds=quiet)
+            self._write(self._sampled(STALLED, at, 0.0, whole, stalled_seconds=quiet))
 
     def _read_progress(self) -> tuple[int, ...]:
         try:
@@ -179,18 +179,9 @@ class StackWatch:
     def _children(self) -> Children | None:
         return Children(self._faults) if self._faults is not None else None
 
-    def _write(
-        self,
-        why: str,
-        at: float,
-        seconds: float,
-        threads: tuple[Thread, ...],
-        stalled_seconds: float = 0.0,
-        ask: str = "",
-    ) -> None:
-        sampled = self._sampled(why, at, seconds, threads, stalled_seconds, ask)
+    def _write(self, sampled: Sampled) -> None:
         with self._lock:
-            if why != FAILED and self._failed:
+            if sampled.why != FAILED and self._failed:
                 return
             write(self._about.path, sampled)
             self._told(sampled)

@@ -85,7 +85,7 @@ def differences(sampled: Mapping[int, Sampled]) -> dict[int, Difference]:
             found[suspect] = told
     working = {rank: told for rank, told in found.items() if not collective_of(told.stack.frames)}
     # Who waits for a slow rank within backward differs from it as much as it does from them.
-    return dict(sorted((working or found).items(), key=lambda item: item[1].peers_share - item[1].share))
+    return dict(sorted((working or found).items(), key=lambda item: (item[1].peers_share or 0.0) - item[1].share))
 
 
 def _head(answers: Answers) -> str:

@@ -36,14 +36,14 @@ class Place(NamedTuple):
 
 class Difference(NamedTuple):
     """A function in which a rank spends more of its time than its peers. `frame`: the function, at its most frequent
-    line; `share` and `peers_share`: of all samples; `phase`: in which most of them were, empty: in none; `calls`: the
-    function that most of them had called from there, None: none; `caller`: the script's own function from which it was
-    called, where it is a library's; `where`: the child processes that it was seen in, empty: the training thread;
-    `stack`: the most frequent stack with it."""
+    line; `share` and `peers_share`: of all samples, None: they told nothing; `phase`: in which most of them were,
+    empty: in none; `calls`: the function that most of them had called from there, None: none; `caller`: the script's
+    own function from which it was called, where it is a library's; `where`: the child processes that it was seen in,
+    empty: the training thread; `stack`: the most frequent stack with it."""
 
     frame: Frame
     share: float
-    peers_share: float
+    peers_share: float | None
     phase: str
     calls: Frame | None
     caller: Frame | None
@@ -56,9 +56,8 @@ class Difference(NamedTuple):
         calls = f", which calls {short_text(self.calls)}" if self.calls and not self.caller else ""
         caller = f", called in {short_text(self.caller)}" if self.caller else ""
         where = f" of {self.where}" if self.where else ""
-        return (
-            f"{phase}{_percent(self.share)} of the samples{where} in {short_text(self.frame)}{calls}{caller};"
-            f" peers {_percent(self.peers_share)}"
+        return f"{phase}{_percent(self.share)} of the samples{where} in {short_text(self.frame)}{calls}{caller}" + (
+            f"; peers {_percent(self.peers_share)}" if self.peers_share is not None else ""
         )
 
 
@@ -126,7 +125,7 @@ def _deepest(excess: dict[Place, float], stacks: Iterable[Counted]) -> Place:
     return min(near, key=lambda place: (depth[place], -excess[place]))
 
 
-def _described(place: Place, thread: Thread, share: float, peers_share: float, where: str) -> Difference:
+def _described(place: Place, thread: Thread, share: float, peers_share: float | None, where: str) -> Difference:
     lines: Counter[Frame] = Counter()
     phases: Counter[str] = Counter()
     called: Counter[Frame | None] = Counter()
@@ -163,7 +162,7 @@ def _most_frequent(children: Thread) -> Difference | None:
     if not found or children.samples < MIN_SAMPLES:
         return None
     place = _deepest(found, children.stacks)
-    return _described(place, children, found[place], 0.0, children.name)
+    return _described(place, children, found[place], None, children.name)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -137,13 +137,17 @@ def _document(sampled: Sampled) -> dict[str, Any]:
 
 
 def write(path: str, sampled: Sampled) -> None:
-    """Writes the document at `path`, in the place of an earlier one, readable by this user alone: paths and names of
-    functions are the user's. Raises OSError."""
+    """Writes the document at `path`: paths and names of functions are the user's. Raises OSError."""
+    write_private(path, encode(sampled))
+
+
+def write_private(path: str, text: bytes) -> None:
+    """Writes a whole file at `path`, in the place of an earlier one, readable by this user alone. Raises OSError."""
     hidden = f"{path}.{os.urandom(4).hex()}.new"
     fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.write(encode(sampled))
+            file.write(text)
         os.rename(hidden, path)
     except BaseException:
         with contextlib.suppress(OSError):

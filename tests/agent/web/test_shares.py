@@ -65,8 +65,12 @@ def test_many_connections_wait_until_they_are_accepted() -> None:
     """Where fewer fit, the kernel drops the first packet of a collector's connection behind a flood of others."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(bind("127.0.0.1:0"))
-        for _ in range(BACKLOG // 2):
-            stack.enter_context(socket.create_connection(listener.getsockname(), 0.9))
+        waiting = [
+            stack.enter_context(socket.create_connection(listener.getsockname(), 0.9)) for _ in range(BACKLOG // 2)
+        ]
+        listener.settimeout(5.0)
+        accepted = [stack.enter_context(listener.accept()[0]) for _ in waiting]
+        assert {each.getsockname() for each in waiting} == {each.getpeername() for each in accepted}
 
 
 def test_half_of_it_is_gone_after_a_while() -> None:

@@ -274,6 +274,39 @@ def test_the_timer_that_the_script_sets_is_the_scripts(
     assert not (tmp_path / "1-a.fault").exists()
 
 
+def test_what_the_script_arms_itself_stays_the_scripts(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = start(
+        f"""
+        begin()
+        own = open({str(tmp_path / "own")!r}, "w")
+        faulthandler.enable(own)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+        def child(act):
+            pid = os.fork()
+            if pid == 0:
+                act()
+                time.sleep(30)
+                os._exit(1)
+            return os.waitpid(pid, 0)[1]
+        assert child(lambda: os.kill(os.getpid(), 15)) >> 8 == 7, "the child lost the script's handler"
+        def crashes(): os.abort()
+        assert child(crashes) & 127 == 6
+        assert "in crashes" in open(own.name).read(), "the child lost the script's own file of crashes"
+        faulthandler.register(signal.SIGUSR1, file=own, all_threads=False)
+        end()
+        assert faulthandler.is_enabled()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert open(own.name).read().count("Stack (most recent") == 1
+        os.kill(os.getpid(), 15)
+        time.sleep(30)
+        """
+    )
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 7, err
+
+
 def test_forked_workers_are_asked_and_new_programs_are_left_alone(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -288,8 +321,8 @@ def test_forked_workers_are_asked_and_new_programs_are_left_alone(
         program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         multiprocessing.process._children.add(type("Child", (), {"pid": program.pid, "name": "p", "_popen": program})())
         print("started", flush=True)
-        def waits():
-            while True: words[WORD_PROGRESS] += 1; time.sleep(0.01)
+        loop = "def waits():\\n while True: words[WORD_PROGRESS] += 1; time.sleep(0.01)"
+        exec(compile(loop, "/venv/torch/utils/data/dataloader.py", "exec"))  # a training that waits for its workers
         waits()
         """
     )
