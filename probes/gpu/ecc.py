@@ -23,7 +23,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import XGMI, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.amdgpu_log import AmdgpuEvent, find_amdgpu_events, open_kinds
 from laggard.probes.gpu.model.driver_log import find_xids
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.amd_findings import Recent, judge_errors
 from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_action
@@ -48,11 +48,9 @@ class EccThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    pci = find_nvidia_devices(host)
-    if pci.amd_gpus:
-        yield from _check_amd(host, thresholds.window_seconds)
-    if pci.gpus or not pci.amd_gpus:
-        yield from _check_nvidia(host, thresholds)
+    yield from of_each_maker(
+        host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds.window_seconds)
+    )
 
 
 def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCounters]:

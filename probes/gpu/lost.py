@@ -9,7 +9,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import read_amd_gpus
 from laggard.probes.gpu.model.confinement import why_confined
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, unlisted_gpus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, of_each_maker, unlisted_gpus
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_gpus
 from laggard.probes.gpu.rules.amd_findings import judge_bus
 from laggard.probes.gpu.rules.recovery_action import explain_recovery_action
@@ -29,11 +29,7 @@ class LostThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
-    pci = find_nvidia_devices(host)
-    if pci.amd_gpus:
-        yield from _check_amd(host)
-    if pci.gpus or not pci.amd_gpus:
-        yield from _check_nvidia(host)
+    yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
 
 
 def _check_amd(host: Host) -> Iterator[Finding | Fact]:

@@ -13,7 +13,7 @@ from laggard.model import Finding
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import bad_page_threshold, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.amdgpu_log import find_amdgpu_events, open_kinds
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.amd_findings import judge_bad_pages
 from laggard.probes.groups import GPU
@@ -32,11 +32,7 @@ class RowThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
-    pci = find_nvidia_devices(host)
-    if pci.amd_gpus:
-        yield from _check_amd(host)
-    if pci.gpus or not pci.amd_gpus:
-        yield from _check_nvidia(host)
+    yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
 
 
 def _check_amd(host: Host) -> Iterator[Finding | Fact]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.amd_gpus import raise_if_unread, started_amd_gpus
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.amd_findings import judge_temperatures
 from laggard.probes.groups import GPU
@@ -33,11 +33,7 @@ class TemperatureThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | Fact]:
-    pci = find_nvidia_devices(host)
-    if pci.amd_gpus:
-        yield from _check_amd(host)
-    if pci.gpus or not pci.amd_gpus:
-        yield from _check_nvidia(host)
+    yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
 
 
 def _check_amd(host: Host) -> Iterator[Finding | Fact]:

@@ -16,7 +16,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.amd_findings import judge_throttling, throttled_shares
 from laggard.probes.groups import GPU
@@ -57,11 +57,7 @@ class ThrottleThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    pci = find_nvidia_devices(host)
-    if pci.amd_gpus:
-        yield from _check_amd(host, thresholds)
-    if pci.gpus or not pci.amd_gpus:
-        yield from _check_nvidia(host, thresholds)
+    yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds))
 
 
 def _check_amd(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:

@@ -12,7 +12,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import XGMI, AmdGpu, raise_if_unread, started_amd_gpus
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import Increase, SaveCounters
@@ -49,11 +49,7 @@ class NvlinkErrorThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    pci = find_nvidia_devices(host)
-    if pci.amd_gpus:
-        yield from _check_amd(host)
-    if pci.gpus or not pci.amd_gpus:
-        yield from _check_nvidia(host, thresholds)
+    yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host))
 
 
 def _check_amd(host: Host) -> Iterator[Finding | Fact | SaveCounters]:

@@ -16,7 +16,7 @@ from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
@@ -56,11 +56,7 @@ _Readings = Sequence[tuple[Gpu, tuple[bool, ...]]]
 
 
 def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    pci = find_nvidia_devices(host)
-    if pci.amd_gpus:
-        yield from _check_amd(host, thresholds.expected)
-    if pci.gpus or not pci.amd_gpus:
-        yield from _check_nvidia(host, thresholds)
+    yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds.expected))
 
 
 def _check_amd(host: Host, profile: int | None) -> Iterator[Finding | Fact | SaveCounters]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
@@ -20,6 +20,8 @@ _DISPLAY: Final = (_VGA, "0x0302")  # VGA and 3D controllers (pci_ids.h)
 _AMD_GPUS: Final = ("0x0302", "0x0380", "0x1200")  # 3D and other display controllers, processing accelerators
 _FILE: Final = lazy_pattern(r"nvidia\d+")
 _BRIDGE: Final = "0x0680"  # what an NVSwitch is
+
+_Told = TypeVar("_Told")
 
 NO_TREE: Final = "no PCI devices are shown here"
 
@@ -163,3 +165,19 @@ def _numa_node(host: Host, folder: str) -> int:
         return int(host.read(f"{folder}/numa_node"))
     except (NotFound, ValueError):  # a kernel without NUMA has no such file
         return -1
+
+
+def of_each_maker(host: Host, nvidia: Iterable[_Told], amd: Iterable[_Told]) -> Iterator[_Told]:
+    """What a probe says of the GPUs of each maker that the machine has; of NVIDIA's where it has none. Neither is
+    looked into before. What cannot be told of AMD's hides nothing of NVIDIA's: Unknown is raised behind that."""
+    pci = find_nvidia_devices(host)
+    problem: Unknown | None = None
+    if pci.amd_gpus:
+        try:
+            yield from amd
+        except Unknown as error:
+            problem = error
+    if pci.gpus or not pci.amd_gpus:
+        yield from nvidia
+    if problem is not None:
+        raise problem
