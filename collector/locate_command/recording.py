@@ -58,11 +58,11 @@ def judge(paths: Sequence[str], job: str | None) -> RecordingSource:
         size_bytes = size_of(paths)
         progress.begin_reading(f"reading {size_text(size_bytes)}", size_bytes)
         judged = judge_recording(paths)
-    _check_job(job, judged)
+    check_job(job, judged)
     return RecordingSource(paths, job, judged)
 
 
-def _check_job(asked: str | None, judged: JudgedRecording) -> None:
+def check_job(asked: str | None, judged: JudgedRecording) -> None:
     """Raises UsageError where another job was asked for than the recording holds."""
     held, script = judged.location.job_id, judged.timings.script
     name = (asked or "").rpartition(":")[2] if asked != held else held

@@ -10,7 +10,7 @@ import pytest
 from laggard.cli import main
 from laggard.stacks.fault_text import header
 from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import STALLED, Counted, Sampled, Thread, write
+from laggard.stacks.sampled import ASKED, STALLED, Counted, Sampled, Thread, write
 
 MODULE = Frame("<module>", "/home/u/train.py", 120)
 WAIT = (Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9), MODULE)
@@ -44,6 +44,45 @@ def test_dumps_of_faulthandler_are_of_their_rank(tmp_path: Path, capsys: pytest.
         (tmp_path / f"rank-{rank}.fault").write_bytes(header("j", rank, "n", 100 + rank, 1) + text.encode())
     status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
     assert status == 1 and "Rank 1" in text and "feed (/home/u/data.py:41)" in text
+
+
+def test_samples_of_ranks_that_go_on_are_no_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenize = (Frame("tokenize", "/home/u/train.py", 16), MODULE)
+    for rank, slow in ((0, 0), (1, 148)):
+        seen = (Counted(slow, tokenize), Counted(190 - slow, WAIT, "backward")) if slow else (Counted(190, WAIT),)
+        sampled = Sampled("j", rank, "n", 100 + rank, ASKED, 1.0, 10.0, (Thread("MainThread", seen),))
+        write(str(tmp_path / f"rank-{rank}.stacks"), sampled)
+    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    assert status == 2 and "hung" not in text, text
+    assert "78 % of its samples are in tokenize (train.py:16)" in text
+    status, text = main(["locate", "--trace", str(tmp_path)]), capsys.readouterr().out
+    assert status == 2
+    told = "the processes go on, rank 1 differs: 78 % of the samples in tokenize (train.py:16)"
+    assert text.startswith(f"Cannot tell: {told}"), text
+
+
+def test_a_rank_that_stands_still_while_somebody_asks_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, frames in enumerate((WAIT, STUCK, WAIT)):
+        thread = Thread("MainThread", (Counted(200, frames),))
+        write(str(tmp_path / f"rank-{rank}.stacks"), Sampled("j", rank, "n", 100 + rank, ASKED, 1.0, 10.0, (thread,)))
+    assert main(["diagnose", str(tmp_path)]) == 1
+    assert "Rank 1 hung in feed (/home/u/data.py:41)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_main_thread_counts_wherever_faulthandler_puts_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = [Frame("heartbeat", "/app/fh.py", 5), Frame("_bootstrap", "/usr/lib/python3.11/threading.py", 1002)]
+    for rank, frames in enumerate((WAIT, STUCK, WAIT, WAIT)):
+        lines = ["Timeout (0:05:00)!"]
+        for number, thread in enumerate((helper, frames)):
+            lines.append(f"Thread 0x{number + 10:016x} (most recent call first):")
+            lines += [f'  File "{each.file}", line {each.line} in {each.function}' for each in thread]
+        (tmp_path / f"rank{rank}.txt").write_text("\n".join([*lines, "", f"# {rank}", ""]))
+    assert main(["diagnose", str(tmp_path)]) == 1
+    assert "hung in feed (/home/u/data.py:41)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_files_without_a_stack_accuse_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,11 +113,18 @@ def test_which_job_is_meant() -> None:
     assert choose_job(rows, None, 7) == LocalJob(7, "a")  # the one that runs
     assert choose_job(rows, "b", 7) == LocalJob(7, "b")
     assert choose_job(rows, "8:a", 0) == LocalJob(8, "a")
+    uuid = "1e3cf4d3-6886-4887-8784-f55cca61a5f5"
+    known = [
+        rank_row(0, owner=7, job_id=uuid, facts={"script": "train.py"}),
+        rank_row(0, owner=7, job_id="2e", state="finished", facts={"script": "train.py"}),
+    ]
+    for name in ("train.py", "7:train.py", "1e3c", "7:1e3c", uuid):
+        assert choose_job(known, name, 7) == LocalJob(7, uuid), name
     for name, user, text in (
         ("a", 0, "name one of them: 7:a and 8:a"),
         (None, 0, "2 jobs run here"),
         ("a", 9, "its user asks, or root"),
-        ("c", 7, "no job c of this user is seen on this machine; there is a and b"),
+        ("c", 7, "no job c of this user is seen on this machine; a runs, 1 job has ended"),
         (None, 9, "no job of this user runs here"),
     ):
         with pytest.raises(UsageError, match=text):

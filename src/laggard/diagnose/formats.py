@@ -25,6 +25,7 @@ from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nccl_tests import NCCL_TESTS
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI, NVIDIA_SMI_TEXT
+from laggard.diagnose.own_samples import OWN_SAMPLES
 from laggard.diagnose.pastes.tools import TOOL_OUTPUTS
 from laggard.diagnose.rank_events import RANK_EVENTS
 from laggard.diagnose.ras_report import RAS_REPORT, RAS_REPORT_JSON
@@ -46,6 +47,7 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     DCGM_DIAG_JSON,
     DCGM_HEALTH,
     RANK_EVENTS,
+    OWN_SAMPLES,
     RAS_REPORT,
     RAS_REPORT_JSON,
     GPUD,

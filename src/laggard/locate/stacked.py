@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laggard.model import Culprit, CulpritStack, Location, Note
 from laggard.stacks.difference import MIN_SAMPLES, Difference, difference
-from laggard.stacks.frames import frame_text, own_frame, place_text, short_text
+from laggard.stacks.frames import collective_of, frame_text, own_frame, place_text, short_text
 from laggard.stacks.gathered import Standing, differing_from, standing_beside, standings
 from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Counted, Sampled, merged
 from laggard.text.words import counted, printable_line, ranks_text, seconds_text
@@ -53,8 +53,27 @@ def _stood_still(location: Location, by_rank: Mapping[int, list[Sampled]]) -> bo
 
 
 def standing_notes(sampled: Iterable[Sampled]) -> tuple[Note, ...]:
-    """A note on where the processes of a job stand that has made no step yet; none where nothing is known."""
-    return _standing_note(_by_rank(sampled))
+    """A note on where the processes of a job stand of which nothing else is known; where they go on, on what one does
+    more than the others. None where nothing is known."""
+    by_rank = _by_rank(sampled)
+    goes_on = any(not each.is_still for documents in by_rank.values() for each in documents)
+    return _differing_notes(by_rank) if goes_on else _standing_note(by_rank)
+
+
+def _differing_notes(by_rank: Mapping[int, list[Sampled]]) -> tuple[Note, ...]:
+    asked = {rank: each for rank, documents in by_rank.items() if (each := _asked(documents)) is not None}
+    told = {
+        rank: found
+        for rank, own in asked.items()
+        if (found := difference(own, [peer for other, peer in asked.items() if other != rank][:_MAX_PEERS]))
+        and not collective_of(found.stack.frames)
+    }
+    if not told:
+        return (Note("stacks", "the processes go on, and no one does more of anything than the others"),)
+    rank = max(told, key=lambda each: told[each].share - (told[each].peers_share or 0.0))
+    return (
+        Note("stacks", printable_line(f"the processes go on, rank {rank} differs: {told[rank].text()}", _MAX_TEXT)),
+    )
 
 
 def _by_rank(sampled: Iterable[Sampled]) -> dict[int, list[Sampled]]:
@@ -117,9 +136,9 @@ def _standings(by_rank: Mapping[int, list[Sampled]]) -> tuple[Standing, ...]:
 
 
 def _standing(documents: Sequence[Sampled]) -> Sampled | None:
-    """Where the process stood last. What SIGTERM found there is told by what was taken before, which has the child
-    processes, too."""
-    last = _newest(documents, _STANDING)
+    """Where the process stood last, unless it went on. What SIGTERM found there is told by what was taken before, which
+    has the child processes, too."""
+    last = _newest([each for each in documents if each.is_still], _STANDING)
     stalled = _newest(documents, (STALLED,))
     if last is None or stalled is None or last.why != TERMINATED:
         return last

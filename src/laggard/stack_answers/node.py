@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from laggard.agent.ranks.reader import RankFiles
@@ -12,10 +12,11 @@ from laggard.agent.ranks.row import RankSnapshot
 from laggard.agent.ranks.stacks import NoStacks, StackReader
 from laggard.environment import ENV_STACKS
 from laggard.errors import UsageError
+from laggard.rankfile.fact_names import SCRIPT
 from laggard.stacks.ask import FOLDER, VALID_SECONDS, Ask, new_ask, trusted_users, write_ask
 from laggard.stacks.sampled import ASKED, Sampled
 from laggard.text.users import user_text
-from laggard.text.words import joined
+from laggard.text.words import counted, joined
 from laggard.wire.ranks import RankRow
 from laggard.wire.stacks import MissingStacks
 
@@ -70,26 +71,60 @@ def ask_node(
 
 
 def choose_job(rows: Iterable[RankRow], name: str | None, user: int) -> LocalJob:
-    """The user's job of that name, as NAME or UID:NAME; root's choice are all. Without a name: the only one that runs.
-    Raises UsageError."""
-    every = {LocalJob(row.owner, row.job_id): row.state == "running" for row in _running_last(rows)}
-    own = {job: runs for job, runs in every.items() if user in (0, job.owner)}
-    found = [job for job, runs in own.items() if (name in (job.job_id, f"{job.owner}:{job.job_id}") if name else runs)]
+    """The user's job of that name, as NAME or UID:NAME, or of that script, or whose name begins so; of several the one
+    that runs. Root's choice are all. Without a name: the only one that runs. Raises UsageError."""
+    every = _jobs(rows)
+    own = {job: about for job, about in every.items() if user in (0, job.owner)}
+    found = _named(own, name) if name else [job for job, about in own.items() if about.runs]
+    if len(found) > 1:
+        found = [job for job in found if own[job].runs] or found
     if len(found) == 1:
         return found[0]
     if found:
         choices = joined([f"{job.owner}:{job.job_id}" for job in found[:_MAX_NAMED]])
         raise UsageError(f"{len(found)} jobs {'have that name' if name else 'run'} here; name one of them: {choices}")
-    others = [job for job in every if job not in own and name in (job.job_id, f"{job.owner}:{job.job_id}")]
+    others = _named({job: about for job, about in every.items() if job not in own}, name) if name else []
     if others:
         raise UsageError(f"job {name} is {user_text(others[0].owner)}'s: its user asks, or root, or --collector")
-    known = f"; there is {joined([job.job_id for job in [*reversed(own)][:_MAX_NAMED]])}" if own else ""
     what = f"no job {name} of this user is seen on this machine" if name else "no job of this user runs here"
-    raise UsageError(f"{what}{known}; name the rank directory (--rank-dir), or ask a collector (--collector)")
+    raise UsageError(f"{what}{_known(own)}; name the rank directory (--rank-dir), or ask a collector (--collector)")
 
 
-def _running_last(rows: Iterable[RankRow]) -> list[RankRow]:
-    return sorted(rows, key=lambda row: row.state == "running")
+class _About(NamedTuple):
+    runs: bool
+    script: str
+
+
+def _jobs(rows: Iterable[RankRow]) -> dict[LocalJob, _About]:
+    every: dict[LocalJob, _About] = {}
+    for row in rows:
+        job, script = LocalJob(row.owner, row.job_id), row.facts.get(SCRIPT)
+        before = every.get(job, _About(False, ""))
+        name = script if isinstance(script, str) else ""
+        every[job] = _About(before.runs or row.state == "running", before.script or name)
+    return every
+
+
+def _named(jobs: Mapping[LocalJob, _About], name: str) -> list[LocalJob]:
+    """Those of exactly that name; else those of that script; else those whose name begins so."""
+    owner, colon, rest = name.partition(":")
+    of_owner = [job for job in jobs if colon and owner == str(job.owner)]
+    exact = [job for job in jobs if name == job.job_id] + [job for job in of_owner if rest == job.job_id]
+    wanted = rest if of_owner else name
+    among = of_owner or list(jobs)
+    by_script = [job for job in among if wanted and wanted == jobs[job].script]
+    return exact or by_script or [job for job in among if wanted and job.job_id.startswith(wanted)]
+
+
+def _known(jobs: Mapping[LocalJob, _About]) -> str:
+    """The jobs that run, as people know them, and how many have ended."""
+    running = [
+        f"{job.job_id}{f' ({about.script})' if about.script else ''}" for job, about in jobs.items() if about.runs
+    ]
+    ended = len(jobs) - len(running)
+    parts = [f"{joined(running[:_MAX_NAMED])} {'runs' if len(running) == 1 else 'run'}"] if running else []
+    parts += [f"{counted(ended, 'job')} {'has' if ended == 1 else 'have'} ended"] if ended else []
+    return f"; {', '.join(parts)}" if parts else ""
 
 
 def _asked(files: RankFiles, job: LocalJob, ask: Ask, ranks: set[int], told: Told) -> dict[int, Sampled]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from laggard.stacks.frames import COMPILED, COROUTINE, GENERATOR, MAX_NAME, Frame
+from laggard.stacks.frames import COMPILED, COROUTINE, GENERATOR, MAX_NAME, Frame, own_frame
 
 SUFFIX: Final = ".stacks"
 KEY: Final = "laggard_stacks"
@@ -30,6 +30,9 @@ MAX_THREADS: Final = 64
 
 MAX_DEPTH: Final = 64
 """The most frames of one stack: the innermost ones and the outermost _OUTER."""
+
+STILL_SHARE: Final = 0.99
+"""The share of samples in one line from which on a rank counts as one that stands there, and does not go on."""
 
 _OUTER: Final = 16
 _MAX_COUNT: Final = 1_000_000
@@ -92,6 +95,17 @@ class Sampled(NamedTuple):
     @property
     def training(self) -> Thread:
         return self.threads[0]
+
+    @property
+    def is_still(self) -> bool:
+        """Whether the training stood still: it was looked at since it did, or all but a few samples are of one line of
+        the script."""
+        if self.why != ASKED:
+            return True
+        lines: Counter[Frame] = Counter()
+        for stack in self.training.stacks:
+            lines[own_frame(stack.frames)] += stack.times
+        return max(lines.values(), default=0) >= STILL_SHARE * self.training.samples
 
 
 def shortened(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], int]:

@@ -27,6 +27,9 @@ _PY_SPY = re.compile(r"^\s{2,}(\S[^()]{0,200}?) \(([^()]{1,300}?)(?::(\d{1,7}))?
 _PYTHON = re.compile(r"^\s*(?:\[rank\d{1,7}\]: ?)?\s*File \"([^\"]{1,300})\", line (\d{1,7}),? in (\S.{0,120}?)\s*$")
 
 
+_MAIN: Final = ("<module>", "_run_module_as_main")
+
+
 class Frame(NamedTuple):
     function: str
     file: str
@@ -67,7 +70,7 @@ def frame_text(frame: Frame) -> str:
 
 def _by_process(lines: Sequence[str]) -> Iterator[Stack]:
     head, pid, rank = "", None, None
-    frames: list[Frame] = []
+    threads: list[list[Frame]] = []
     thread: list[Frame] = []
     is_last_first = False
     for line in lines:
@@ -75,18 +78,24 @@ def _by_process(lines: Sequence[str]) -> Iterator[Stack]:
         of_rank = next((int(it) for it in named.groups() if it), None) if named else None
         changes = of_rank is not None and rank is not None and of_rank != rank
         if process or changes:
-            yield Stack(tuple((*frames, *_ordered(thread, is_last_first))[:_MAX_FRAMES]), head, pid, rank)
-            frames, thread, pid, rank, head = [], [], None, None, ""
+            yield Stack(_joined([*threads, _ordered(thread, is_last_first)]), head, pid, rank)
+            threads, thread, pid, rank, head = [], [], None, None, ""
         if process:
             pid = int(process[1])
         rank = of_rank if of_rank is not None else rank
         head = head or (line.strip() if process or of_rank is not None else "")
         if _THREAD.match(line):
-            frames += _ordered(thread, is_last_first)
+            threads.append(_ordered(thread, is_last_first))
             thread, is_last_first = [], "call last" in line
         elif frame := _frame(line):
             thread.append(frame)
-    yield Stack(tuple((*frames, *_ordered(thread, is_last_first))[:_MAX_FRAMES]), head, pid, rank)
+    yield Stack(_joined([*threads, _ordered(thread, is_last_first)]), head, pid, rank)
+
+
+def _joined(threads: Sequence[list[Frame]]) -> tuple[Frame, ...]:
+    """The main thread comes first, whose outermost frame is the module that runs: faulthandler writes it last."""
+    in_order = sorted(threads, key=lambda frames: not (frames and frames[-1].function in _MAIN))
+    return tuple(frame for frames in in_order for frame in frames)[:_MAX_FRAMES]
 
 
 def _ordered(thread: list[Frame], is_last_first: bool) -> list[Frame]:

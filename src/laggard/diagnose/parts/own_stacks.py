@@ -14,14 +14,17 @@ _HEADS: Final = tuple(b'{"%b"' % key.encode() for key in (KEY, FAULTS_KEY))
 
 
 def split_own_stacks(raw: bytes) -> tuple[Part, ...]:
-    """Returns the stacks of the rank; none where the file is another, or holds none."""
+    """Returns the stacks of the rank; none where the file is another, or holds none, or where the rank goes on: then
+    they show where its time goes, and not what it waits for."""
     if not raw.startswith(_HEADS):
         return ()
     try:
         sampled = decode(raw) if raw.startswith(_HEADS[0]) else faults_of(raw, 0.0)
     except SampledError:
         return ()
-    return () if sampled is None else (Part(f"rank {sampled.rank}", sampled.node, "\n".join(_lines(sampled))),)
+    if sampled is None or not sampled.is_still:
+        return ()
+    return (Part(f"rank {sampled.rank}", sampled.node, "\n".join(_lines(sampled))),)
 
 
 def _lines(sampled: Sampled) -> Iterator[str]:

@@ -10,11 +10,14 @@ from laggard.wire.comparison import Change, Comparison, Difference
 
 _MAX_IN_SENTENCE = 3
 _MAX_CHARACTERS = 80
+_IN_SENTENCE = ("waiting", "standstill")
 
 
 def sentence(comparison: Comparison) -> str:
     """The answer; it ends with a full stop and holds no line break, whatever text is in the comparison."""
-    return printable_line(f"{_answer(comparison)}.")
+    still = next((note.text for note in comparison.notes if note.kind == "standstill"), None)
+    before = f"{capital(still)}. Until then: " if still else ""
+    return printable_line(f"{before}{_answer(comparison)}.")
 
 
 def _answer(comparison: Comparison) -> str:
@@ -51,7 +54,7 @@ def details(comparison: Comparison) -> Iterator[str]:
     for difference in comparison.differences or ():
         yield printable_line(f"Changed: {_difference_text(difference)}", 400)
     if comparison.step is not None:
-        yield from (capital(printable_line(note.text)) for note in comparison.notes if note.kind != "waiting")
+        yield from (capital(printable_line(note.text)) for note in comparison.notes if note.kind not in _IN_SENTENCE)
 
 
 def _ratio_text(step: Change) -> str:
