@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Final
 
 from laggard.agent.gate.serving import answering_prologs
+from laggard.agent.prober.known_probes import know_probes
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.prober.process import Prober, prober_command
 from laggard.agent.ranks.cache import RankCache
@@ -33,7 +34,7 @@ from laggard.http.listen import bind, split_address, url_of
 from laggard.http.server import Server
 from laggard.otlp.sending import sending
 from laggard.otlp.settings import destination
-from laggard.probes.profiles import PROFILES, choose_probes, find_profile
+from laggard.probes.profiles import PROFILES, find_profile
 from laggard.service_manager import supervised
 from laggard.web_config import load_web_config
 
@@ -60,8 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
     settings = resolve_settings(arguments, os.environ)
     profile = find_profile(settings.profile)
-    # Raises on a bad profile; the prober chooses again, but its messages reach nobody.
-    probes = choose_probes(profile, (), (), f"profile {settings.profile}")
+    known_probes = know_probes(settings.profile, settings.node)  # raises on a bad profile, as the prober would unheard
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
     send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
@@ -105,7 +105,7 @@ def main(arguments: argparse.Namespace) -> int:
         server.start()
         instance = f"{settings.node}:{listener.getsockname()[1]}"
         otlp = sending(send_to, "laggard-agent", instance, router.families, exports)
-        prologs = answering_prologs(settings.gate_socket, settings.node, probe_loop, probes)
+        prologs = answering_prologs(settings.gate_socket, probe_loop, known_probes)
         with otlp, prologs, supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()

@@ -1,18 +1,11 @@
-"""The question that SLURM's prolog asks this node's agent: which probes, with which thresholds, of which laggard.
-
-Gate and agent compute the same text from their own code. Where the two differ in anything that could change the answer,
-the texts differ, and the agent's report stands for nothing.
-"""
+"""The names that gate and agent have for the question of SLURM's prolog, and its profile; which probes it asks for,
+gate_probes.py says."""
 
 from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from laggard import __version__
-from laggard.probes.probe import Probe
-from laggard.probes.profiles import PROFILES, Profile, choose_probes
+from laggard.probes.profiles import PROFILES, Profile
 
 SCHEMA: Final = "gate/1"
 PROFILE: Final = "prolog"
@@ -20,22 +13,3 @@ PROFILE: Final = "prolog"
 
 def gate_profile() -> Profile:
     return PROFILES[PROFILE]
-
-
-def gate_probes() -> tuple[Probe, ...]:
-    """The probes of the gate's profile, with its thresholds."""
-    return choose_probes(gate_profile(), (), (), PROFILE)
-
-
-def fingerprint(node: str) -> str:
-    """32 hexadecimal digits of what a prolog of this laggard asks about `node`."""
-    from hashlib import sha256  # loads OpenSSL: the gate needs it once an hour
-
-    profile = gate_profile()
-    asked = [
-        __version__,
-        node,
-        msgspec.to_builtins(profile),
-        [[probe.name, msgspec.to_builtins(probe.thresholds)] for probe in gate_probes()],
-    ]
-    return sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:32]

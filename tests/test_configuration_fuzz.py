@@ -21,7 +21,8 @@ from laggard.collector.settings import CollectorSettings
 from laggard.config import Settings
 from laggard.errors import UsageError
 from laggard.kubernetes.settings import ControllerSettings
-from laggard.probes.profiles import Expectations, Profile, choose_probes, find_profile, with_expectations
+from laggard.probes.choose import choose_probes
+from laggard.probes.profiles import Expectations, Profile, find_profile, with_expectations
 from laggard.web_config import load_web_config
 
 DAEMONS = {

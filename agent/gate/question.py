@@ -25,7 +25,7 @@ class WrongQuestion(ValueError):
 
 
 class Question(NamedTuple):
-    """`fingerprint`: what the gate would judge (probes/gate_question.py). `boot`: the kernel's boot id, as the prolog
+    """`fingerprint`: what the gate would judge (probes/gate_probes.py). `boot`: the kernel's boot id, as the prolog
     sees it. `newer`: the report must be of a round that began a second after this uptime (seconds) or later; 0: any.
     `gpus`: the device minors of the job's GPUs; None: all. `wait_seconds`: how long the answer may take."""
 

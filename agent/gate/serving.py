@@ -13,23 +13,22 @@ from laggard.agent.gate.question import Answer, Question
 from laggard.agent.gate.quick_answer import Now, Own, quick_answer
 from laggard.agent.gate.server import GateServer
 from laggard.agent.prober.loop import ProbeLoop, uptime
-from laggard.agent.prober.stricter import variant_names
+from laggard.agent.prober.variants import KnownProbes
 from laggard.constants import ACKNOWLEDGED_FILE
-from laggard.probes.gate_question import fingerprint, gate_probes, gate_profile
-from laggard.probes.probe import Probe
+from laggard.probes.gate_question import gate_profile
 from laggard.wire.acknowledgement import Acknowledgement
 
 _BOOT: str = "/proc/sys/kernel/random/boot_id"
 
 
 @contextmanager
-def answering_prologs(path: str, node: str, loop: ProbeLoop, probes: tuple[Probe, ...]) -> Iterator[None]:
-    """Answers prologs at the socket `path` meanwhile; empty: none. `probes`: those of the agent itself."""
+def answering_prologs(path: str, loop: ProbeLoop, probes: KnownProbes) -> Iterator[None]:
+    """Answers prologs at the socket `path` meanwhile; empty: none."""
     listener = open_listener(path) if path else None
     if listener is None:
         yield
         return
-    own, known = own_facts(node, probes), KeptAcknowledgements(ACKNOWLEDGED_FILE)
+    own, known = own_facts(probes), KeptAcknowledgements(ACKNOWLEDGED_FILE)
 
     def judge(question: Question) -> Answer:
         return quick_answer(question, own, loop.latest, Now(uptime(), time.time()), known.get())
@@ -69,12 +68,12 @@ class KeptAcknowledgements:
             return ()
 
 
-def own_facts(node: str, probes: tuple[Probe, ...]) -> Own:
+def own_facts(probes: KnownProbes) -> Own:
     return Own(
-        fingerprint=fingerprint(node),
+        fingerprint=probes.fingerprint,
         boot=boot_id(),
-        probes=frozenset(probe.name for probe in gate_probes()),
-        variants=variant_names(probes),
+        probes=probes.gate,
+        variants=probes.variants,
         max_age_seconds=gate_profile().agent_seconds,
         sees_processes=sees_processes(),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from laggard.agent.prober.process import ProberError
-from laggard.agent.prober.stricter import split
+from laggard.agent.prober.variants import split
 from laggard.model import ProbeResult, Report, Verdict
 
 log = logging.getLogger("laggard.agent")

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import structs
 
-from laggard.agent.prober.stricter import WITH_VARIANTS
+from laggard.agent.prober.variants import WITH_VARIANTS
 from laggard.model import Report
 from laggard.own_process import own_process
 from laggard.wire import WireError, decode

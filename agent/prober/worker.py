@@ -10,9 +10,11 @@ import select
 import signal
 import sys
 
-from laggard.agent.prober.stricter import WITH_VARIANTS, stricter_probes
+from laggard.agent.prober.stricter import stricter_probes
+from laggard.agent.prober.variants import WITH_VARIANTS
+from laggard.probes.choose import choose_probes
 from laggard.probes.host.host import Host
-from laggard.probes.profiles import choose_probes, find_profile
+from laggard.probes.profiles import find_profile
 from laggard.probes.runner.runner import Runner
 from laggard.wire import encode
 

@@ -14,13 +14,14 @@ from typing import Any, Final, NamedTuple
 from drains.machine import Base, Laid, Machine
 from laggard import wire
 from laggard.model import Severity
+from laggard.probes.choose import choose_probes
 from laggard.probes.host.counter_history import CounterSnapshot
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FACTS_PATH, PFC_PATH, REFUSED_PATH, REPLIES_PATH
 from laggard.probes.host.kernel_log import KMSG_PATH
 from laggard.probes.nvml.model import NVML_PATH
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import choose_probes, find_profile
+from laggard.probes.profiles import find_profile
 from laggard.probes.runner.history_store import RECORDED_PATH, HistoryFile, HistoryStore
 from laggard.probes.runner.worker import Observation, observe
 

@@ -12,12 +12,13 @@ from typing import Any
 from laggard import wire
 from laggard.errors import UsageError
 from laggard.model import Report
+from laggard.probes.choose import choose_probes
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host, open_host
 from laggard.probes.host.kernel import FACTS_PATH
 from laggard.probes.host.mount_table import REMOTE_TYPES, read_mounts
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import PROFILES, choose_probes
+from laggard.probes.profiles import PROFILES
 from laggard.probes.record.journal import write_documents
 from laggard.probes.record.masking import Mask
 from laggard.probes.record.recorder import RecordingHost

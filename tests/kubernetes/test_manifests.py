@@ -22,7 +22,8 @@ from support.paths import REPOSITORY
 
 from laggard.cli import main
 from laggard.collector.web.hosts import is_own_name
-from laggard.probes.profiles import PROFILES, choose_probes, find_profile
+from laggard.probes.choose import choose_probes
+from laggard.probes.profiles import PROFILES, find_profile
 from laggard.rings import command as ring
 
 FOLDERS = ("base", "overlays/report-only", "overlays/taint", "overlays/tls", "overlays/prometheus-operator")

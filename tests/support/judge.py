@@ -13,9 +13,10 @@ import pytest
 
 from laggard import wire
 from laggard.model import Report
+from laggard.probes.choose import choose_probes
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import DEFAULT, choose_probes, find_profile
+from laggard.probes.profiles import DEFAULT, find_profile
 from laggard.probes.runner.history_store import HistoryStore
 from laggard.probes.runner.report import ProbeAnswer, build_report
 from laggard.probes.runner.runner import collect_facts

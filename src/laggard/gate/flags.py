@@ -15,17 +15,10 @@ from laggard.gate.job_gpus import parse_gpus
 from laggard.gate.settings import MODES, NO_CAP, REPORT_ONLY, Gang, GateConf, GateSettings, SlurmSettings, Subject
 from laggard.gate.slurm import SCONTROL
 from laggard.gate.time_limit import limit_from_start
+from laggard.probes.choose import choose_probes, is_active
 from laggard.probes.host.host import open_host
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import (
-    DEFAULT,
-    PROFILES,
-    Profile,
-    choose_probes,
-    find_profile,
-    is_active,
-    with_expectations,
-)
+from laggard.probes.profiles import DEFAULT, PROFILES, Profile, find_profile, with_expectations
 from laggard.rings.place import Meeting, add_meeting, check_join_seconds, find_place, meeting_of, read_token
 
 if TYPE_CHECKING:

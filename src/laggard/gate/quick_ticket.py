@@ -23,7 +23,8 @@ def write_ticket(settings: GateSettings, environ: Mapping[str, str]) -> None:
     path = environ.get(ENV_GATE_TICKET, "")
     if not path.startswith("/") or not _may_be_asked(settings):
         return
-    from laggard.probes.gate_question import PROFILE, SCHEMA, fingerprint, gate_profile
+    from laggard.probes.gate_probes import fingerprint
+    from laggard.probes.gate_question import PROFILE, SCHEMA, gate_profile
 
     if settings.subject.profile != gate_profile() or _is_known_as_drained(settings):
         return

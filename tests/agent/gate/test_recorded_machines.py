@@ -14,11 +14,13 @@ from laggard.agent.gate.question import Question
 from laggard.agent.gate.quick_answer import Now, Own, quick_answer
 from laggard.agent.gate.serving import own_facts
 from laggard.agent.prober.loop import ProbeRound
-from laggard.agent.prober.stricter import split, stricter_probes
+from laggard.agent.prober.stricter import known_by, stricter_probes
+from laggard.agent.prober.variants import split
 from laggard.cli import main
+from laggard.probes.choose import choose_probes
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.profiles import choose_probes, find_profile
+from laggard.probes.profiles import find_profile
 from laggard.probes.runner.job_gpus import parse_gpus
 
 pytestmark = pytest.mark.apart
@@ -32,7 +34,9 @@ def test_the_agent_passes_nothing_that_healthcheck_rejects(name: str, machine: C
     root = machine(name)
     report, variants = split(judge(root, (*AGENTS, *stricter_probes(AGENTS))))
     latest = ProbeRound(report, time.time(), True, variants, 1.0, 2.0, 1.0)
-    own: Own = own_facts(name, AGENTS)._replace(sees_processes=True)  # a recording has the processes that were seen
+    own: Own = own_facts(known_by(AGENTS, name))._replace(
+        sees_processes=True
+    )  # a recording has the processes that were seen
     question = Question(own.fingerprint, own.boot, 0, gpus_of(root), 0.0)
     answer = quick_answer(question, own, latest, Now(3.0, time.time()))
     gate = ("--profile", "prolog", "--gate", "enforce", "--collector", "none")

@@ -28,10 +28,11 @@ from laggard.probes.active.measuring.devices import ComputeDevice, measure_all
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, NotMeasured, judge, median
 from laggard.probes.active.memory import copy_in_memory
 from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.choose import choose_probes
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
-from laggard.probes.profiles import Profile, choose_probes
+from laggard.probes.profiles import Profile
 
 pytestmark = pytest.mark.torch
 

@@ -1,0 +1,59 @@
+"""The probes that a profile chooses, with its thresholds. Loads every probe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from laggard.config import yaml_message
+from laggard.errors import UsageError
+from laggard.probes.groups import ACTIVE
+from laggard.probes.probe import Probe
+from laggard.probes.profiles import Profile
+from laggard.probes.registry import PROBES
+
+
+def choose_probes(
+    profile: Profile, only: Iterable[str], skip: Iterable[str], where: str, active: bool = False
+) -> tuple[Probe, ...]:
+    """The probes to run, with the profile's thresholds. `only` of the command line replaces the profile's `only`;
+    `skip` adds to the profile's `skip`. `where` names the profile in error messages. `active`: also the probes that
+    load the GPUs. Raises UsageError."""
+    wanted = tuple(only) or profile.only
+    unwanted = (*profile.skip, *skip)
+    passive_names = [probe.name for probe in PROBES]
+    others = [name for name in (*wanted, *unwanted, *profile.thresholds) if name not in passive_names]
+    active_probes = _active_probes() if active or others else ()
+    known = [*passive_names, *(probe.name for probe in active_probes)]
+    for name in others:
+        if name not in known:
+            raise UsageError(f"no probe {name!r}: the probes are {', '.join(known)}")
+        if name in wanted and not active:
+            raise UsageError(f"probe {name} loads the GPUs: add --active")
+    runnable = (*PROBES, *active_probes) if active else PROBES
+    chosen = [probe for probe in runnable if probe.name not in unwanted and (not wanted or probe.name in wanted)]
+    if not chosen:
+        raise UsageError("no probe is left to run: name fewer in --skip or others in --only")
+    return tuple(_with_thresholds(probe, profile.thresholds.get(probe.name, {}), where) for probe in chosen)
+
+
+def is_active(probe: Probe) -> bool:
+    """Whether the probe loads the GPUs."""
+    return probe.group is ACTIVE
+
+
+def _active_probes() -> tuple[Probe, ...]:
+    from laggard.probes.active_registry import ACTIVE_PROBES  # most gates run none of them, and start sooner without
+
+    return ACTIVE_PROBES
+
+
+def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe:
+    try:
+        changed = msgspec.convert({**msgspec.to_builtins(probe.thresholds), **changes}, type(probe.thresholds))
+    except msgspec.ValidationError as error:
+        text = yaml_message(str(error), probe.thresholds.__struct_fields__)
+        raise UsageError(f"{where}: thresholds.{probe.name}: {text}") from None
+    return probe._replace(thresholds=changed)

@@ -1,0 +1,50 @@
+"""What the agent's own process knows of the probes, without their code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from laggard.agent.prober.known_probes import know_probes
+from laggard.agent.prober.stricter import known_by
+from laggard.errors import UsageError
+from laggard.probes.choose import choose_probes
+from laggard.probes.host.apart import NoChild
+from laggard.probes.profiles import PROFILES
+
+_LOADS = """
+import sys
+import laggard.agent.main
+from laggard.agent.prober.known_probes import know_probes
+assert len(know_probes("periodic", "n1").gate) > 20
+print(*[name for name in sys.modules if name in ("laggard.probes.registry", "laggard.probes.gpu.throttle")])
+"""
+
+
+def test_it_is_what_the_probes_themselves_say() -> None:
+    own = choose_probes(PROFILES["periodic"], (), (), "periodic")
+    assert know_probes("periodic", "n1") == known_by(own, "n1") != known_by(own, "n2")
+
+
+def test_it_is_the_same_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bytes:
+        raise NoChild("cannot start a process")
+
+    expected = know_probes("periodic", "n1")
+    monkeypatch.setattr("laggard.agent.prober.known_probes.apart", refuse)
+    assert know_probes("periodic", "n1") == expected
+
+
+def test_a_profile_that_names_no_probe_is_refused(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("only: [gpu_clock_speed]\n")
+    with pytest.raises(UsageError, match="no probe 'gpu_clock_speed': the probes are "):
+        know_probes(str(profile), "n1")
+
+
+def test_the_agent_holds_the_code_of_no_probe() -> None:
+    said = subprocess.run([sys.executable, "-P", "-c", _LOADS], capture_output=True, text=True, timeout=60)
+    assert (said.stdout, said.stderr) == ("\n", "")
