@@ -12,13 +12,16 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from laggard.collector.incidents import advice_rows, notice_rows
 from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest
+from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, Told
 from laggard.text.words import printable_line
 from laggard.wire import WireError, decode, encode
 from laggard.wire.digest import Digest
 
-VERSION: Final = 2
+VERSION: Final = 4
 """The version of the tables, in the file's `user_version`. Files of any earlier version are brought up to it."""
 
 MAX_DIGESTS: Final = 1024
@@ -65,6 +68,8 @@ CREATE TABLE digests (
 ) STRICT;
 CREATE INDEX of_script ON digests (owner, script, world_size, made_at);
 """,
+    2: "",
+    3: notice_rows.TABLES + advice_rows.TABLES,
 }
 """The statements, by version, that make the next one of a file."""
 
@@ -118,27 +123,52 @@ class IncidentDatabase:
             self._connection.close()
         os.close(self._lock)
 
-    def write(self, incidents: Iterable[Incident], now: float) -> int:
-        """Stores the incidents, in place of what was stored of them, and drops what is too old or too much. Returns the
-        size of the file in bytes. Raises DatabaseError, and then nothing is stored."""
+    def write(self, incidents: Iterable[Incident], now: float, notices: NoticeChanges = NOTHING) -> int:
+        """Stores the incidents, in place of what was stored of them, and with them what is to be told of them, and
+        drops what is too old or too much. Returns the size of the file in bytes. Raises DatabaseError, and then nothing
+        is stored."""
         rows = [(it.id, it.owner, it.job_id, it.closed_at, encode(it)) for it in incidents]
         with told(self.path):
             self._connection.execute("DELETE FROM incidents WHERE closed_at < ?", (now - self._keep_seconds,))
             try:
-                self._store(rows)
+                self._store(rows, notices)
             except sqlite3.OperationalError as error:
                 if getattr(error, "sqlite_errorcode", None) != _SQLITE_FULL and "full" not in str(error):
                     raise
                 self._make_room(PRUNED_SHARE / 2)
-                self._store(rows)
+                self._store(rows, notices)
             if self._used() > FULL_SHARE:
                 self._make_room(PRUNED_SHARE)
             self._connection.execute("PRAGMA incremental_vacuum").fetchall()
             return int(self._pragma("page_count")) * int(self._pragma("page_size"))
 
-    def _store(self, rows: list[tuple[int, int, str, float | None, bytes]]) -> None:
+    def _store(self, rows: list[tuple[int, int, str, float | None, bytes]], notices: NoticeChanges) -> None:
         with self._transaction():
             self._connection.executemany(_WRITE, rows)
+            if notices:
+                notice_rows.write_notices(self._connection, notices)
+
+    def notices(self, limit: int) -> tuple[Notice, ...]:
+        """The newest that wait to be sent, the oldest of these first. Raises DatabaseError."""
+        with told(self.path):
+            return notice_rows.read_notices(self._connection, limit)
+
+    def told(self) -> dict[int, Told]:
+        """What was told of the incidents that are open. Raises DatabaseError."""
+        with told(self.path):
+            return notice_rows.read_told(self._connection)
+
+    def keep_advice(self, runs: Iterable[RunAdvice], now: float) -> None:
+        """Stores what was advised of runs, in place of what was stored of them, and drops what is too old or too much.
+        Raises DatabaseError, and then nothing is stored."""
+        with told(self.path), self._transaction():
+            most = min(advice_rows.MAX_RUNS, self._max_bytes // advice_rows.SHARE // advice_rows.MAX_RUN_BYTES)
+            advice_rows.write(self._connection, runs, now - self._keep_seconds, most)
+
+    def advice(self, query: AdviceQuery) -> tuple[RunAdvice, ...]:
+        """What was advised of runs, the newest first. Raises DatabaseError."""
+        with told(self.path):
+            return advice_rows.read(self._connection, query)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -262,6 +292,15 @@ def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:
     writes it. Raises DatabaseError."""
     with told(path), contextlib.closing(_connect_to_read(path)) as connection:
         return read_rows(connection, query), _count_open(connection)
+
+
+def read_advice(path: str, query: AdviceQuery) -> tuple[RunAdvice, ...]:
+    """What was advised of runs, the newest first; nothing in a file of a release that kept none. The file is only read.
+    Raises DatabaseError."""
+    with told(path), contextlib.closing(_connect_to_read(path)) as connection:
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'advice'").fetchone() is None:
+            return ()
+        return advice_rows.read(connection, query)
 
 
 def read_digest(path: str, asked: AskedDigest) -> Digest | None:

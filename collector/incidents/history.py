@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -16,9 +17,18 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_digest, read_incidents
+from laggard.collector.incidents.database import (
+    DatabaseError,
+    IncidentDatabase,
+    read_advice,
+    read_digest,
+    read_incidents,
+)
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
+from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, NoticeMaker, Told
+from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker, Moment, Observation
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.model import Verdict
@@ -34,6 +44,9 @@ MAX_UNWRITTEN = 8192
 MAX_UNWRITTEN_DIGESTS = 256
 """The most digests that wait for the disk; then the oldest are lost."""
 
+MAX_UNWRITTEN_ADVICE = 256
+"""The most runs whose advice waits for the disk; then the oldest are lost."""
+
 MAX_SLOW_LINKS = 1024
 """The most slow links that are remembered without the database, the last ones."""
 
@@ -43,13 +56,14 @@ REMEMBER_SECONDS = 86400.0
 
 class HistorySettings(NamedTuple):
     """`path` empty: no database is asked for. `quiet_seconds`: docs/incidents.md. `optional`: whether a missing folder
-    is no failure, as with the default path."""
+    is no failure, as with the default path. `notify`: whether there is somebody to be told of incidents."""
 
     path: str
     max_bytes: int
     keep_seconds: float
     quiet_seconds: float
     optional: bool = False
+    notify: bool = False
 
 
 def now() -> Moment:
@@ -64,7 +78,12 @@ class IncidentHistory:
         self._database: IncidentDatabase | None = None
         self._unwritten: dict[int, Incident] = {}
         self._digests: dict[tuple[int, str, str], KeptDigest] = {}  # that are to be written
+        self._advice: dict[tuple[int, str, float], RunAdvice] = {}  # that is to be written
+        self._notices: dict[str, Notice] = {}  # that are to be written, before they are sent
+        self._told: dict[int, Told | None] = {}  # that is to be written
         self._changed = threading.Condition()
+        self._maker = NoticeMaker(_new_id) if settings.notify else None
+        self.outbox = Outbox(self._wake)
         self._slow_links: dict[int, Incident] = {}
         self._writing_since: float | None = None
         self._ends = False
@@ -94,6 +113,7 @@ class IncidentHistory:
         """Takes the verdicts of one round in."""
         changed = self._tracker.observe([_observation(job) for job in jobs], self._clock())
         with self._changed:
+            self._note(changed, jobs)
             for incident in changed:
                 self._unwritten.pop(incident.id, None)
                 self._unwritten[incident.id] = incident
@@ -105,6 +125,54 @@ class IncidentHistory:
             if self.state.state == "off":
                 self._unwritten.clear()
             self._changed.notify_all()
+
+    def _note(self, changed: Sequence[Incident], jobs: Sequence[JobSnapshot]) -> None:
+        """Makes the notices of a round. They are sent once they are in the file; where there is none, at once."""
+        if self._maker is None:
+            return
+        closed = [it for it in changed if it.closed_at is not None]
+        made = self._maker.observe(self._tracker.open, closed, jobs, self._clock().wall)
+        told_incidents = {it.incident.id: it.incident for it in made.made if it.incident.closed_at is None}
+        self._unwritten.update(told_incidents)  # so that what is told and the incident are in the file together
+        self._take(made)
+
+    def _take(self, made: NoticeChanges) -> None:
+        if self.told_state().state != "on":  # who is to be told does not wait for a disk
+            self._send(made.made)
+        if self.state.state != "off":
+            self._notices.update({it.id: it for it in made.made})
+            self._told.update(made.told)
+            while len(self._notices) > MAX_WAITING:
+                del self._notices[next(iter(self._notices))]
+
+    def _send(self, notices: Iterable[Notice]) -> None:
+        if lost := self.outbox.put(notices):
+            log.error("too many notices of incidents wait for the webhook: %d are lost", lost)
+
+    def _wake(self) -> None:
+        with self._changed:
+            if self.state.state == "off":
+                self.outbox.forget(self.outbox.done())
+            self._changed.notify_all()
+
+    def keep_advice(self, runs: Iterable[RunAdvice]) -> None:
+        """Keeps what was advised of runs. While there is no database it is lost."""
+        with self._changed:
+            if self.state.state == "on":
+                self._advice.update({(it.owner, it.job_id, it.started_at): it for it in runs})
+                while len(self._advice) > MAX_UNWRITTEN_ADVICE:
+                    del self._advice[next(iter(self._advice))]
+                self._changed.notify_all()
+
+    def advice(self, query: AdviceQuery) -> tuple[RunAdvice, ...]:
+        """What was advised of runs, the newest first; none where there is no database."""
+        if self.told_state().state != "on":
+            return ()
+        try:
+            return read_advice(self._settings.path, query)
+        except DatabaseError as error:
+            log.error("no advice of earlier runs: %s", error)
+            return ()
 
     def keep(self, digests: Iterable[KeptDigest]) -> None:
         """Keeps digests of runs. While there is no database they are lost."""
@@ -165,9 +233,11 @@ class IncidentHistory:
     def flush(self, seconds: float) -> bool:
         """Returns whether everything was written within `seconds`."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: not (self._unwritten or self._digests) and self._writing_since is None, seconds
-            )
+            return self._changed.wait_for(lambda: not self._has_to_write() and self._writing_since is None, seconds)
+
+    def _has_to_write(self) -> bool:
+        waits = self._unwritten or self._digests or self._advice or self._notices or self._told
+        return bool(waits or self.outbox.done())
 
     def close(self) -> None:
         """Writes what is left, if the disk answers soon."""
@@ -190,12 +260,22 @@ class IncidentHistory:
         try:
             found = database.open_incidents(MAX_OPEN)
             closed = database.closed_since(self._clock().wall - REMEMBER_SECONDS, MAX_OPEN)
+            self._go_on_telling(database)
         except DatabaseError as error:
             database.close()
             self._failed(error)
             return (), ()
         self._database, self.state = database, HistoryState("on", bytes=os.path.getsize(settings.path))
         return found, closed
+
+    def _go_on_telling(self, database: IncidentDatabase) -> None:
+        """Takes what a former collector told, and left to be sent. Raises DatabaseError."""
+        if self._maker is None:
+            return
+        told, waiting = database.told(), database.notices(MAX_WAITING)
+        with self._changed:
+            self._maker.learn(told)
+            self._send(waiting)
 
     def _failed(self, error: DatabaseError) -> None:
         log.error("no history of incidents: %s", error)
@@ -207,40 +287,65 @@ class IncidentHistory:
     def _write_for_ever(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._unwritten or self._digests) or self._ends)
+                self._changed.wait_for(lambda: self._has_to_write() or self._ends)
                 if self._ends:
                     break
                 batch, self._unwritten = self._unwritten, {}
                 digests, self._digests = self._digests, {}
+                advice, self._advice = self._advice, {}
+                notices, told = self._notices, self._told
+                changes = NoticeChanges(tuple(notices.values()), self.outbox.done(), told)
+                self._notices, self._told = {}, {}
                 self._writing_since = self._clock().monotonic
-            written = self._write(batch, digests.values())
+            written = self._write(batch, digests.values(), advice.values(), changes)
             with self._changed:
                 self._writing_since = None
-                if not written:
+                self._send(changes.made)
+                if written:
+                    self.outbox.forget(changes.done)
+                else:
                     self._unwritten = {**batch, **self._unwritten}
+                    done = set(self.outbox.done())
+                    self._notices = {**{it: each for it, each in notices.items() if it not in done}, **self._notices}
+                    self._told = {**told, **self._told}
                 self._changed.notify_all()
                 if not written and self._changed.wait_for(lambda: self._ends, RETRY_SECONDS):
                     break
         if self._database is not None:
             self._database.close()
 
-    def _write(self, batch: dict[int, Incident], digests: Collection[KeptDigest] = ()) -> bool:
+    def _write(
+        self,
+        batch: dict[int, Incident],
+        digests: Collection[KeptDigest] = (),
+        advice: Collection[RunAdvice] = (),
+        changes: NoticeChanges = NOTHING,
+    ) -> bool:
         if self._database is None:
             left, _ = self._open()
-            batch = {**{it.id: it for it in self._unwatched(left)}, **batch}
+            unwatched = self._unwatched(left)
+            self._note_unwatched(unwatched)
+            batch = {**{it.id: it for it in unwatched}, **batch}
         if self._database is None:
             return False
         try:
-            size = self._database.write(batch.values(), self._clock().wall)
+            size = self._database.write(batch.values(), self._clock().wall, changes)
         except DatabaseError as error:
             self._failed(error)
             return False
         self.state = HistoryState("on", bytes=size)
         try:
             self._database.keep_digests(digests, self._clock().wall)
+            self._database.keep_advice(advice, self._clock().wall)
         except DatabaseError as error:  # incidents are worth more
             log.error("no digests of runs: %s", error)
         return True
+
+    def _note_unwatched(self, closed: Sequence[Incident]) -> None:
+        """Tells, with the next write, of incidents that ended while nobody watched them."""
+        if self._maker is not None and closed:
+            with self._changed:
+                self._take(self._maker.observe((), closed, (), self._clock().wall))
 
     def _unwatched(self, left: Sequence[Incident]) -> list[Incident]:
         """The incidents that a file which is opened late holds as open, and this collector has never watched, as closed
@@ -251,6 +356,11 @@ class IncidentHistory:
             for it in left
             if it.id not in watched
         ]
+
+
+def _new_id() -> str:
+    """An id that no other collector gives away either."""
+    return f"msg_{secrets.token_hex(12)}"
 
 
 def _observation(job: JobSnapshot) -> Observation:

@@ -29,11 +29,12 @@ Samples = dict[tuple[str, ...], float]
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, and what became of the OTLP messages."""
+    away and why, and what became of the OTLP messages and of the tries to send a notification."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
     otlp_exports: Mapping[str, int] = {}
+    webhook_tries: Mapping[str, int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,7 @@ class CollectorMetrics:
     max_drain_ratio: float
     ended: Mapping[str, int] = dataclasses.field(default_factory=Counter)
     otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
+    webhook_tries: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
 
     def of(self, source: ClusterSource) -> CollectorMetrics:
@@ -54,7 +56,8 @@ class CollectorMetrics:
         return _families(self.source.snapshot, self.source.incidents, self.max_drain_ratio, self._own)
 
     def _own(self) -> Own:
-        return Own(self.recommended.look(self.source.snapshot), self.ended, self.otlp_exports)
+        recommended = self.recommended.look(self.source.snapshot)
+        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries)
 
 
 def collector_metrics(
@@ -74,7 +77,8 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports = own()
+    recommended, ended, otlp_exports, webhook_tries = own()
+    yield from _of_webhook(incidents, webhook_tries)
     yield from _of_recommendations(recommended)
     yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
     yield from daemon_families(sum(ended.values()), otlp_exports)
@@ -121,6 +125,14 @@ def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
     if state.state != "off":  # a collector that was given no database has none that fails
         yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
         yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
+
+
+def _of_webhook(incidents: Incidents, tries: Mapping[str, int]) -> Iterator[Metric]:
+    yield _family("laggard_webhook_tries_total", {(outcome,): float(n) for outcome, n in tries.items()})
+    outbox = incidents.outbox if tries else None
+    if outbox is not None:  # a collector without a webhook has nothing that waits
+        yield _family("laggard_webhook_waiting", {(): float(len(outbox))})
+        yield _family("laggard_webhook_lost_total", {(why,): float(n) for why, n in outbox.lost.items()})
 
 
 def _of_recommendations(recommended: Mapping[JobKey, tuple[Item, ...]]) -> Iterator[Metric]:

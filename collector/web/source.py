@@ -8,6 +8,7 @@ from typing import Protocol
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.outbox import Outbox
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -28,6 +29,10 @@ class Incidents(Protocol):
 
     @property
     def refused(self) -> int: ...
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """What waits for the webhook; no user's view has any."""
 
     def slow_links(self, since: float) -> tuple[Incident, ...]: ...
 

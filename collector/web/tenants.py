@@ -208,6 +208,10 @@ class TenantIncidents:
     def refused(self) -> int:
         return 0
 
+    @property
+    def outbox(self) -> None:
+        return None  # it holds all users'
+
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         return tuple(it for it in self.open if it.culprit.kind == "slow_link")
 

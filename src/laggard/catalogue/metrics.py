@@ -119,6 +119,27 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("laggard_incidents_database_bytes", "gauge", "Size of the database of incidents."),
     Metric(
+        "laggard_webhook_tries_total",
+        "counter",
+        "Tries to send a notification, by outcome: sent, failed (no answer, or not now), refused (tried again, too). "
+        "Absent where no webhook is set.",
+        ("outcome",),
+    ),
+    Metric("laggard_webhook_waiting", "gauge", "Notifications that wait to be sent."),
+    Metric(
+        "laggard_webhook_lost_total",
+        "counter",
+        "Notifications that were never taken, by why: full (too many waited), too_old (a day).",
+        ("reason",),
+    ),
+    Metric(
+        "laggard_advice_outcomes",
+        "gauge",
+        "Advice that is kept, by target and by what became of it: waiting, not_done, not_known, gained, no_difference, "
+        "lost, not_comparable.",
+        ("target", "outcome"),
+    ),
+    Metric(
         "laggard_connections_turned_away_total",
         "counter",
         "Connections that the daemon closed or refused since too many were open.",
