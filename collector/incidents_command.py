@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -33,10 +32,10 @@ from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Verdict
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
+from laggard.text.moments import moment
 from laggard.text.users import by_uid
 from laggard.text.words import capital, counted, printable_line
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _MAX_PAGES = 200
 
 
@@ -67,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
     """0: none is open, 1: one is, 2: cannot tell, since the collector keeps no history."""
     if arguments.limit < 1:
         raise UsageError(f"--limit is {arguments.limit}: give a number above 0")
-    since = None if arguments.since is None else _moment(arguments.since, time.time())
+    since = None if arguments.since is None else moment(arguments.since, time.time())
     query = query_for(by_uid(arguments.job))._replace(since=since, open_only=arguments.open, limit=arguments.limit)
     document = _read(arguments.database, query) if arguments.database else _ask(arguments.collector, query)
     if arguments.format == "json":
@@ -156,18 +155,6 @@ def _lasted(seconds: float) -> str:
     if whole < 2 * 86400:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def _moment(text: str, now: float) -> float:
-    """The Unix time that --since names. Raises UsageError."""
-    span = re.fullmatch(r"(\d{1,9})([smhdw])", text)
-    if span:
-        return now - int(span[1]) * _UNITS[span[2]]
-    try:
-        found = datetime.fromisoformat(text.removesuffix("Z"))
-        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
-    except (ValueError, OverflowError):
-        raise UsageError(f"--since {text} is no time: write 90m, 12h, 7d, 2026-11-23 or 2026-11-23T04:00") from None
 
 
 def _read(path: str, query: IncidentQuery) -> IncidentsDocument:

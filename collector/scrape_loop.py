@@ -11,14 +11,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
+from laggard.collector.advice.book import AdviceBook
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
 from laggard.collector.fleet.outliers import FleetComparison, compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.held_stacks import JobStacks
@@ -87,6 +90,7 @@ class ScrapeLoop:
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
         self._held = HeldCulprits()
         self._pasts = OwnPasts()
+        self._advice = AdviceBook(partial(self.incidents.advice, kind=RunAdvice))
         self._incidents_told: set[int] = set()
         self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
         self._wanted: Wanted | None = None
@@ -237,6 +241,9 @@ class ScrapeLoop:
             self._incidents_told | {begun[it.key] for it in made if it.key in begun}
         )
         self.incidents.keep(kept)
+        if self.incidents.told_state().state == "on":
+            taken = await asyncio.to_thread(self._advice.take, made, self.snapshot, self.incidents.open, time.time())
+            self.incidents.keep_advice(taken)
 
     async def digest(self, name: str | None, run: str) -> Digest | None:
         """The digest of a run: `now`, what is held of the job that ClusterSnapshot.job() finds; `first`, `last` or

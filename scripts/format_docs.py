@@ -30,10 +30,12 @@ from laggard.collector.web.documents import (
     TimelineDocument,
 )
 from laggard.collector.web.newest_ring import NewestRing
+from laggard.collector.webhook.body import Notification
 from laggard.diagnose.document import Diagnosis
 from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
+from laggard.recommend.outcome.values import AdviceDocument
 from laggard.reports.documents import (
     CampaignDocument,
     ModelDocument,
@@ -71,6 +73,8 @@ DOCUMENTS = (
     Document(Recommendation, "`laggard recommend --format json`, `/api/v1/recommendation` of the collector"),
     Document(Diagnosis, "`laggard diagnose --format json`"),
     Document(IncidentsDocument, "`laggard incidents --format json`, `/api/v1/incidents` of the collector"),
+    Document(AdviceDocument, "`laggard advice --format json`, `/api/v1/advice` of the collector"),
+    Document(Notification, "the collector's webhook ([notifications.md](notifications.md))"),
     Document(Ring, "`laggard ring --format json`"),
     Document(TuneDocument, "`laggard tune --format json`"),
     Document(FindingsDocument, "`laggard findings list --format json`"),

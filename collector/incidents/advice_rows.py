@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
+from laggard.recommend.outcome.values import RunOutcomes
 from laggard.wire import WireError, decode, encode
+
+Kept = TypeVar("Kept", bound=RunOutcomes)
 
 TABLES: Final = """
 CREATE TABLE advice (
@@ -45,11 +48,11 @@ def write(connection: sqlite3.Connection, runs: Iterable[RunAdvice], since: floa
 
 
 def _row(it: RunAdvice) -> tuple[int, str, float, str, int, float, bytes]:
-    return it.owner, it.job_id, it.started_at, it.digest.script or "", it.digest.world_size, it.made_at, encode(it)
+    return it.owner, it.job_id, it.started_at, it.script, it.world_size, it.made_at, encode(it)
 
 
-def read(connection: sqlite3.Connection, query: AdviceQuery) -> tuple[RunAdvice, ...]:
-    """The newest first. One row's damage costs that row."""
+def read(connection: sqlite3.Connection, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
+    """The newest first, with the run's digest or without. One row's damage costs that row."""
     conditions: dict[str, str | float | None] = {
         "owner = ?": query.owner,
         "job_id = ?": query.job_id,
@@ -64,7 +67,7 @@ def read(connection: sqlite3.Connection, query: AdviceQuery) -> tuple[RunAdvice,
     found = []
     for (document,) in connection.execute(text, (*asked.values(), query.limit)):
         try:
-            found.append(decode(document, RunAdvice))
+            found.append(decode(document, kind))
         except WireError:
             continue
     return tuple(found)

@@ -165,11 +165,6 @@ class IncidentDatabase:
             most = min(advice_rows.MAX_RUNS, self._max_bytes // advice_rows.SHARE // advice_rows.MAX_RUN_BYTES)
             advice_rows.write(self._connection, runs, now - self._keep_seconds, most)
 
-    def advice(self, query: AdviceQuery) -> tuple[RunAdvice, ...]:
-        """What was advised of runs, the newest first. Raises DatabaseError."""
-        with told(self.path):
-            return advice_rows.read(self._connection, query)
-
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -294,13 +289,13 @@ def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:
         return read_rows(connection, query), _count_open(connection)
 
 
-def read_advice(path: str, query: AdviceQuery) -> tuple[RunAdvice, ...]:
-    """What was advised of runs, the newest first; nothing in a file of a release that kept none. The file is only read.
-    Raises DatabaseError."""
+def read_advice(path: str, query: AdviceQuery, kind: type[advice_rows.Kept]) -> tuple[advice_rows.Kept, ...]:
+    """What was advised of runs, the newest first, with their digests or without; nothing in a file of a release that
+    kept none. The file is only read. Raises DatabaseError."""
     with told(path), contextlib.closing(_connect_to_read(path)) as connection:
         if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'advice'").fetchone() is None:
             return ()
-        return advice_rows.read(connection, query)
+        return advice_rows.read(connection, query, kind)
 
 
 def read_digest(path: str, asked: AskedDigest) -> Digest | None:

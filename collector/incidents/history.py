@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from laggard.collector.incidents.advice_rows import Kept
 from laggard.collector.incidents.database import (
     DatabaseError,
     IncidentDatabase,
@@ -25,13 +26,15 @@ from laggard.collector.incidents.database import (
     read_incidents,
 )
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
+from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
 from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, NoticeMaker, Told
 from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker, Moment, Observation
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.model import Verdict
+from laggard.recommend.outcome.calibration import outcomes_by_kind
+from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
 from laggard.wire.digest import Digest
 
 log = logging.getLogger("laggard.collector")
@@ -164,15 +167,24 @@ class IncidentHistory:
                     del self._advice[next(iter(self._advice))]
                 self._changed.notify_all()
 
-    def advice(self, query: AdviceQuery) -> tuple[RunAdvice, ...]:
+    def advice(self, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
         """What was advised of runs, the newest first; none where there is no database."""
         if self.told_state().state != "on":
             return ()
         try:
-            return read_advice(self._settings.path, query)
+            return read_advice(self._settings.path, query, kind)
         except DatabaseError as error:
             log.error("no advice of earlier runs: %s", error)
             return ()
+
+    def advice_document(self, query: AdviceQuery) -> AdviceDocument:
+        """The answer to a query, with the outcomes of all that is kept of that owner."""
+        runs = self.advice(query, RunOutcomes)
+        every = self.advice(AdviceQuery(query.owner, limit=MAX_LIMIT), RunOutcomes)
+        kinds = outcomes_by_kind(it for run in every for it in run.advised)
+        state = self.told_state()
+        history = AdviceHistory(state.state, state.reason)
+        return AdviceDocument(runs=runs, kinds=kinds, now=self._clock().wall, history=history)
 
     def keep(self, digests: Iterable[KeptDigest]) -> None:
         """Keeps digests of runs. While there is no database they are lost."""

@@ -114,6 +114,8 @@ class OwnPasts:
 
     def _with_note(self, job: JobSnapshot) -> JobSnapshot:
         past = self._pasts.get(job.key) if job.running else None
+        if past is not None and past.last is not None:
+            job = dataclasses.replace(job, environment=past.last.environment)
         first = _middle(past) if past else None
         if past is None or past.last is None or first is None or first.step.seconds <= 0:
             return job

@@ -40,7 +40,8 @@ Locate = Callable[[JobTimings], Location]
 class JobSnapshot:
     """`progressed_at`: when any of its ranks last got on, Unix time by its node's clock; 0: not known. `script` and
     `started_at` (Unix time by a node's clock): as its first rank says; empty and None from hooks that do not say.
-    `agents`: the URLs of those that report it. `first_hour_ratio`: how long its step takes over its first hour's."""
+    `agents`: the URLs of those that report it. `first_hour_ratio`: how long its step takes over its first hour's.
+    `environment`: what surrounds its ranks, by name, as they told a minute ago at most; empty before that."""
 
     key: JobKey
     running: bool
@@ -51,6 +52,7 @@ class JobSnapshot:
     started_at: float | None = None
     agents: frozenset[str] = frozenset()
     first_hour_ratio: float | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

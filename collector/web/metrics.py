@@ -18,6 +18,7 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.web.advice_outcomes import AdviceOutcomes
 from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
@@ -29,12 +30,13 @@ Samples = dict[tuple[str, ...], float]
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, and what became of the OTLP messages and of the tries to send a notification."""
+    away and why, what became of the OTLP messages and of the tries to send a notification, and of advice."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
     otlp_exports: Mapping[str, int] = {}
     webhook_tries: Mapping[str, int] = {}
+    advice_outcomes: Mapping[tuple[str, str], int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,7 @@ class CollectorMetrics:
     otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
     webhook_tries: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
+    outcomes: AdviceOutcomes = dataclasses.field(default_factory=AdviceOutcomes)
 
     def of(self, source: ClusterSource) -> CollectorMetrics:
         """Those of another view of the cluster."""
@@ -57,7 +60,8 @@ class CollectorMetrics:
 
     def _own(self) -> Own:
         recommended = self.recommended.look(self.source.snapshot)
-        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries)
+        outcomes = self.outcomes.look(self.source.incidents)
+        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, outcomes)
 
 
 def collector_metrics(
@@ -77,7 +81,8 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports, webhook_tries = own()
+    recommended, ended, otlp_exports, webhook_tries, outcomes = own()
+    yield _family("laggard_advice_outcomes", {labels: float(n) for labels, n in outcomes.items()})
     yield from _of_webhook(incidents, webhook_tries)
     yield from _of_recommendations(recommended)
     yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})

@@ -14,4 +14,5 @@ def situation_of(snapshot: ClusterSnapshot, name: str | None) -> Situation:
         return Situation(findings=tuple(each.finding for each in snapshot.findings))
     nodes = {node for node in job.timings.nodes if node}
     findings = tuple(each.finding for each in snapshot.findings if not nodes or each.node in nodes)
-    return with_job(Situation(findings=findings), job.timings, job.location.culprits)
+    known = Situation(findings=findings, torch_variables=job.environment)
+    return with_job(known, job.timings, job.location.culprits)

@@ -8,11 +8,13 @@ from typing import Protocol
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.kept_advice import AdviceQuery
 from laggard.collector.incidents.outbox import Outbox
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.scrape.looked_ranks import LookedRank
+from laggard.recommend.outcome.values import AdviceDocument
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
 from laggard.wire.stacks import StacksAsked
@@ -37,6 +39,8 @@ class Incidents(Protocol):
     def slow_links(self, since: float) -> tuple[Incident, ...]: ...
 
     def document(self, query: IncidentQuery) -> IncidentsDocument: ...
+
+    def advice_document(self, query: AdviceQuery) -> AdviceDocument: ...
 
     def told_state(self) -> HistoryState: ...
 

@@ -1,5 +1,5 @@
-"""The signature of a webhook's request, as Standard Webhooks has it (standardwebhooks.com, version 1): HMAC-SHA256, by a
-shared secret, of the message's id, the time of this try, and the body. Pure."""
+"""The signature of a webhook's request, as Standard Webhooks has it (standardwebhooks.com, version 1): HMAC-SHA256, by
+a shared secret, of the message's id, the time of this try, and the body. Pure."""
 
 from __future__ import annotations
 

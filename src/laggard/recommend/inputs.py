@@ -33,6 +33,7 @@ class Inputs(NamedTuple):
     unknown: tuple[str, ...]
     """The parts of the files that could not be judged."""
     deepspeed_path: str | None
+    recordings: tuple[str, ...] = ()
 
 
 def read_inputs(paths: Sequence[str]) -> Inputs:
@@ -50,7 +51,7 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
     if len(configs) > 1:
         raise UsageError(f"give one DeepSpeed configuration: {configs[0]} and {configs[1]} are two")
     if not configs:
-        return Inputs(situation, tuple(unknown), None)
+        return Inputs(situation, tuple(unknown), None, tuple(recordings))
     document = read_json(InputFile(configs[0]).read().text)
     return Inputs(
         situation._replace(
@@ -60,6 +61,7 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
         ),
         tuple(unknown),
         configs[0],
+        tuple(recordings),
     )
 
 

@@ -1,5 +1,5 @@
-"""Notifications of incidents, sent to a real HTTP server in a process of its own: signed, in order, tried again, bounded,
-and neither lost nor made twice by a restart."""
+"""Notifications of incidents, sent to a real HTTP server in a process of its own: signed, in order, tried again,
+bounded, and neither lost nor made twice by a restart."""
 
 from __future__ import annotations
 

@@ -10,19 +10,27 @@ from laggard.model import Culprit
 from laggard.recommend.advice.decide import decide
 from laggard.recommend.advice.profile import with_job
 from laggard.recommend.advice.rule import Rule
-from laggard.recommend.advice.rules import data_loader, garbage_collection, own_program, slow_rank, small_messages
+from laggard.recommend.advice.rules import (
+    data_loader,
+    debug_variables,
+    garbage_collection,
+    own_program,
+    slow_rank,
+    small_messages,
+)
 from laggard.recommend.advice.situation import Situation
 from laggard.recommend.advice.values import Recommendation
 
 TIMING_RULES: Final[tuple[Rule, ...]] = (
     slow_rank.RULE,
     own_program.RULE,
+    debug_variables.RULE,
     data_loader.RULE,
     garbage_collection.RULE,
     small_messages.RULE,
 )
-"""The rules that need no more than timings, in the registry's order. The others, with what they import, are not loaded:
-they would have nothing to say."""
+"""The rules that need no more than a recording, in the registry's order. The others, with what they import, are not
+loaded: they would have nothing to say."""
 
 
 def recommend_by_timings(timings: JobTimings, culprits: Sequence[Culprit]) -> Recommendation:

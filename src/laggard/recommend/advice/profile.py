@@ -27,6 +27,7 @@ def with_job(known: Situation, timings: JobTimings, culprits: Sequence[Culprit])
     return known._replace(
         profile=profile_of(timings),
         culprits=tuple(culprits),
+        torch_variables=timings.environment or known.torch_variables,
         ranks=timings.world_size or known.ranks,
         nodes=len({node for node in timings.nodes if node}) or known.nodes,
         node_of_rank=node_of_rank,

@@ -45,6 +45,8 @@ class Situation(NamedTuple):
     environment: Mapping[str, str] = {}
     """Variables of NCCL that the job has."""
     environment_known: bool = False
+    torch_variables: Mapping[str, str] = {}
+    """What the job's ranks tell of torch's own variables and its libraries', with what else surrounds them."""
     nccl_version: Version = ()
     networks: tuple[str, ...] = ()
     """The networks as NCCL names them: IB, Socket, ..."""

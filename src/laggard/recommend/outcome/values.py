@@ -15,6 +15,10 @@ YES: Final = "yes"
 NO: Final = "no"
 UNKNOWN: Final = "unknown"
 
+CULPRIT: Final = "culprit"
+FINDING: Final = "finding"
+"""The targets of advice that is not about a setting."""
+
 GAINED: Final = "gained"
 NO_DIFFERENCE: Final = "no_difference"
 LOST: Final = "lost"
@@ -50,11 +54,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Advised(Struct, frozen=True, kw_only=True):
-    """One piece of advice. `kind`: what the table of outcomes counts it as. `target` and `key`: as of a recommendation's
-    item; of a culprit `culprit` and its kind, of a finding `finding` and its code. `current` and `recommended`: values
-    as text, empty for none. `nodes`: those of a culprit or finding. `codes`: the findings that the advice is to make go
-    away. `incident`: the incident that it belongs to. `promised`: the gain that was told. `advised_at`: Unix seconds,
-    when it was advised last."""
+    """One piece of advice. `kind`: what the table of outcomes counts it as. `target` and `key`: as of a
+    recommendation's item; of a culprit `culprit` and its kind, of a finding `finding` and its code. `current` and
+    `recommended`: values as text, empty for none. `nodes`: those of a culprit or finding. `codes`: the findings that
+    the advice is to make go away. `incident`: the incident that it belongs to. `promised`: the gain that was told.
+    `advised_at`: Unix seconds, when it was advised last. `outcome`: null as long as no later run tells."""
 
     kind: Text
     target: Text
@@ -73,6 +77,27 @@ class Advised(Struct, frozen=True, kw_only=True):
     def name(self) -> tuple[str, str, str, tuple[str, ...]]:
         """What tells it from other advice for the same run."""
         return self.kind, self.target, self.key, self.nodes
+
+
+class RunOutcomes(Struct, frozen=True, kw_only=True):
+    """What was advised of a run, and what became of it. `owner`: the uid of the job's user, -1 where it is not known.
+    The run began at `started_at` (Unix seconds; 0: not known), and was looked at last at `made_at`."""
+
+    owner: int
+    job_id: str
+    script: str
+    world_size: int
+    started_at: float
+    made_at: float
+    advised: tuple[Advised, ...] = ()
+
+
+class AdviceHistory(Struct, frozen=True):
+    """Whether what is advised is kept: `state` and `reason` as of the incidents' history; `file` where files or a
+    database were read."""
+
+    state: str
+    reason: str = ""
 
 
 class SeenRun(NamedTuple):
@@ -102,3 +127,15 @@ class KindOutcomes(Struct, frozen=True, kw_only=True):
     not_comparable: int = 0
     promised: int = 0
     as_promised: int = 0
+
+
+class AdviceDocument(Struct, frozen=True, kw_only=True):
+    """`laggard.advice/1`: what was advised of runs, the newest first, what became of it, and how often each kind of
+    advice was right. `kinds`: of all that is kept, whatever was asked for. `now`: when this was written, Unix
+    seconds."""
+
+    runs: tuple[RunOutcomes, ...]
+    kinds: tuple[KindOutcomes, ...]
+    now: float
+    history: AdviceHistory
+    schema: str = ADVICE_SCHEMA
