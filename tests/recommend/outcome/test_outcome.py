@@ -146,10 +146,8 @@ def test_runs_that_cannot_be_compared_claim_nothing_and_say_why(changes: dict[st
 
 
 def test_other_calls_are_no_other_work_where_the_advice_was_about_collectives_alone() -> None:
-    before, after = (
-        run(0.4, calls={"all_reduce dp": 100.0}),
-        run(variables={"torch": "2.9"}, calls={"all_reduce dp": 4.0}),
-    )
+    before = run(0.4, calls={"all_reduce dp": 100.0})
+    after = run(variables={"torch": "2.9"}, calls={"all_reduce dp": 4.0})
     assert outcome(variable(), seen(before), seen(after)).result == "gained"
     still = structs.replace(after, environment=ENVIRONMENT)
     told = outcome(slow_host("X"), seen(before, ("X", "n1")), seen(still))
@@ -244,20 +242,8 @@ def test_simulated_recordings_from_the_verdict_to_the_outcome(tmp_path: Path) ->
 
 def test_advice_is_told_once_and_is_bounded() -> None:
     culprit = Culprit("slow_host", (1,), "n1", recoverable_ratio=0.25, advice="x" * 5000, findings=("GPU_THROTTLED",))
-    repair = Item(
-        "host",
-        "fans",
-        None,
-        None,
-        "n1 is hot",
-        ("GPU_THROTTLED",),
-        Gain("rule"),
-        "",
-        "clean them",
-        "",
-        "s",
-        repairs=True,
-    )
+    hot = "n1 is hot", ("GPU_THROTTLED",), Gain("rule")
+    repair = Item("host", "fans", None, None, *hot, "", "clean them", "", "s", repairs=True)
     loose = Item("launcher", "TORCH_X", "1", None, "r", (), Gain("rule"), "", "unset TORCH_X", "", "s")
     places = [("GPU_THROTTLED", "n1"), ("GPU_THROTTLED", "n2"), ("PCIE_WIDTH", "n1")]
     found = advised_of([repair, loose], [culprit], places, 9.0, lambda it: 77)
@@ -299,11 +285,8 @@ def test_the_table_counts_each_once_and_says_how_often_it_was_right() -> None:
 
 def test_the_text_has_the_answer_first_then_the_table_then_each_piece() -> None:
     told = judged([variable(low=1.0, high=2.0)], seen(run(0.4)), seen(run(variables={"torch": "2.9"})))
-    runs = (
-        RunOutcomes(
-            owner=-1, job_id="812", script="train.py", world_size=16, started_at=0.0, made_at=1.0, advised=told
-        ),
-    )
+    of_run: dict[str, Any] = dict(owner=-1, job_id="812", script="train.py", world_size=16, started_at=0.0, made_at=1.0)
+    runs = (RunOutcomes(**of_run, advised=told),)
     document = AdviceDocument(runs=runs, kinds=outcomes_by_kind(told), now=1.0, history=AdviceHistory("file"))
     lines = list(document_lines(document))
     assert (
