@@ -1,6 +1,7 @@
 // Asks the collector every few seconds and shows the answer. Changes nothing there.
 
 import { readAddress, writeAddress } from "./address.js";
+import { showAdvice } from "./advice.js";
 import { showAnswer } from "./answer.js";
 import { showChanges } from "./changes.js";
 import { byId, element, setText } from "./dom.js";
@@ -28,6 +29,8 @@ const MOST_INCIDENTS = 50; // of all jobs together
 const FINDINGS = 100;
 
 const JOBS = 40;
+
+const ADVISED = 50; // runs of which it is shown what became of advice
 
 const state = {
   ...readAddress(location),
@@ -119,6 +122,8 @@ function answered(summary) {
   showJobs(summary);
 }
 
+const adviceAsked = (job) => ask("/api/v1/advice", { limit: ADVISED }, job);
+
 // All jobs and nodes, or those that the reader looks for.
 async function refreshFleet() {
   const find = state.find ? { find: state.find } : {};
@@ -140,6 +145,7 @@ async function refreshFleet() {
     showAllIncidents(incidents, one, true);
     document.title = `${byId("fleet-sentence").textContent} · laggard`;
   });
+  await attempt([adviceAsked(null)], showAdvice);
 }
 
 async function refreshNode() {
@@ -185,6 +191,7 @@ async function refresh() {
     showNodes(nodes, { onMore: refresh });
     showAllIncidents(incidents, one, false);
   });
+  await attempt([adviceAsked(job)], showAdvice);
   await attempt([ask("/api/v1/recommendation")], showRecommendation); // last: it takes the longest, and changes the least
   if (state.card) byId(`${state.card}-card`).scrollIntoView();
   if (state.card) look({ card: "" }); // once: the reader goes on from there

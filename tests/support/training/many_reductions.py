@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 STEPS = 40
 WIDTH = 32
-LAYERS = 40
+LAYERS = 24
 
 
 def main() -> None:
