@@ -161,8 +161,8 @@ class CollectorSettings(Settings, frozen=True):
     webhook_secret_file: str = ""
     """A file with the secret by which such requests are signed: whsec_ and 24 to 64 bytes in base64."""
     webhook_format: str = "json"
-    """The form of what is posted. json: `laggard.notification/1`, signed; text: one line, as Slack, Mattermost and those
-    like them take it."""
+    """The form of what is posted. json: `laggard.notification/1`, signed; text: one line, as Slack, Mattermost and
+    those like them take it."""
     otlp_endpoint: str = ""
     """The whole URL to which the collector's metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty:
     nowhere (docs/otlp.md). It needs `laggard[otlp]`."""

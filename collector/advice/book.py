@@ -1,4 +1,4 @@
-"""What is advised of each job that runs, taken down with each of its digests, and judged when a later run of its script
+"""The advice for each job that runs, taken down with each of its digests, and judged when a later run of its script
 tells whether it was done. Not thread-safe: one round follows the other.
 
 What is taken down is what the job's owner may see: whoever reads it later learns nothing more.
@@ -58,7 +58,7 @@ class AdviceBook:
     def take(
         self, made: Sequence[Made], snapshot: ClusterSnapshot, incidents: Sequence[Incident], wall: float
     ) -> list[RunAdvice]:
-        """What is to be kept, after these digests were made. `wall`: Unix seconds."""
+        """Returns what is to be kept, after these digests were made. `wall`: Unix seconds."""
         running = {job.key for job in snapshot.jobs if job.running}
         self._runs = {key: run for key, run in self._runs.items() if key in running}
         self._open = {key: them for key, them in self._open.items() if key in running}
@@ -119,7 +119,7 @@ def _judged(before: RunAdvice, now: SeenRun, wall: float) -> tuple[Advised, ...]
 
 
 def run_of(made: Made, snapshot: ClusterSnapshot, incidents: Sequence[Incident], wall: float) -> RunAdvice | None:
-    """What is advised of a run now; None where it has ended meanwhile. `snapshot`: as its owner sees it."""
+    """The advice for a run now; None where it has ended meanwhile. `snapshot`: as its owner sees it."""
     key, digest = made.key, made.digest
     job = next((job for job in snapshot.jobs if job.key == key), None)
     if job is None:

@@ -35,7 +35,7 @@ SHARE, MAX_RUN_BYTES = 8, 24 << 10
 
 
 def write(connection: sqlite3.Connection, runs: Iterable[RunAdvice], since: float, most: int) -> None:
-    """To be called within a transaction. `since`: older ones are dropped."""
+    """Writes within the transaction of whoever calls it. `since`: older ones are dropped."""
     connection.execute("DELETE FROM advice WHERE made_at < ?", (since,))
     connection.executemany("INSERT OR REPLACE INTO advice VALUES (?, ?, ?, ?, ?, ?, ?)", [_row(it) for it in runs])
     while (excess := connection.execute("SELECT count(*) FROM advice").fetchone()[0] - most) > 0:

@@ -154,7 +154,7 @@ class IncidentDatabase:
             return notice_rows.read_notices(self._connection, limit)
 
     def told(self) -> dict[int, Told]:
-        """What was told of the incidents that are open. Raises DatabaseError."""
+        """Reads what was told of the incidents that are open. Raises DatabaseError."""
         with told(self.path):
             return notice_rows.read_told(self._connection)
 
@@ -290,8 +290,8 @@ def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:
 
 
 def read_advice(path: str, query: AdviceQuery, kind: type[advice_rows.Kept]) -> tuple[advice_rows.Kept, ...]:
-    """What was advised of runs, the newest first, with their digests or without; nothing in a file of a release that
-    kept none. The file is only read. Raises DatabaseError."""
+    """Reads what was advised of runs, the newest first, with their digests or without; nothing in a file of a release
+    that kept none. The file is only read. Raises DatabaseError."""
     with told(path), contextlib.closing(_connect_to_read(path)) as connection:
         if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'advice'").fetchone() is None:
             return ()

@@ -168,7 +168,7 @@ class IncidentHistory:
                 self._changed.notify_all()
 
     def advice(self, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
-        """What was advised of runs, the newest first; none where there is no database."""
+        """Returns what was advised of runs, the newest first; nothing where there is no database."""
         if self.told_state().state != "on":
             return ()
         try:

@@ -1,4 +1,4 @@
-"""What was advised of one run, as it is kept. Values alone."""
+"""The advice for one run, as it is kept. Values alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of incidents to people elsewhere: when one opens, changes its culprit, and closes. No clock, no file.
+"""Notices of incidents, for people elsewhere: when one opens, changes its culprit, and closes. No clock, no file.
 
 What was told of an incident is known as long as it is open, also to the next collector: a culprit that comes and goes
 is not told twice, and an incident that was never told is told as opened, whenever it began.
@@ -47,15 +47,15 @@ class Notice(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True, array_like=True):
-    """What was told last of an open incident: who its culprit is, and when."""
+    """The last that was told of an open incident: who its culprit is, and when."""
 
     gist: str
     at: float
 
 
 class NoticeChanges(NamedTuple):
-    """What is to be written: notices that were made, those that need not be sent any more, by id, and what was told of
-    incidents; None of those that are closed."""
+    """The changes that are to be written: notices that were made, those that need not be sent any more, by id, and what
+    was told of incidents; None of those that are closed."""
 
     made: tuple[Notice, ...] = ()
     done: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class NoticeMaker:
 
 
 def gist(culprit: Culprit) -> str:
-    """What makes it another culprit for a reader: its kind and place, not its phase or its findings."""
+    """Returns what makes it another culprit for a reader: its kind and place, not its phase or its findings."""
     ranks = ",".join(map(str, culprit.ranks))
     return "|".join(
         (culprit.kind, ranks, *culprit.machines, culprit.device or "", "stopped" if culprit.stopped else "")

@@ -23,7 +23,7 @@ CREATE TABLE told (
 
 
 def write_notices(connection: sqlite3.Connection, changes: NoticeChanges) -> None:
-    """To be called within a transaction."""
+    """Writes within the transaction of whoever calls it."""
     run = connection.executemany
     done = set(changes.done)
     rows = [(it.id, it.at, encode(it)) for it in changes.made if it.id not in done]
@@ -47,7 +47,7 @@ def read_notices(connection: sqlite3.Connection, limit: int) -> tuple[Notice, ..
 
 
 def read_told(connection: sqlite3.Connection) -> dict[int, Told]:
-    """What was told, by incident; of those that are no longer in the file it is forgotten."""
+    """Returns what was told, by incident; of those that are no longer in the file it is forgotten."""
     connection.execute("DELETE FROM told WHERE incident NOT IN (SELECT id FROM incidents WHERE closed_at IS NULL)")
     found = {}
     for number, document in connection.execute("SELECT incident, document FROM told LIMIT 65536"):

@@ -31,7 +31,8 @@ class _Waiting:
 
 
 class Outbox:
-    """To be used from any thread. `changed` is called, without the lock, when a notice need not be kept any more."""
+    """A queue that any thread may use. `changed` is called, without the lock, when a notice need not be kept any
+    more."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
@@ -74,7 +75,7 @@ class Outbox:
         return None
 
     def due_at(self) -> float | None:
-        """When the next may be sent, in monotonic seconds; None where none waits."""
+        """Returns when the next may be sent, in monotonic seconds; None where none waits."""
         with self._lock:
             return min((each.not_before for each in self._waiting.values()), default=None)
 

@@ -1,5 +1,5 @@
-"""How much advice had which outcome, for the metrics. What is kept of runs is read from the file, so once a minute at
-most, when somebody asks for the metrics."""
+"""The numbers of pieces of advice by outcome, for the metrics. What is kept of runs is read from the file, so once a
+minute at most, when somebody asks for the metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGAIN_SECONDS: Final = 60.0
 
 
 class AdviceOutcomes:
-    """For use from threads: while one reads, the others take what there is."""
+    """Threads share it: while one reads, the others take what there is."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

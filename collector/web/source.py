@@ -34,7 +34,7 @@ class Incidents(Protocol):
 
     @property
     def outbox(self) -> Outbox | None:
-        """What waits for the webhook; no user's view has any."""
+        """The notices that wait for the webhook; no user's view has any."""
 
     def slow_links(self, since: float) -> tuple[Incident, ...]: ...
 

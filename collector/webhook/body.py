@@ -1,5 +1,5 @@
-"""What a webhook is sent: `laggard.notification/1`, or one line of text in the form that Slack, Mattermost and those
-like them show."""
+"""The body that a webhook is sent: `laggard.notification/1`, or one line of text in the form that Slack, Mattermost and
+those like them show."""
 
 from __future__ import annotations
 

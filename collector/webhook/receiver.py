@@ -24,7 +24,8 @@ class Receiver(NamedTuple):
 
 
 def receiver_of(settings: CollectorSettings) -> Receiver | None:
-    """What the settings name, read anew; None where there is none. Raises UsageError where it cannot be used."""
+    """Returns what the settings name, read anew; None where there is none. Raises UsageError where it cannot be
+    used."""
     if settings.webhook_format not in FORMS:
         raise UsageError(f"webhook_format is {settings.webhook_format!r}: write {' or '.join(FORMS)}")
     if not settings.webhook_url_file:

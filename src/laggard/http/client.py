@@ -169,7 +169,7 @@ def _converse(connection: socket.socket, parts: SplitResult, request: _Request, 
 
 
 def _receive_head(connection: socket.socket, deadline: float) -> bytes:
-    """What came until the end of the head: who answers and then keeps the connection open has answered."""
+    """Returns what came until the end of the head: who answers and then keeps the connection open has answered."""
     data = bytearray()
     while _HEAD_END not in data:
         connection.settimeout(_remaining(deadline))

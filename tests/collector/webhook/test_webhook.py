@@ -42,6 +42,7 @@ from laggard.collector.webhook import sender as sending
 from laggard.collector.webhook.body import Notification, without_markup
 from laggard.collector.webhook.receiver import receiver_of
 from laggard.collector.webhook.sender import MAX_AGE_SECONDS, WebhookSender, asked_seconds
+from laggard.collector.webhook.signature import key_of
 from laggard.errors import UsageError
 from laggard.http.client import NoResponse, deliver
 from laggard.http.tls import outside_context
@@ -369,6 +370,8 @@ def test_the_receiver_of_the_docs_checks_the_signature(tmp_path: Path) -> None:
     assert len(list(filter(None, program.splitlines()))) <= 13
     port = free_port()
     (tmp_path / "webhook-secret").write_text(SECRET + "\n")
+    (maker,) = re.findall(r"    python3 -c '(.*)'\n", page)
+    assert len(key_of(subprocess.check_output([sys.executable, "-c", maker], text=True).strip())) == 32
     words = [sys.executable, "-c", program.replace("8080", str(port))]
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:

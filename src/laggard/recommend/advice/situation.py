@@ -46,7 +46,7 @@ class Situation(NamedTuple):
     """Variables of NCCL that the job has."""
     environment_known: bool = False
     torch_variables: Mapping[str, str] = {}
-    """What the job's ranks tell of torch's own variables and its libraries', with what else surrounds them."""
+    """The surroundings of the job's ranks by name, torch's own variables and its libraries' among them."""
     nccl_version: Version = ()
     networks: tuple[str, ...] = ()
     """The networks as NCCL names them: IB, Socket, ..."""

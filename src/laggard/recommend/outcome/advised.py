@@ -1,4 +1,4 @@
-"""What is advised of a run, as pieces whose outcome can be judged later: a recommendation's items, the verdict's
+"""The advice for a run, as pieces whose outcome can be judged later: a recommendation's items, the verdict's
 culprits, and the findings of its nodes, each once. Pure."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How often each kind of advice was right: the product judged by its own record. Pure."""
+"""The record of each kind of advice, how often it was right: the product judged by its own record. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_KNOWN: Final = "not_known"
 NOT_COMPARABLE: Final = "not_comparable"
 
 OUTCOMES: Final = (WAITING, NOT_DONE, NOT_KNOWN, GAINED, NO_DIFFERENCE, LOST, NOT_COMPARABLE)
-"""What can become of advice. The last four were done."""
+"""The outcomes that advice can have. The last four were done."""
 
 MAX_KINDS: Final = 256
 """The most kinds of a table."""
@@ -77,6 +77,6 @@ def _of_kind(kind: str, counts: Counter[str]) -> KindOutcomes:
 
 
 def outcomes_by_target(advised: Iterable[Advised]) -> dict[tuple[str, str], int]:
-    """How many pieces of advice there are, by target and outcome: bounded, whatever their keys are."""
+    """Counts pieces of advice, by target and outcome: bounded, whatever their keys are."""
     pairs = ((it.target if it.target in TARGETS else "other", outcome_of(it)) for it in advised)
     return dict(Counter(pairs))

@@ -1,4 +1,4 @@
-"""What became of advice, in words: one sentence, the table of kinds, then each piece."""
+"""The outcomes of advice in words: one sentence, the table of kinds, then each piece."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def table(kinds: Iterable[KindOutcomes]) -> Iterator[str]:
 
 
 def lines(advised: Advised) -> Iterator[str]:
-    """What was advised, what became of it, and by what that is known."""
+    """Yields what was advised, what became of it, and by what that is known."""
     yield printable_line(f"{advice_text(advised)}: {outcome_text(advised)}", 400)
     told = advised.outcome
     if told is None:

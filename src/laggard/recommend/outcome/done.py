@@ -1,4 +1,4 @@
-"""Whether a piece of advice was done, by what a run and a later one tell of themselves. Pure."""
+"""Decides whether a piece of advice was done, by what a run and a later one tell of themselves. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of advice: whether it was done, and what the run that did it gained against the run before. Pure.
+"""Judges what became of advice: whether it was done, and what the run that did it gained against the run before. Pure.
 
 A gain is claimed only where the two runs do the same work on the same machines but for what was advised. Whatever else
 differs makes it unknown, and is named: a gain that other changes had a part in is nobody's.
@@ -88,8 +88,8 @@ def _outcome(
 
 
 def not_comparable(before: Digest, now: Digest, done: Sequence[tuple[Advised, Done]] = ()) -> Iterator[str]:
-    """Why a gain could be another change's than those that were done: one reason each. Advice about collectives may
-    change how many there are, and how large."""
+    """Yields why a gain could be another change's than those that were done, one reason each. Advice about collectives
+    may change how many there are, and how large."""
     for digest, which in ((before, "the run before"), (now, "the later run")):
         if not digest.script:
             yield f"{which} does not tell its script"
@@ -132,7 +132,7 @@ def _text(difference: Difference) -> str:
 
 
 def _causes(done: Sequence[Done]) -> int:
-    """How many changes there were: advice that one change fulfils counts as one."""
+    """Counts the changes: advice that one change fulfils counts as one."""
     causes: list[frozenset[str]] = []
     for each in done:
         same = [it for it in causes if it & each.cause]
@@ -142,8 +142,8 @@ def _causes(done: Sequence[Done]) -> int:
 
 
 def _ratio(before: Digest, now: Digest) -> _Ratio | None:
-    """Of a usual step, with what few have beyond it where that is another for certain. The error of its logarithm by
-    the delta method."""
+    """Compares a usual step, with what few have beyond it where that is another for certain. The error of its logarithm
+    by the delta method."""
     parts = [(before.step, now.step)]
     if abs(now.rare.seconds - before.rare.seconds) > DECISION_ERRORS * math.hypot(before.rare.error, now.rare.error):
         parts.append((before.rare, now.rare))
@@ -159,7 +159,7 @@ def _ratio(before: Digest, now: Digest) -> _Ratio | None:
 
 
 def _result(ratio: _Ratio) -> str:
-    """As two runs are compared elsewhere: a difference counts that is beyond chance and more than a trifle."""
+    """Decides as where two runs are compared: a difference counts that is beyond chance and more than a trifle."""
     if ratio.errors < DECISION_ERRORS or abs(1 - 1 / ratio.ratio) < MIN_STEP_SHARE:
         return NO_DIFFERENCE
     return GAINED if ratio.ratio > 1 else LOST

@@ -1,4 +1,4 @@
-"""What became of advice: whether it was done, and what that gained (`laggard.advice/1`)."""
+"""The outcomes of advice: whether it was done, and what that gained (`laggard.advice/1`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Text = Annotated[str, Meta(max_length=4 * MAX_TEXT)]
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of one piece of advice. `done`: `yes`, `no` or `unknown`; `how` says by what that is known. `result`:
+    """The outcome of one piece of advice. `done`: `yes`, `no` or `unknown`; `how` says by what that is known. `result`:
     `gained`, `no_difference` or `lost` where it was done and the two runs can be compared, else `unknown`: `why` says
     which difference is in the way. `ratio`: the throughput since over that before, with its 95 % interval; also where
     several things were done at once, which have it together. `as_promised`: whether that interval and the promised
@@ -75,12 +75,12 @@ class Advised(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> tuple[str, str, str, tuple[str, ...]]:
-        """What tells it from other advice for the same run."""
+        """Returns what tells it from other advice for the same run."""
         return self.kind, self.target, self.key, self.nodes
 
 
 class RunOutcomes(Struct, frozen=True, kw_only=True):
-    """What was advised of a run, and what became of it. `owner`: the uid of the job's user, -1 where it is not known.
+    """The advice for a run, and what became of it. `owner`: the uid of the job's user, -1 where it is not known.
     The run began at `started_at` (Unix seconds; 0: not known), and was looked at last at `made_at`."""
 
     owner: int
@@ -93,8 +93,8 @@ class RunOutcomes(Struct, frozen=True, kw_only=True):
 
 
 class AdviceHistory(Struct, frozen=True):
-    """Whether what is advised is kept: `state` and `reason` as of the incidents' history; `file` where files or a
-    database were read."""
+    """The state of the record, whether what is advised is kept: `state` and `reason` as of the incidents' history;
+    `file` where files or a database were read."""
 
     state: str
     reason: str = ""
@@ -110,7 +110,7 @@ class SeenRun(NamedTuple):
 
 
 class KindOutcomes(Struct, frozen=True, kw_only=True):
-    """How often one kind of advice was right. `advised`: that many times; `done`, `not_done` and `not_known`: whether
+    """The record of one kind of advice. `advised`: that many times; `done`, `not_done` and `not_known`: whether
     it was done, where a later run told; `waiting`: no later run yet. Of those done: `gained`, `no_difference`, `lost`,
     and `not_comparable`. `as_promised`: of those measured, how many were within the gain that was promised, `promised`
     of how many."""
