@@ -42,37 +42,67 @@ RULES = "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_thei
 FIRST_ANSWER = "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers"
 A_CLUSTER = "needs a cluster with containers"
 SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
+RECEIVER = "tests/collector/webhook/test_webhook.py::test_the_receiver_of_the_docs_checks_the_signature"
 GPUS = "needs GPUs, or a SLURM cluster that has them"
 
-    REVIEWED = { ". .venv/bin/activate": "every environment that make demo has made has this file", "$EDITOR": "needs a
-    reader", "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
-    "/opt/laggard/bin/pip install": INSTALLED, ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": SCREENSHOTS,
-    "export TORCH_FR_BUFFER_SIZE=2000": GPUS, "git": "needs the key of the person who publishes, and the public
-    repository", "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes", "install":
-    INSTALLED, "install -D -t /etc/grafana/provisioning/dashboards": BOARDS, "install -D -t /etc/prometheus/laggard":
-    RULES, "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS, "curl -s http://n0:25999/stacks":
-    "tests/diagnose/test_evidence.py::test_the_rank_and_the_reason_are_told", "echo {}": INSTALLED, "kubectl annotate":
-    f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere", "kubectl apply -f
-    docs/examples/cert-manager.yaml": f"{_MANIFESTS}::test_the_examples_hold_against_the_schemas", "kubectl apply -k":
-    MANIFESTS, "kubectl create namespace": MANIFESTS, "kubectl delete -f": FIRST_ANSWER, "kubectl get nodes":
-    FIRST_ANSWER, "kubectl kustomize": MANIFESTS, "kubectl label namespace": MANIFESTS, "kubectl -n laggard exec":
-    A_CLUSTER, "kubectl -n laggard port-forward": A_CLUSTER, "kubectl -n laggard rollout": A_CLUSTER, "kubectl taint
-    nodes": FIRST_ANSWER, "make": "its targets are looked up in the Makefile", "openssl rand":
-    "tests/acknowledge/test_at_collector.py::test_nobody_without_the_token_changes_anything", "pip install .":
-    INSTALLED, "pip install .[locate]": "make install-check installs each extra by itself", "pip install laggard[tune]":
-    "make install-check installs each extra by itself", "pip install laggard[otlp]": "make install-check installs each
-    extra by itself", "kubectl -n laggard create secret": A_CLUSTER, "kubectl -n laggard patch": A_CLUSTER, "podman
-    push": "needs a registry", "podman build": "needs podman and its registry: what it copies is looked up below",
-    "printf targets:": INSTALLED, "promtool check": RULES, "python": "its script is looked up, and its flags in the
-    script", "python3 -c import base64":
-    "tests/collector/webhook/test_webhook.py::test_the_receiver_of_the_docs_checks_the_signature", "python3 -m venv":
-    INSTALLED, "rm -rf /opt/laggard": INSTALLED, "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER, "sed -i":
-    f"{_MANIFESTS}::test_with_tls_another_namespace_is_in_every_name", "srun": GPUS, "sudo laggard findings":
-    "tests/acknowledge/test_acknowledge.py::test_the_command_keeps_lists_and_withdraws", "systemctl": INSTALLED,
-    "systemd-sysusers": INSTALLED, "systemd-tmpfiles": INSTALLED, "torchrun":
-    "tests/trainer_hooks/test_ways_to_start.py::test_each_rank_is_recorded", "userdel": INSTALLED, "{ useradd":
-    INSTALLED, "useradd": INSTALLED, "}": INSTALLED, } """What the docs show and no test types: the words that such a
-    command begins with, and the test that covers it, or what it needs. The longest beginning counts."""
+REVIEWED = {
+    ". .venv/bin/activate": "every environment that make demo has made has this file",
+    "$EDITOR": "needs a reader",
+    "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
+    "/opt/laggard/bin/pip install": INSTALLED,
+    ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": SCREENSHOTS,
+    "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
+    "git": "needs the key of the person who publishes, and the public repository",
+    "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
+    "install": INSTALLED,
+    "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
+    "install -D -t /etc/prometheus/laggard": RULES,
+    "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS,
+    "curl -s http://n0:25999/stacks": "tests/diagnose/test_evidence.py::test_the_rank_and_the_reason_are_told",
+    "echo {}": INSTALLED,
+    "kubectl annotate": f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere",
+    "kubectl apply -f docs/examples/cert-manager.yaml": f"{_MANIFESTS}::test_the_examples_hold_against_the_schemas",
+    "kubectl apply -k": MANIFESTS,
+    "kubectl create namespace": MANIFESTS,
+    "kubectl delete -f": FIRST_ANSWER,
+    "kubectl get nodes": FIRST_ANSWER,
+    "kubectl kustomize": MANIFESTS,
+    "kubectl label namespace": MANIFESTS,
+    "kubectl -n laggard exec": A_CLUSTER,
+    "kubectl -n laggard port-forward": A_CLUSTER,
+    "kubectl -n laggard rollout": A_CLUSTER,
+    "kubectl taint nodes": FIRST_ANSWER,
+    "make": "its targets are looked up in the Makefile",
+    "openssl rand": "tests/acknowledge/test_at_collector.py::test_nobody_without_the_token_changes_anything",
+    "pip install .": INSTALLED,
+    "pip install .[locate]": "make install-check installs each extra by itself",
+    "pip install laggard[tune]": "make install-check installs each extra by itself",
+    "pip install laggard[otlp]": "make install-check installs each extra by itself",
+    "kubectl -n laggard create secret": A_CLUSTER,
+    "kubectl -n laggard patch": A_CLUSTER,
+    "podman push": "needs a registry",
+    "podman build": "needs podman and its registry: what it copies is looked up below",
+    "printf targets:": INSTALLED,
+    "promtool check": RULES,
+    "python": "its script is looked up, and its flags in the script",
+    "python3 -c import base64": RECEIVER,
+    "python3 -m venv": INSTALLED,
+    "rm -rf /opt/laggard": INSTALLED,
+    "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER,
+    "sed -i": f"{_MANIFESTS}::test_with_tls_another_namespace_is_in_every_name",
+    "srun": GPUS,
+    "sudo laggard findings": "tests/acknowledge/test_acknowledge.py::test_the_command_keeps_lists_and_withdraws",
+    "systemctl": INSTALLED,
+    "systemd-sysusers": INSTALLED,
+    "systemd-tmpfiles": INSTALLED,
+    "torchrun": "tests/trainer_hooks/test_ways_to_start.py::test_each_rank_is_recorded",
+    "userdel": INSTALLED,
+    "{ useradd": INSTALLED,
+    "useradd": INSTALLED,
+    "}": INSTALLED,
+}
+"""What the docs show and no test types: the words that such a command begins with, and the test that covers it, or what
+it needs. The longest beginning counts."""
 
 PLACE = re.compile(r"\b(?:deploy/(?!laggard-)|docs/|scripts/|bench/|tests/)[\w./*{},-]+")
 
