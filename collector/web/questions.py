@@ -13,6 +13,7 @@ from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT
 from laggard.collector.web.heatmap import MEASURES, ORDERS
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
+from laggard.wire.exclusion import MAX_SECONDS
 from laggard.wire.query import Asked, Name, WrongQuestion, read_question
 from laggard.wire.stacks import MAX_RANKS as MAX_STACKS
 
@@ -68,6 +69,13 @@ class Nodes(OfNodes, frozen=True, kw_only=True):
 
 class Findings(OfNodes, frozen=True, kw_only=True):
     limit: Annotated[Rank, Meta(description="So many of them; 0: all.")] = 0
+
+
+class Exclusions(Question, frozen=True, kw_only=True):
+    seconds: Annotated[
+        float | None,
+        Meta(gt=0, le=MAX_SECONDS, description="For so long a node is left out that is not named again."),
+    ] = None
 
 
 class Rings(Question, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
+from laggard.wire.exclusion import Confirmation
 from laggard.wire.stacks import StacksAsked
 
 
@@ -30,6 +31,12 @@ class Incidents(Protocol):
     def refused(self) -> int: ...
 
     def slow_links(self, since: float) -> tuple[Incident, ...]: ...
+
+    def suspects(self, since: float) -> tuple[Incident, ...]: ...
+
+    def confirmations(self) -> tuple[Confirmation, ...]: ...
+
+    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]: ...
 
     def document(self, query: IncidentQuery) -> IncidentsDocument: ...
 

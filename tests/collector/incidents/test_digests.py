@@ -15,7 +15,7 @@ from support.collectors import Make, report
 from support.timings import job
 
 from laggard.cli import main
-from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_digest, read_incidents
+from laggard.collector.incidents.database import VERSION, DatabaseError, IncidentDatabase, read_digest, read_incidents
 from laggard.collector.incidents.incident import IncidentQuery
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.locate.against.digest import Described, digest_of
@@ -110,12 +110,12 @@ def test_a_file_of_the_first_release_is_brought_up_to_this_one(path: str) -> Non
     store(path, kept())
     assert read_digest(path, asked()) is not None
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert connection.execute("SELECT count(*) FROM incidents").fetchone() == (1,)
     assert read_incidents(path, IncidentQuery())[0].damaged == 1
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 9")
-    with pytest.raises(DatabaseError, match="no database of incidents of version 2"):
+    with pytest.raises(DatabaseError, match=f"no database of incidents of version {VERSION}"):
         IncidentDatabase.open(path, 1 << 20, 1.0)
 
 
