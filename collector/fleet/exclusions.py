@@ -56,7 +56,7 @@ def exclusions_document(
     for each in (
         *_confirmed(newest.values(), seconds),
         *_of_findings(snapshot, newest),
-        *_of_culprits(suspicions, newest, seconds, now),
+        *_of_culprits(suspicions, newest, _busy(snapshot), now - seconds, seconds),
     ):
         if isinstance(each, LeftIn):
             left_in.append(each)
@@ -126,15 +126,27 @@ def _is_acquitted(confirmation: Confirmation | None, last_named: float) -> bool:
     return confirmation is not None and confirmation.outcome == "acquitted" and confirmation.at >= last_named
 
 
+def _busy(snapshot: ClusterSnapshot) -> frozenset[str]:
+    """The nodes on which a job runs of which their agents tell."""
+    running = {node for job in snapshot.jobs if job.running for node in job.timings.nodes if node}
+    return frozenset(row.node for row in snapshot.nodes if row.node in running and row.ranks)
+
+
 def _of_culprits(
-    suspicions: Iterable[Suspicion], newest: Mapping[str, Confirmation], seconds: float, now: float
+    suspicions: Iterable[Suspicion],
+    newest: Mapping[str, Confirmation],
+    busy: Collection[str],
+    since: float,
+    seconds: float,
 ) -> Iterator[Exclusion | LeftIn]:
+    """A job whose agents no longer tell of it is held for a while, and its culprits with it: a measurement of a node
+    that runs it no more counts all the same."""
     for it in suspicions:
-        if it.seen_at + seconds <= now:
+        if it.seen_at <= since:
             continue
         for node in it.culprit.machines:
             known = newest.get(node)
-            if _is_acquitted(known, it.seen_at):
+            if _is_acquitted(known, it.seen_at if node in busy else it.since):
                 yield LeftIn(node, f"{_line(it.text)}: it was measured since, and acquitted")
             elif why := why_not_its_machine(it.culprit):
                 yield LeftIn(node, f"{_line(it.text)}: {why}")

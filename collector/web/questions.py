@@ -26,6 +26,8 @@ Number = Annotated[int, Meta(ge=0, le=2**53)]
 UnixTime = Annotated[float, Meta(ge=0, le=1e11)]
 """Seconds, up to the year 5138."""
 
+Kept = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+
 Found = Annotated[str, Meta(max_length=200, description="Those with this in their name.")]
 Node = Annotated[Name | None, Meta(description="A node's name.")]
 Switch = Name
@@ -73,8 +75,7 @@ class Findings(OfNodes, frozen=True, kw_only=True):
 
 class Exclusions(Question, frozen=True, kw_only=True):
     seconds: Annotated[
-        float | None,
-        Meta(gt=0, le=MAX_SECONDS, description="For so long a node is left out that is not named again."),
+        Kept | None, Meta(description="For so long a node is left out that is not named again. Without: as it is set.")
     ] = None
 
 

@@ -97,3 +97,37 @@ class ExclusionsDocument(msgspec.Struct, frozen=True):
     unknown: str = ""
     left_in: tuple[LeftIn, ...] = ()
     schema: str = "laggard.exclusions/1"
+
+
+class ExcludeDocument(msgspec.Struct, frozen=True):
+    """`laggard.exclude/1`, of `laggard exclude`: `names` are the nodes to leave out as the scheduler has them, the
+    worst first, and `hostlist` the same as SLURM writes them; `listed` says why. `over_cap` are those that the cap
+    keeps out of the list, `not_known` the names that the scheduler has no more. `scheduler`: who was asked (slurm,
+    kubernetes, none)."""
+
+    names: tuple[str, ...]
+    hostlist: str
+    listed: tuple[Exclusion, ...]
+    over_cap: tuple[Exclusion, ...]
+    not_known: tuple[str, ...]
+    left_in: tuple[LeftIn, ...]
+    scheduler: str
+    cap: int
+    answering: int
+    seconds: float
+    now: float
+    schema: str = "laggard.exclude/1"
+
+
+class SuspectDocument(msgspec.Struct, frozen=True):
+    """`laggard.suspect/1`, of `laggard confirm`: what the measurement of `node` came to, and why. `confirmation`: with
+    its figures; null: it could not be measured, or not told. `written`: whether the collector keeps it, which then
+    stands in `incidents`."""
+
+    node: str
+    outcome: Literal["confirmed", "acquitted", "unknown"]
+    why: str
+    confirmation: Confirmation | None = None
+    written: bool = False
+    incidents: tuple[int, ...] = ()
+    schema: str = "laggard.suspect/1"
