@@ -19,6 +19,8 @@ import pytest
 from namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
 
+from laggard.suspects.names import hostlist
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
@@ -169,6 +171,12 @@ def test_an_innocent_node_is_acquitted_and_leaves_the_list(fleet: Fleet) -> None
     assert fleet.confirmation("n2")["outcome"] == "acquitted"
     assert (fleet.exclude().returncode, fleet.exclude().stdout) == (0, "")
     assert "and acquitted" in fleet.exclude("--explain").stdout
+
+
+def test_slurm_reads_the_list_as_it_is_written(cluster: Any) -> None:
+    names = ["n08", "n09", "n10", "n1", "n2", "n01", "gpu-a3", "gpu-a4-ib0", "x"]
+    done = cluster.run("scontrol", "show", "hostnames", hostlist(names))
+    assert sorted(done.stdout.split()) == sorted(names), done
 
 
 def test_names_that_slurm_does_not_know_are_left_away(fleet: Fleet, make: Any) -> None:
