@@ -120,7 +120,9 @@ class Api:
         return _json(drains_document(self.source.snapshot, self.settings.max_drain_ratio, node))
 
     def exclusions(self, request: Request) -> Response:
-        return _json(exclusions(self.source, self.settings, questions.Exclusions.of(request).seconds))
+        seconds, settings = questions.Exclusions.of(request).seconds, self.settings
+        kept = settings.exclude_seconds if seconds is None else seconds
+        return _json(exclusions(self.source, settings.max_drain_ratio, kept))
 
     def acknowledgements(self, request: Request) -> Response:
         return _json(AcknowledgementsDocument(self.source.acknowledgements.holding(time.time())))

@@ -6,20 +6,19 @@ import time
 
 from laggard.collector.fleet.exclusions import Suspicion, exclusions_document
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.source import ClusterSource
 from laggard.wire.exclusion import ExclusionsDocument
 
 
-def exclusions(source: ClusterSource, settings: CollectorSettings, seconds: float | None = None) -> ExclusionsDocument:
-    """`seconds`: for how long a node is left out after it was last named; None: as the settings say."""
-    now, kept = time.time(), settings.exclude_seconds if seconds is None else seconds
+def exclusions(source: ClusterSource, max_drain_ratio: float, seconds: float) -> ExclusionsDocument:
+    """`seconds`: for how long a node is left out after it was last named."""
+    now = time.time()
     return exclusions_document(
         source.snapshot,
-        map(_suspicion, source.incidents.suspects(now - kept)),
+        map(_suspicion, source.incidents.suspects(now - seconds)),
         source.incidents.confirmations(),
-        settings.max_drain_ratio,
-        kept,
+        max_drain_ratio,
+        seconds,
         now,
     )
 

@@ -18,22 +18,26 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.exclusions import exclusions
 from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
 from laggard.recommend.advice.values import Item
 from laggard.text.words import printable_line
+from laggard.wire.exclusion import BASES
 
 Samples = dict[tuple[str, ...], float]
 
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, and what became of the OTLP messages."""
+    away and why, what became of the OTLP messages, and how many nodes the next job is to leave out and why."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
     otlp_exports: Mapping[str, int] = {}
+    excluded: Mapping[str, int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +49,7 @@ class CollectorMetrics:
     ended: Mapping[str, int] = dataclasses.field(default_factory=Counter)
     otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
+    exclude_seconds: float = CollectorSettings().exclude_seconds
 
     def of(self, source: ClusterSource) -> CollectorMetrics:
         """Those of another view of the cluster."""
@@ -54,7 +59,9 @@ class CollectorMetrics:
         return _families(self.source.snapshot, self.source.incidents, self.max_drain_ratio, self._own)
 
     def _own(self) -> Own:
-        return Own(self.recommended.look(self.source.snapshot), self.ended, self.otlp_exports)
+        found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
+        excluded = Counter(it.basis for it in found)
+        return Own(self.recommended.look(self.source.snapshot), self.ended, self.otlp_exports, excluded)
 
 
 def collector_metrics(
@@ -74,8 +81,9 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports = own()
+    recommended, ended, otlp_exports, excluded = own()
     yield from _of_recommendations(recommended)
+    yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded.get(basis, 0)) for basis in BASES})
     yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
     yield from daemon_families(sum(ended.values()), otlp_exports)
 

@@ -7,6 +7,7 @@ of which one rank was slow."""
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
+from support.transcript import commands_of, run
 
 from laggard.suspects.names import hostlist
 
@@ -36,6 +38,10 @@ export MASTER_ADDR=10.77.0.2 OMP_NUM_THREADS=1 PYTHONPATH={source} LAGGARD_STATE
 spaces=({spaces})
 exec ip netns exec ${{spaces[${{SLURMD_NODENAME#n}} - 1]}} {python} -m laggard "$@"
 """
+HERE = """#!/bin/bash
+exec {laggard} "$@" --collector {url}
+"""
+PAGE = REPOSITORY / "docs" / "tasks" / "exclude.md"
 JOB = "#!/bin/bash\nsrun sh -c 'echo $SLURMD_NODENAME'\n"
 
 
@@ -43,7 +49,7 @@ class Fleet:
     """`agents`: of the four nodes, by name. `laggard`: the command, as root runs it where SLURM is."""
 
     def __init__(self, cluster: Any, agents: dict[str, Any], collector: Any, token: Path, make: Any) -> None:
-        self.cluster, self.agents, self.collector, self._token, self._make = cluster, agents, collector, token, make
+        self.cluster, self.agents, self.collector, self._token, self.make = cluster, agents, collector, token, make
 
     def laggard(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
         script = str(self.cluster.folder / "laggard")
@@ -64,11 +70,11 @@ class Fleet:
         the agents tell so, or have been started anew and know nothing of it."""
         rank = NODES.index(slow)
         for number, node in enumerate(NODES):
-            self.agents[node].ranks = self._make.node(node, [number], slow=rank)
+            self.agents[node].ranks = self.make.node(node, [number], slow=rank)
         self.collector.wait_until(lambda: self._incidents(slow))
         for number, node in enumerate(NODES):
-            over = self._make.node(node, [number], slow=rank, state="finished", pid=0)
-            self.agents[node].ranks = over if is_told else self._make.ranks_document(node, [])
+            over = self.make.node(node, [number], slow=rank, state="finished", pid=0)
+            self.agents[node].ranks = over if is_told else self.make.ranks_document(node, [])
 
     def _incidents(self, node: str) -> list[dict[str, Any]]:
         incidents: list[dict[str, Any]] = self.collector.get("/api/v1/incidents", node=node).json()["incidents"]
@@ -171,6 +177,19 @@ def test_an_innocent_node_is_acquitted_and_leaves_the_list(fleet: Fleet) -> None
     assert fleet.confirmation("n2")["outcome"] == "acquitted"
     assert (fleet.exclude().returncode, fleet.exclude().stdout) == (0, "")
     assert "and acquitted" in fleet.exclude("--explain").stdout
+
+
+def test_the_page_is_as_a_reader_goes_through_it(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.agents["n2"].report = fleet.make.report("n2", ["DISK_FULL"])
+    fleet.collector.wait_until(lambda: bool(fleet.collector.get("/api/v1/exclusions").json()["exclusions"]))
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "laggard").write_text(HERE.format(laggard=fleet.cluster.folder / "laggard", url=fleet.collector.url))
+    (folder / "laggard").chmod(0o755)
+    environment = {**os.environ, "SLURM_CONF": str(fleet.cluster.folder / "slurm.conf")}
+    environment["PATH"] = f"{folder}:{environment['PATH']}"
+    (command,) = commands_of(PAGE)
+    run(command, environment, tmp_path)
 
 
 def test_slurm_reads_the_list_as_it_is_written(cluster: Any) -> None:

@@ -217,7 +217,7 @@ def _lines(document: SuspectDocument, ring: Ring | None) -> list[Line]:
     for swap in found.swaps if found else ():
         rate = swap.busbw_bytes_per_second
         told = "failed" if rate is None else f"{rate / 1e6:.4g} MB/s"
-        lines.append(Line(printable_line(f"  {swap.first} first, {swap.second} second: {told}")))
+        lines.append(Line("  " + printable_line(f"{swap.first} first, {swap.second} second: {told}")))
     if document.written:
         where = f"in {counted(len(document.incidents), 'incident')} of it" if document.incidents else "of the node"
         lines.append(Line(f"The collector keeps it, {where}."))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -60,13 +60,17 @@ class ConfirmedDocument(msgspec.Struct, frozen=True):
     schema: str = "laggard.confirmed/1"
 
 
+Basis = Literal["confirmed", "finding", "culprit"]
+BASES: Final[tuple[Basis, ...]] = get_args(Basis)
+
+
 class Exclusion(msgspec.Struct, frozen=True):
     """A node that the next job is to leave out. `basis`: confirmed (by a measurement), finding (a critical one) or
     culprit (of a job). `since` and `until`: Unix time; None: before the collector started, and as long as its checks
     fail. `incidents`: those that name it."""
 
     node: str
-    basis: Literal["confirmed", "finding", "culprit"]
+    basis: Basis
     reason: str
     since: float | None
     until: float | None
