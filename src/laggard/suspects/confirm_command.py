@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from laggard import wire
 from laggard.acknowledge.command import TOKEN_FILE, asking_user
@@ -107,11 +107,10 @@ def _judged(arguments: argparse.Namespace, ring: Ring, node: str, token: str) ->
     found = confirmation_of(ring, node, asking_user(), time.time())
     if found is None:
         return SuspectDocument(node, "unknown", printable_line(suspect.why, 600))
-    outcome: Literal["confirmed", "acquitted"] = found.outcome
     if not token:
-        return SuspectDocument(node, outcome, found.why, found)
+        return SuspectDocument(node, found.outcome, found.why, found)
     kept = tell(arguments.collector, token, found)
-    return SuspectDocument(node, outcome, found.why, found, True, kept.incidents)
+    return SuspectDocument(node, found.outcome, found.why, found, True, kept.incidents)
 
 
 def _fleet(collector: str) -> _Fleet:

@@ -31,7 +31,7 @@ def confirmation_of(ring: Ring, node: str, by: str, at: float) -> Confirmation |
     )
     return Confirmation(
         node=node,
-        outcome="confirmed" if suspect.outcome == "confirmed" else "acquitted",
+        outcome=suspect.outcome,
         at=at,
         by=by,
         why=printable_line(suspect.why, 500),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -31,7 +31,7 @@ class Confirmation(msgspec.Struct, frozen=True):
     themselves; `compute_ratio`: the same of computing."""
 
     node: Name
-    outcome: Literal["confirmed", "acquitted"]
+    outcome: Annotated[str, Meta(pattern="^(confirmed|acquitted)$")]
     at: UnixTime
     by: Name
     why: Text
@@ -60,8 +60,7 @@ class ConfirmedDocument(msgspec.Struct, frozen=True):
     schema: str = "laggard.confirmed/1"
 
 
-Basis = Literal["confirmed", "finding", "culprit"]
-BASES: Final[tuple[Basis, ...]] = get_args(Basis)
+BASES: Final = ("confirmed", "finding", "culprit")
 
 
 class Exclusion(msgspec.Struct, frozen=True):
@@ -70,7 +69,7 @@ class Exclusion(msgspec.Struct, frozen=True):
     fail. `incidents`: those that name it."""
 
     node: str
-    basis: Basis
+    basis: str
     reason: str
     since: float | None
     until: float | None
@@ -129,7 +128,7 @@ class SuspectDocument(msgspec.Struct, frozen=True):
     stands in `incidents`."""
 
     node: str
-    outcome: Literal["confirmed", "acquitted", "unknown"]
+    outcome: str  # confirmed, acquitted, unknown
     why: str
     confirmation: Confirmation | None = None
     written: bool = False
