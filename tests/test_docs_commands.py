@@ -54,6 +54,7 @@ REVIEWED = {
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "git": "needs the key of the person who publishes, and the public repository",
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
+    "sbatch --exclude=$(laggard exclude)": "tests/slurm/test_suspects.py, where a job is submitted so",
     "install": INSTALLED,
     "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
     "install -D -t /etc/prometheus/laggard": RULES,

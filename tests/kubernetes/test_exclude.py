@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.control_plane import MERGE
 
 from laggard.cli import main
 
@@ -46,6 +47,8 @@ def nodes_of(plane: Any, name: str) -> set[str]:
 def kubernetes(own_control_plane: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for node in NODES:
         own_control_plane.add_node(node)
+        # The node controller would, which is switched off for want of kubelets.
+        own_control_plane.do("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": None}}, MERGE)
     monkeypatch.setenv("KUBECONFIG", str(own_control_plane.write_kubeconfig(tmp_path)))
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     own_control_plane.wait_until(lambda: own_control_plane.request("GET", account).is_success)

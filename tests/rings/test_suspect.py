@@ -76,7 +76,7 @@ def test_a_slow_link_or_a_slow_peer_is_not_the_suspects_fault(slower: float, noi
     of_link, _ = measure({}, {(0, SUSPECT): slower}, noise=noise, seed=seed)
     of_peer, _ = measure({0: slower}, noise=noise, seed=seed)
     assert (of_link.outcome, of_peer.outcome) == ("acquitted", "acquitted")
-    assert "with 2 of 3 peers" in of_link.why
+    assert "with 2 of 3 of them in both" in of_link.why
 
 
 def test_with_three_peers_a_slow_one_hides_no_slow_suspect() -> None:

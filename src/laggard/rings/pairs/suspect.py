@@ -2,15 +2,15 @@
 
 The suspect exchanges data with each peer, once in the first place of the pair and once in the second, and so do the
 peers with one another. A pair is as slow as the slowest of its two nodes and the link between them. So where the
-suspect is as fast with any peer, in both places, as peers are among themselves, it is acquitted: what was slow lies at
-another place. Where it is slower with every peer in every place, the slowness goes where it goes. Noise only makes
-times longer, and the best of several is what counts (judge.py).
+suspect is as fast in both places, with any peers, as peers are among themselves, it is acquitted: what was slow lies
+elsewhere. Where it is slower with every peer in every place, the slowness goes where it goes. Noise only makes times
+longer, and the best of several is what counts (judge.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, zip_longest
 from typing import Final, Literal, NamedTuple
 
@@ -28,13 +28,14 @@ MIN_PEERS: Final = 2
 MIN_TURNS: Final = 2
 """The least number of times that each two nodes are measured in each place."""
 
-MAX_TURNS: Final = 6
+MAX_TURNS: Final = 10
 """The number of turns after which it cannot be told."""
 
 
 class SuspectJudgement(NamedTuple):
-    """`ratio`: the suspect's time over the usual one, where it is best; infinite: it failed with each peer; None: not
-    measured. `centre`: the usual time of peers among themselves, and the time from which on one is too long."""
+    """`ratio`: the suspect's best time over the usual one, of one that is acquitted in its slower place; infinite: it
+    failed with each peer; None: not measured. `centre`: the usual time of peers among themselves, and the time from
+    which on one is too long."""
 
     outcome: Outcome
     why: str
@@ -58,37 +59,31 @@ def _both(pair: Places) -> tuple[Places, Places]:
 def judge_suspect(suspect: int, times: Mapping[Places, tuple[float, ...]]) -> SuspectJudgement:
     """`times`: the seconds of each all-reduce, by places; infinite where it failed."""
     among = [each for places, own in times.items() if suspect not in places for each in own]
-    own = {places: seconds for places, seconds in times.items() if suspect in places and seconds}
     usual = min(among, default=math.inf)
     if math.isinf(usual):
-        return SuspectJudgement(
-            "unknown", "its peers were not measured among themselves, so nothing says what is usual"
-        )
+        return SuspectJudgement("unknown", "its peers could not be measured among themselves, so nothing is usual")
     centre = Centre(usual, usual * MIN_RATIO)
-    by_peer = dict(_slower_place(suspect, own))
-    if not by_peer:
-        return SuspectJudgement("unknown", "it was not measured in both places with any peer", None, centre)
-    best = min(by_peer.values())
-    fast = [peer for peer, seconds in by_peer.items() if seconds <= centre.limit]
-    if fast:
-        return SuspectJudgement("acquitted", _acquitted_text(len(fast), len(by_peer)), best / usual, centre)
-    ratio = min(map(min, own.values())) / usual
-    if ratio * usual <= centre.limit:
-        return SuspectJudgement(
-            "unknown", "it was as fast as its peers in one place, and not in the other", ratio, centre
-        )
-    if len(by_peer) < MIN_PEERS or not _is_no_chance(ratio * usual, among, own):
-        return SuspectJudgement("unknown", "it was slow so far, and measured too few times to be sure", ratio, centre)
-    return SuspectJudgement(
-        "confirmed", f"it was slower with each of {len(by_peer)} peers, in both places", ratio, centre
+    own = {places: seconds for places, seconds in times.items() if suspect in places and seconds}
+    best = {places: min(seconds) for places, seconds in own.items()}
+    peers = {node for places in own for node in places} - {suspect}
+    first, second = (
+        min((it for places, it in best.items() if places[at] == suspect), default=math.inf) for at in (0, 1)
     )
-
-
-def _slower_place(suspect: int, own: Mapping[Places, Sequence[float]]) -> Iterator[tuple[int, float]]:
-    """Yields each peer that was measured in both places, with the suspect's best time in the slower one."""
-    for (first, second), seconds in own.items():
-        if first == suspect and (second, first) in own:
-            yield second, max(min(seconds), min(own[second, first]))
+    if max(first, second) <= centre.limit:
+        slow = {node for places, seconds in best.items() if seconds > centre.limit for node in places} & peers
+        text = _acquitted_text(len(peers - slow), len(peers))
+        return SuspectJudgement("acquitted", text, max(first, second) / usual, centre)
+    if len(peers) < MIN_PEERS or len(best) < 2 * len(peers):
+        return SuspectJudgement("unknown", f"it was not measured in both places with {MIN_PEERS} peers", None, centre)
+    fastest = min(best.values())
+    if fastest <= centre.limit:
+        why = "it was as fast as its peers in one place, and not in the other"
+    elif not _is_no_chance(fastest, among, own):
+        why = "it was slow so far, and measured too few times to be sure"
+    else:
+        why = f"it was slower with each of {len(peers)} peers, in both places"
+        return SuspectJudgement("confirmed", why, fastest / usual, centre)
+    return SuspectJudgement("unknown", why, fastest / usual, centre)
 
 
 def _is_no_chance(seconds: float, among: Sequence[float], own: Mapping[Places, Sequence[float]]) -> bool:
@@ -103,7 +98,7 @@ def _is_no_chance(seconds: float, among: Sequence[float], own: Mapping[Places, S
 def _acquitted_text(fast: int, peers: int) -> str:
     if fast == peers:
         return f"it was as fast with each of {peers} peers, in both places, as they are among themselves"
-    return f"it was as fast with {fast} of {peers} peers, in both places, as they are among themselves"
+    return f"it was as fast in both places as its peers are among themselves, with {fast} of {peers} of them in both"
 
 
 def judgement_of(suspect: int, nodes: Sequence[int], judged: SuspectJudgement) -> Judgement:
