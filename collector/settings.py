@@ -109,7 +109,8 @@ class CollectorSettings(Settings, frozen=True):
     """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
     acknowledge_token_file: str = ""
     """A file with the secret by which operators prove who they are when they acknowledge a finding here (`laggard
-    findings acknowledge`, docs/findings/README.md); empty: nobody can."""
+    findings acknowledge`, docs/findings/README.md) or tell that a suspect was measured (`laggard confirm`,
+    docs/tasks/exclude.md); empty: nobody can."""
     acknowledged_file: str = ACKNOWLEDGED_FILE
     """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
     is acknowledged.json in there."""
