@@ -170,7 +170,9 @@ def test_a_slow_node_is_confirmed_left_out_and_back_after_its_time(fleet: Fleet,
 def test_an_innocent_node_is_acquitted_and_leaves_the_list(fleet: Fleet) -> None:
     fleet.train(slow="n2", is_told=False)
     assert fleet.exclude().stdout == "n2\n"
-    done = fleet.confirm("n2", "--format", "json")
+    fleet.cluster.run("sbatch", "-w", "n2", "--output=/dev/null", "--wrap", "sleep 15")
+    fleet.cluster.wait_for_state("n2", "mix")
+    done = fleet.confirm("n2", "--format", "json", "--wait", "10m")
     assert done.returncode == 0, done
     document = json.loads(done.stdout)
     assert (document["outcome"], document["written"]) == ("acquitted", True)
