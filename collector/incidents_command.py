@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laggard import wire
 from laggard.acknowledge.matching import words
-from laggard.collector.incidents.database import DatabaseError, read_incidents
+from laggard.collector.incidents.database import DatabaseError, read_confirmations, read_incidents
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -23,6 +23,7 @@ from laggard.collector.incidents.incident import (
     IncidentQuery,
     IncidentsDocument,
     query_for,
+    with_confirmation,
 )
 from laggard.collector.job_words import job_text, known_jobs, short_text
 from laggard.collector.jobs.job import JobKey
@@ -131,6 +132,9 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
     yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
     if it.closed_at is None:
         yield f"    what to do: {it.culprit.advice}"
+    if it.confirmation is not None:
+        known = it.confirmation
+        yield f"    {known.node} was measured {_clock(known.at)}, and {known.outcome}: {known.why}"
     if it.most_recoverable_ratio:
         yield f"    cost up to {100 * it.most_recoverable_ratio:.0f} % of the step time"
     if it.gaps:
@@ -160,10 +164,12 @@ def _lasted(seconds: float) -> str:
 def _read(path: str, query: IncidentQuery) -> IncidentsDocument:
     try:
         rows, count = read_incidents(path, query)
+        confirmations = read_confirmations(path)
     except DatabaseError as error:
         raise UsageError(str(error)) from None
     damaged = f"{counted(rows.damaged, 'row')} could not be read" if rows.damaged else ""
-    return IncidentsDocument(rows.incidents, rows.last_id, count, time.time(), HistoryState("file", damaged))
+    incidents = tuple(with_confirmation(it, confirmations) for it in rows.incidents)
+    return IncidentsDocument(incidents, rows.last_id, count, time.time(), HistoryState("file", damaged))
 
 
 def _ask(url: str, query: IncidentQuery) -> IncidentsDocument:

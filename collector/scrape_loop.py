@@ -281,6 +281,7 @@ class ScrapeLoop:
             failing_together=fleet_wide.for_that_alone(self._failing, together),
             waiting_seconds=fleet_wide.waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),
             last_failed=frozenset(node for node, _ in self._failing.began),
+            failing_since={node: wall - now + at for node, at in fleet_wide.first_failed(self._failing).items()},
             fleet_findings=comparison.findings,
             fleet_notes=(
                 *fleet_wide.notes(together, answering),

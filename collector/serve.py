@@ -50,7 +50,9 @@ def serve(
     log.info("listening on %s", url_of(listener, tls))
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)
-    metrics = CollectorMetrics(scrape_loop, settings.max_drain_ratio, protocol.table.ended)
+    metrics = CollectorMetrics(
+        scrape_loop, settings.max_drain_ratio, protocol.table.ended, exclude_seconds=settings.exclude_seconds
+    )
     otlp = sending(send_to, "laggard-collector", _instance(listener), metrics.families, metrics.otlp_exports)
     config = uvicorn.Config(
         make_app(scrape_loop, settings, metrics),

@@ -14,6 +14,7 @@ from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
 from laggard.environment import ENV_STATE_DIR
 from laggard.errors import UsageError
+from laggard.wire.exclusion import MAX_SECONDS
 
 LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
 """Loopback, where exporters listen on every interface: by default a collector watches its own machine only, and what it
@@ -108,7 +109,8 @@ class CollectorSettings(Settings, frozen=True):
     """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
     acknowledge_token_file: str = ""
     """A file with the secret by which operators prove who they are when they acknowledge a finding here (`laggard
-    findings acknowledge`, docs/findings/README.md); empty: nobody can."""
+    findings acknowledge`, docs/findings/README.md) or tell that a suspect was measured (`laggard confirm`,
+    docs/tasks/exclude.md); empty: nobody can."""
     acknowledged_file: str = ACKNOWLEDGED_FILE
     """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
     is acknowledged.json in there."""
@@ -116,6 +118,9 @@ class CollectorSettings(Settings, frozen=True):
     """A file with the secret that agents have as their stacks_token_file, too: with it the collector asks them for the
     stacks of slow and hung ranks, and an operator asks the collector (`laggard stacks`, docs/stacks.md); empty: nobody
     is asked."""
+    exclude_seconds: float = 12 * 3600.0
+    """The time for which a node is left out of the next jobs (`laggard exclude`) after it was last named or confirmed,
+    at most 604800. One with a critical finding is left out as long as that stands."""
     max_drains_per_hour: int = 4
     """The number of nodes that are drained within an hour at most."""
     fleet_wide_ratio: float = 0.01
@@ -213,6 +218,7 @@ _POSITIVE = (
     "incidents_max_bytes",
     "incidents_keep_seconds",
     "incident_quiet_seconds",
+    "exclude_seconds",
     "ring_period_seconds",
     "ring_ask_seconds",
 )
@@ -252,6 +258,8 @@ def load_settings(
     for name in ("max_drain_ratio", "fleet_wide_ratio"):
         if not 0 <= getattr(settings, name) <= 1:
             raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
+    if settings.exclude_seconds > MAX_SECONDS:
+        raise UsageError(f"exclude_seconds is {settings.exclude_seconds:g}: give 604800 (a week) at most")
     if not 3 <= settings.ring_nodes <= 32:
         raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
     if not 0 < settings.ring_port < 65536:

@@ -50,6 +50,13 @@ from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocumen
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.comparison import Comparison
 from laggard.wire.digest import Digest
+from laggard.wire.exclusion import (
+    ConfirmAsk,
+    ConfirmedDocument,
+    ExcludeDocument,
+    ExclusionsDocument,
+    SuspectDocument,
+)
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.ranks import RanksDocument
@@ -95,6 +102,11 @@ DOCUMENTS = (
         "`laggard findings acknowledged --format json`, `/api/v1/acknowledgements` of the collector",
     ),
     Document(AcknowledgeAsk, "what an operator asks, `POST /api/v1/acknowledge` of the collector"),
+    Document(ExclusionsDocument, "`/api/v1/exclusions` of the collector"),
+    Document(ExcludeDocument, "`laggard exclude --format json`"),
+    Document(SuspectDocument, "`laggard confirm --format json`"),
+    Document(ConfirmAsk, "what an operator tells, `POST /api/v1/confirm` of the collector"),
+    Document(ConfirmedDocument, "the answer to it"),
     Document(SummaryDocument, "`/api/v1/summary` of the collector"),
     Document(TilesDocument, "`/api/v1/tiles` of the collector"),
     Document(NewestRing, "`/api/v1/rings/newest` of the collector"),

@@ -29,6 +29,7 @@ from laggard.recommend.outcome.values import AdviceDocument
 from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.digest import Digest
+from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, ExclusionsDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.query import Schema, parameters
@@ -99,6 +100,17 @@ COLLECTOR = {
         AcknowledgementsDocument,
         refusals=(403, 409),
         body=AcknowledgeAsk,
+    ),
+    "/api/v1/exclusions": Question(
+        "The nodes that the next job is to leave out, the worst first. docs/tasks/exclude.md",
+        ExclusionsDocument,
+        collector.Exclusions,
+    ),
+    "/api/v1/confirm": Question(
+        "Told by an operator who has the token: a suspect was measured. docs/tasks/exclude.md",
+        ConfirmedDocument,
+        refusals=(403, 409),
+        body=ConfirmAsk,
     ),
     "/api/v1/rings": Question("Which nodes are to measure each other next.", RingsDocument, collector.Rings),
     "/api/v1/location": Question(

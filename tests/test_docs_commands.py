@@ -30,6 +30,7 @@ RUN = {
     "docs/tasks/profiler.md": "tests/end_to_end/test_tasks.py::test_profiler_traces_name_the_slow_rank",
     "docs/tasks/hang.md": "tests/end_to_end/test_tasks.py::test_a_hang_is_read",
     "docs/tasks/tune.md": "tests/end_to_end/test_tasks.py::test_a_training_is_tuned",
+    "docs/tasks/exclude.md": "tests/slurm/test_suspects.py::test_the_page_is_as_a_reader_goes_through_it",
     "docs/tasks/slurm-gate.md": "tests/slurm/test_gate_page.py::test_an_unfit_node_is_drained_and_comes_back",
 }
 """The pages whose fenced commands a test runs (support/transcript.py), and the test."""
@@ -54,6 +55,7 @@ REVIEWED = {
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "git": "needs the key of the person who publishes, and the public repository",
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
+    "sbatch --exclude=$(laggard exclude)": "tests/slurm/test_suspects.py, where a job is submitted so",
     "install": INSTALLED,
     "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
     "install -D -t /etc/prometheus/laggard": RULES,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
-import threading
 from collections.abc import Mapping
 from typing import Final
 
+from laggard.bounded_program import ProgramFailed, output_of
 from laggard.collector.discovery.source import Answer, Unanswered
 from laggard.collector.scrape.targets import Target, parse_target
 from laggard.errors import UsageError
@@ -18,7 +15,6 @@ from laggard.text.words import counted, printable_line
 EVERY_PARTITION: Final = "*"
 ANSWER_SECONDS: Final = 10.0
 """SLURM's own limit on a message. slurmctld may be away for minutes."""
-MAX_OUTPUT_BYTES: Final = 16 << 20
 
 _FIELDS: Final = "node=%o|%T"
 _BEGINS: Final = "node="
@@ -72,7 +68,10 @@ class SlurmPartition:
 
 def _run(command: tuple[str, ...], seconds: float) -> str:
     """Returns what `command` prints, to either stream. Raises Unanswered."""
-    output, status = _output(command, seconds)
+    try:
+        output, status = output_of(command, seconds, _without_defaults(os.environ))
+    except ProgramFailed as error:
+        raise Unanswered(f"SLURM cannot be asked: {error}") from None
     text = output.decode(errors="replace")
     if status:
         said = printable_line(" ".join(text.split()), _MESSAGE_CHARACTERS)
@@ -80,57 +79,6 @@ def _run(command: tuple[str, ...], seconds: float) -> str:
     return text
 
 
-def _output(command: tuple[str, ...], seconds: float) -> tuple[bytes, int]:
-    """The command's output and exit status. It is killed, with all that it started, after `seconds`, and where it
-    prints without end. Raises Unanswered."""
-    expired = threading.Event()
-    with _start(command) as process:
-        late = threading.Timer(seconds, _give_up, (process, expired))
-        late.daemon = True
-        late.start()
-        try:
-            assert process.stdout is not None
-            output = process.stdout.read(MAX_OUTPUT_BYTES + 1)
-            if len(output) > MAX_OUTPUT_BYTES:
-                _kill(process)
-            status = process.wait()
-        finally:
-            late.cancel()
-    if len(output) > MAX_OUTPUT_BYTES:
-        raise Unanswered(f"SLURM cannot be asked: {command[0]} prints more than {MAX_OUTPUT_BYTES} bytes")
-    if expired.is_set():
-        raise Unanswered(f"SLURM cannot be asked: {command[0]} did not answer within {seconds:g} s")
-    return output, status
-
-
-def _start(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    """Raises Unanswered."""
-    try:
-        return subprocess.Popen(
-            command,
-            env=_without_defaults(os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise Unanswered(f"SLURM cannot be asked: {command[0]}: {(error.strerror or str(error)).lower()}") from None
-
-
 def _without_defaults(environ: Mapping[str, str]) -> dict[str, str]:
     """Less the variables that change what sinfo lists."""
     return {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
-
-
-def _give_up(process: subprocess.Popen[bytes], expired: threading.Event) -> None:
-    expired.set()
-    _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process with all that it started, as long as it was not waited for: from then on its number may be
-    somebody else's."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
     answering = [row for row in snapshot.nodes if row.state == "up"]
     fails = [*failing_nodes(snapshot), *_silent_since_they_failed(snapshot)]
     failing = [row for row in fails if row.node not in snapshot.failing_together and (node is None or row.node != node)]
-    cap = max(1, int(max_ratio * len(answering))) if answering and max_ratio > 0 else 0
+    cap = cap_of(len(answering), max_ratio)
     if answering:
         others = "besides the one that asks " if node else ""
         reason = (
@@ -46,6 +46,11 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
         asker_known=node is None or any(row.node == node for row in snapshot.nodes),
         acknowledged=of_node(snapshot.acknowledged, node) if node else (),
     )
+
+
+def cap_of(answering: int, max_ratio: float) -> int:
+    """How many of the answering nodes may be out at once: at least one, unless `max_ratio` is 0."""
+    return max(1, int(max_ratio * answering)) if answering and max_ratio > 0 else 0
 
 
 def failing_nodes(snapshot: ClusterSnapshot) -> list[NodeRow]:

@@ -71,6 +71,15 @@ def for_that_alone(since: FailingSince, codes: Collection[str]) -> frozenset[str
     return frozenset(node for node, code in since.began if code in codes and node not in others)
 
 
+def first_failed(since: FailingSince) -> Mapping[str, float]:
+    """When each node that fails began to, for the code that it has had the longest; without those that failed before
+    this collector knew."""
+    begins: dict[str, list[float | None]] = {}
+    for (node, _), at in since.began.items():
+        begins.setdefault(node, []).append(at)
+    return {node: min(at for at in all_of if at is not None) for node, all_of in begins.items() if None not in all_of}
+
+
 def waiting_seconds(since: FailingSince, codes: Collection[str], per_hour: int, now: float) -> Mapping[str, float]:
     """For how long each node is still to wait before it may be drained: of the nodes that began to fail, for more than
     `codes`, only so many are drained within an hour, the first ones first. Nodes that need not wait are left out."""

@@ -20,12 +20,16 @@ from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, T
 from laggard.text.words import printable_line
 from laggard.wire import WireError, decode, encode
 from laggard.wire.digest import Digest
+from laggard.wire.exclusion import Confirmation
 
-VERSION: Final = 4
+VERSION: Final = 5
 """The version of the tables, in the file's `user_version`. Files of any earlier version are brought up to it."""
 
 MAX_DIGESTS: Final = 1024
 """The most digests of runs; beyond them the oldest of the user who has the most are dropped."""
+
+MAX_CONFIRMATIONS: Final = 1024
+"""The most measurements of suspects; beyond them the oldest are dropped."""
 
 DIGESTS_SHARE, MAX_DIGEST_BYTES = 4, 16 << 10
 """Digests of this size, of which the largest jobs' are, may take a quarter of max_bytes."""
@@ -70,6 +74,14 @@ CREATE INDEX of_script ON digests (owner, script, world_size, made_at);
 """,
     2: "",
     3: notice_rows.TABLES + advice_rows.TABLES,
+    4: """
+CREATE TABLE confirmations (
+    node TEXT NOT NULL,
+    at REAL NOT NULL,
+    document BLOB NOT NULL,
+    PRIMARY KEY (node, at)
+) STRICT;
+""",
 }
 """The statements, by version, that make the next one of a file."""
 
@@ -222,6 +234,17 @@ class IncidentDatabase:
                 )
                 run(drop, (max(1, excess // 2),))
 
+    def keep_confirmations(self, confirmations: Iterable[Confirmation], now: float) -> None:
+        """Stores measurements of suspects, and drops what is too old or too much. Raises DatabaseError, and then
+        nothing is stored."""
+        with told(self.path), self._transaction():
+            run = self._connection.execute
+            run("DELETE FROM confirmations WHERE at < ?", (now - self._keep_seconds,))
+            rows = [(it.node, it.at, encode(it)) for it in confirmations]
+            self._connection.executemany("INSERT OR REPLACE INTO confirmations VALUES (?, ?, ?)", rows)
+            keep = "SELECT rowid FROM confirmations ORDER BY at DESC LIMIT ?"
+            run(f"DELETE FROM confirmations WHERE rowid NOT IN ({keep})", (MAX_CONFIRMATIONS,))
+
     def _pragma(self, name: str) -> int | str:
         value: int | str = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
         return value
@@ -318,6 +341,21 @@ def read_digest(path: str, asked: AskedDigest) -> Digest | None:
         return decode(row[0], Digest) if row else None
     except WireError:
         return None
+
+
+def read_confirmations(path: str) -> tuple[Confirmation, ...]:
+    """All measurements of suspects, the oldest first; none in a file of a release that kept none. Raises
+    DatabaseError."""
+    with told(path), contextlib.closing(_connect_to_read(path)) as connection:
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'confirmations'").fetchone() is None:
+            return ()
+        text = "SELECT document FROM (SELECT * FROM confirmations ORDER BY at DESC LIMIT ?) ORDER BY at"
+        rows = connection.execute(text, (MAX_CONFIRMATIONS,)).fetchall()
+    found = []
+    for (document,) in rows:
+        with contextlib.suppress(WireError):  # one row's damage costs that row
+            found.append(decode(document, Confirmation))
+    return tuple(found)
 
 
 def read_rows(connection: sqlite3.Connection, query: IncidentQuery) -> Rows:

@@ -19,13 +19,21 @@ from msgspec import structs
 
 from laggard.collector.incidents.advice_rows import Kept
 from laggard.collector.incidents.database import (
+    MAX_CONFIRMATIONS,
     DatabaseError,
     IncidentDatabase,
     read_advice,
+    read_confirmations,
     read_digest,
     read_incidents,
 )
-from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.incident import (
+    HistoryState,
+    Incident,
+    IncidentQuery,
+    IncidentsDocument,
+    with_confirmation,
+)
 from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
 from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, NoticeMaker, Told
@@ -36,6 +44,7 @@ from laggard.model import Verdict
 from laggard.recommend.outcome.calibration import outcomes_by_kind
 from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
 from laggard.wire.digest import Digest
+from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
 log = logging.getLogger("laggard.collector")
 
@@ -52,6 +61,9 @@ MAX_UNWRITTEN_ADVICE = 256
 
 MAX_SLOW_LINKS = 1024
 """The most slow links that are remembered without the database, the last ones."""
+
+MAX_SUSPECTS = 4096
+"""The most incidents that are remembered without the database, the last ones, to tell which nodes jobs led to."""
 
 REMEMBER_SECONDS = 86400.0
 """The time for which a job that has ended may still be reported after its incidents were closed."""
@@ -88,6 +100,9 @@ class IncidentHistory:
         self._maker = NoticeMaker(_new_id) if settings.notify else None
         self.outbox = Outbox(self._wake)
         self._slow_links: dict[int, Incident] = {}
+        self._past: dict[int, Incident] = {}
+        self._confirmations: list[Confirmation] = []
+        self._unwritten_confirmations: list[Confirmation] = []
         self._writing_since: float | None = None
         self._ends = False
         self._writer: threading.Thread | None = None
@@ -106,8 +121,9 @@ class IncidentHistory:
             return
         before, closed = self._open()
         self._tracker = IncidentTracker(self._settings.quiet_seconds, self._clock(), before)
-        self._tracker.remember(closed)
-        self._remember_slow_links((*before, *closed))
+        since = self._clock().wall - REMEMBER_SECONDS
+        self._tracker.remember(it for it in closed if (it.closed_at or since) >= since)
+        self._remember((*before, *closed))
         self.open = self._tracker.open
         self._writer = threading.Thread(target=self._write_for_ever, name="incidents", daemon=True)
         self._writer.start()
@@ -122,7 +138,7 @@ class IncidentHistory:
                 self._unwritten[incident.id] = incident
             while len(self._unwritten) > MAX_UNWRITTEN:
                 del self._unwritten[next(iter(self._unwritten))]
-            self._remember_slow_links(changed)
+            self._remember(changed)
             self.open, self.refused = self._tracker.open, self._tracker.refused
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
@@ -210,6 +226,37 @@ class IncidentHistory:
             known = {**self._slow_links, **{it.id: it for it in self.open if it.culprit.kind == "slow_link"}}
         return tuple(it for it in known.values() if IncidentQuery(since=since).matches(it))
 
+    def suspects(self, since: float) -> tuple[Incident, ...]:
+        """The incidents that were open at `since` (Unix seconds) or later, also of jobs that are gone, and where there
+        is no database: the nodes of a job that has ended are suspected until they were measured, or long enough."""
+        with self._changed:
+            known = {**self._past, **{it.id: it for it in self.open}}
+        return tuple(it for it in known.values() if IncidentQuery(since=since).matches(it))
+
+    def confirmations(self) -> tuple[Confirmation, ...]:
+        """The measurements of suspects, the oldest first."""
+        with self._changed:
+            return tuple(self._confirmations)
+
+    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]:
+        """Keeps a measurement of a suspect. Returns the ids of the incidents, of those that are open or were of late,
+        in which it stands now."""
+        with self._changed:
+            self._confirmations = [*self._confirmations, confirmation][-MAX_CONFIRMATIONS:]
+            if self.state.state != "off":
+                self._unwritten_confirmations = [*self._unwritten_confirmations, confirmation][-MAX_CONFIRMATIONS:]
+                self._changed.notify_all()
+        known = self.suspects(confirmation.at - MAX_SECONDS)
+        return tuple(it.id for it in known if with_confirmation(it, (confirmation,)) is not it)
+
+    def _remember(self, incidents: Collection[Incident]) -> None:
+        for incident in incidents:
+            self._past.pop(incident.id, None)
+            self._past[incident.id] = incident
+        while len(self._past) > MAX_SUSPECTS:
+            del self._past[next(iter(self._past))]
+        self._remember_slow_links(incidents)
+
     def _remember_slow_links(self, incidents: Iterable[Incident]) -> None:
         for incident in incidents:
             if incident.culprit.kind == "slow_link":
@@ -232,7 +279,12 @@ class IncidentHistory:
         found = sorted((it for it in {**stored, **known}.values() if query.matches(it)), key=lambda it: -it.id)
         if len(found) > query.limit:
             following = found[query.limit - 1].id
-        found = [it for it in found[: query.limit] if following is None or it.id >= following]
+        known_of_nodes = self.confirmations()
+        found = [
+            with_confirmation(it, known_of_nodes)
+            for it in found[: query.limit]
+            if following is None or it.id >= following
+        ]
         return IncidentsDocument(tuple(found), following, len(self.open), self._clock().wall, state)
 
     def told_state(self) -> HistoryState:
@@ -249,7 +301,7 @@ class IncidentHistory:
 
     def _has_to_write(self) -> bool:
         waits = self._unwritten or self._digests or self._advice or self._notices or self._told
-        return bool(waits or self.outbox.done())
+        return bool(waits or self._unwritten_confirmations or self.outbox.done())
 
     def close(self) -> None:
         """Writes what is left, if the disk answers soon."""
@@ -271,12 +323,16 @@ class IncidentHistory:
             return (), ()
         try:
             found = database.open_incidents(MAX_OPEN)
-            closed = database.closed_since(self._clock().wall - REMEMBER_SECONDS, MAX_OPEN)
+            closed = database.closed_since(self._clock().wall - MAX_SECONDS, MAX_OPEN)
+            confirmations = read_confirmations(settings.path)
             self._go_on_telling(database)
         except DatabaseError as error:
             database.close()
             self._failed(error)
             return (), ()
+        with self._changed:  # one that is opened late has those of before, too
+            known = {(it.node, it.at): it for it in (*confirmations, *self._confirmations)}
+            self._confirmations = sorted(known.values(), key=lambda it: it.at)[-MAX_CONFIRMATIONS:]
         self._database, self.state = database, HistoryState("on", bytes=os.path.getsize(settings.path))
         return found, closed
 
@@ -305,11 +361,12 @@ class IncidentHistory:
                 batch, self._unwritten = self._unwritten, {}
                 digests, self._digests = self._digests, {}
                 advice, self._advice = self._advice, {}
+                confirmations, self._unwritten_confirmations = self._unwritten_confirmations, []
                 notices, told = self._notices, self._told
                 changes = NoticeChanges(tuple(notices.values()), self.outbox.done(), told)
                 self._notices, self._told = {}, {}
                 self._writing_since = self._clock().monotonic
-            written = self._write(batch, digests.values(), advice.values(), changes)
+            written = self._write(batch, digests.values(), advice.values(), changes, confirmations)
             with self._changed:
                 self._writing_since = None
                 self._send(changes.made)
@@ -320,6 +377,7 @@ class IncidentHistory:
                     done = set(self.outbox.done())
                     self._notices = {**{it: each for it, each in notices.items() if it not in done}, **self._notices}
                     self._told = {**told, **self._told}
+                    self._unwritten_confirmations = [*confirmations, *self._unwritten_confirmations]
                 self._changed.notify_all()
                 if not written and self._changed.wait_for(lambda: self._ends, RETRY_SECONDS):
                     break
@@ -332,6 +390,7 @@ class IncidentHistory:
         digests: Collection[KeptDigest] = (),
         advice: Collection[RunAdvice] = (),
         changes: NoticeChanges = NOTHING,
+        confirmations: Collection[Confirmation] = (),
     ) -> bool:
         if self._database is None:
             left, _ = self._open()
@@ -342,6 +401,8 @@ class IncidentHistory:
             return False
         try:
             size = self._database.write(batch.values(), self._clock().wall, changes)
+            if confirmations:
+                self._database.keep_confirmations(confirmations, self._clock().wall)
         except DatabaseError as error:
             self._failed(error)
             return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -9,6 +11,7 @@ from msgspec import Struct, structs
 from laggard.collector.jobs.job import JobKey
 from laggard.model import Culprit, CulpritStack
 from laggard.wire.acknowledgement import Acknowledgement
+from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 500
@@ -33,7 +36,7 @@ class Incident(Struct, frozen=True):
     it was taken. `opened_as` and `culprit` are the culprit as it was named first and last, with evidence, findings and
     advice; `findings` are all that it ever had. `closed_because` is one of REASONS, `part_of` the incident that it
     became part of. `gaps`: how often verdicts left it out for a while. `progressed_at`: when the job last got on, by
-    its node's clock."""
+    its node's clock. `confirmation`: the newest measurement of its node, as a suspect, since it was opened."""
 
     id: int
     owner: int
@@ -50,6 +53,7 @@ class Incident(Struct, frozen=True):
     closed_because: str | None = None
     part_of: int | None = None
     progressed_at: float = 0.0
+    confirmation: Confirmation | None = None
 
     @property
     def key(self) -> JobKey:
@@ -118,6 +122,15 @@ def query_for(job: str | None) -> IncidentQuery:
     """All incidents of the job with that key or name; of every user where the name alone is given."""
     key = JobKey.parse(job) if job else None
     return IncidentQuery(job) if key is None else IncidentQuery(key.job_id, key.owner)
+
+
+def with_confirmation(incident: Incident, confirmations: Iterable[Confirmation]) -> Incident:
+    """The incident with the newest measurement of one of its machines, from its begin until MAX_SECONDS after its end:
+    what was measured later is about another fault. `confirmations`: the oldest first."""
+    last = math.inf if incident.closed_at is None else incident.closed_at + MAX_SECONDS
+    machines = incident.culprit.machines
+    own = [it for it in confirmations if it.node in machines and incident.opened_at <= it.at <= last]
+    return structs.replace(incident, confirmation=own[-1]) if own else incident
 
 
 def family(culprit: Culprit) -> str:

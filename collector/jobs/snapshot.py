@@ -65,7 +65,8 @@ class ClusterSnapshot:
     why. `gpus`: by agent's URL, the GPUs of its node. `acknowledged`: what operators know of, which `findings` have as
     warnings. `fleet_wide`: the codes that so many nodes have at once, and `failing_together` the nodes that fail for
     nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained. `last_failed`: the
-    nodes whose last report has something critical, whether or not their agents answer now."""
+    nodes whose last report has something critical, whether or not their agents answer now. `failing_since`: when each
+    of them began to fail, Unix time, where this collector saw it."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -87,6 +88,7 @@ class ClusterSnapshot:
     failing_together: frozenset[str] = frozenset()
     waiting_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     last_failed: frozenset[str] = frozenset()
+    failing_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last, of those that run where any does.

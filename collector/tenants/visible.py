@@ -76,8 +76,13 @@ def visible_recording(recording: JobRecording, snapshot: ClusterSnapshot, uid: i
 
 
 def visible_incident(incident: Incident, uid: int) -> Incident:
-    """An incident of the user's own job, without what it tells of others."""
-    return structs.replace(incident, opened_as=_kept(incident.opened_as, uid), culprit=_kept(incident.culprit, uid))
+    """An incident of the user's own job, without what it tells of others: a measurement of its node names peers."""
+    return structs.replace(
+        incident,
+        opened_as=_kept(incident.opened_as, uid),
+        culprit=_kept(incident.culprit, uid),
+        confirmation=None,
+    )
 
 
 def _own(snapshot: ClusterSnapshot, uid: int) -> _Own:

@@ -1,5 +1,6 @@
 """The handlers of /api/v1: every document is made from the latest snapshot. Nothing is changed, but by who has a token:
-agents that ask for a ring (idle_rings.py), operators who acknowledge (acknowledge.py) or ask for stacks (stacks.py)."""
+agents that ask for a ring (idle_rings.py), operators who acknowledge (acknowledge.py), ask for stacks (stacks.py) or
+tell that a suspect was measured (confirm.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ from laggard.collector.web import questions
 from laggard.collector.web.acknowledge import acknowledge_handler
 from laggard.collector.web.answers import SnapshotAnswers
 from laggard.collector.web.chosen_nodes import NodesAsked, findings_on, name_of, nodes_document, nodes_of
+from laggard.collector.web.confirm import confirm_handler
 from laggard.collector.web.documents import LinksDocument, NodeFindingsDocument, TimelineDocument
+from laggard.collector.web.exclusions import exclusions
 from laggard.collector.web.heatmap import MapView, empty_heatmap, heatmap_document, map_medians
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.idle_rings import idle_ring_handler
@@ -74,6 +77,8 @@ class Api:
             Route("/api/v1/findings", self.findings),
             Route("/api/v1/tiles", self.tiles),
             Route("/api/v1/drains", self.drains),
+            Route("/api/v1/exclusions", self.exclusions),
+            Route("/api/v1/confirm", confirm_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/rings", self.rings),
             Route("/api/v1/rings/newest", self.newest_ring),
             Route("/api/v1/rings/due", idle_ring_handler(self.source, self.settings), methods=["POST"]),
@@ -115,6 +120,11 @@ class Api:
         """Waits for no thread: those may all be busy with answers to others."""
         node = questions.OfNode.of(request).node
         return _json(drains_document(self.source.snapshot, self.settings.max_drain_ratio, node))
+
+    def exclusions(self, request: Request) -> Response:
+        seconds, settings = questions.Exclusions.of(request).seconds, self.settings
+        kept = settings.exclude_seconds if seconds is None else seconds
+        return _json(exclusions(self.source, settings.max_drain_ratio, kept))
 
     def acknowledgements(self, request: Request) -> Response:
         return _json(AcknowledgementsDocument(self.source.acknowledgements.holding(time.time())))

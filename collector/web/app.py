@@ -29,7 +29,7 @@ from laggard.collector.web.tenants import TenantApp
 def make_app(source: ClusterSource, settings: CollectorSettings, metrics: CollectorMetrics | None = None) -> ASGIApp:
     """Makes the ASGI application. `metrics`: the metrics that it shows, where other code uses them as well; None: it
     makes its own. Raises UsageError where the settings do not fit together."""
-    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
+    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio, exclude_seconds=settings.exclude_seconds)
     routes = partial(all_routes, metrics=shown, recordings=asyncio.Semaphore(MAX_RECORDINGS))
     app: ASGIApp
     if settings.shows_tenants_their_own:
@@ -48,7 +48,7 @@ def all_routes(
 ) -> list[Route]:
     """Only GET and HEAD, and one POST (`web/idle_rings.py`). `metrics`: those of the whole cluster; `recordings`: how
     many are sent at once; both for all viewers together."""
-    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
+    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio, exclude_seconds=settings.exclude_seconds)
     api = Api(source, settings, recordings=recordings or asyncio.Semaphore(MAX_RECORDINGS))
     return [*_Site(source, settings, shown.of(source)).routes(), *api.routes()]
 

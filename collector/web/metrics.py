@@ -18,25 +18,30 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.advice_outcomes import AdviceOutcomes
+from laggard.collector.web.exclusions import exclusions
 from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
 from laggard.recommend.advice.values import Item
 from laggard.text.words import printable_line
+from laggard.wire.exclusion import BASES
 
 Samples = dict[tuple[str, ...], float]
 
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, what became of the OTLP messages and of the tries to send a notification, and of advice."""
+    away and why, what became of the OTLP messages and of the tries to send a notification, and of advice, and how many
+    nodes the next job is to leave out and why."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
     otlp_exports: Mapping[str, int] = {}
     webhook_tries: Mapping[str, int] = {}
     advice_outcomes: Mapping[tuple[str, str], int] = {}
+    excluded: Mapping[str, int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +55,7 @@ class CollectorMetrics:
     webhook_tries: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
     outcomes: AdviceOutcomes = dataclasses.field(default_factory=AdviceOutcomes)
+    exclude_seconds: float = CollectorSettings().exclude_seconds
 
     def of(self, source: ClusterSource) -> CollectorMetrics:
         """Those of another view of the cluster."""
@@ -61,7 +67,9 @@ class CollectorMetrics:
     def _own(self) -> Own:
         recommended = self.recommended.look(self.source.snapshot)
         outcomes = self.outcomes.look(self.source.incidents)
-        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, outcomes)
+        found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
+        excluded = Counter(it.basis for it in found)
+        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, outcomes, excluded)
 
 
 def collector_metrics(
@@ -81,10 +89,11 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports, webhook_tries, outcomes = own()
+    recommended, ended, otlp_exports, webhook_tries, outcomes, excluded = own()
     yield _family("laggard_advice_outcomes", {labels: float(n) for labels, n in outcomes.items()})
     yield from _of_webhook(incidents, webhook_tries)
     yield from _of_recommendations(recommended)
+    yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded.get(basis, 0)) for basis in BASES})
     yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
     yield from daemon_families(sum(ended.values()), otlp_exports)
 

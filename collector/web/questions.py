@@ -15,6 +15,7 @@ from laggard.collector.incidents.kept_advice import MAX_LIMIT as MAX_ADVISED_RUN
 from laggard.collector.web.heatmap import MEASURES, ORDERS
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
+from laggard.wire.exclusion import MAX_SECONDS
 from laggard.wire.query import Asked, Name, WrongQuestion, read_question
 from laggard.wire.stacks import MAX_RANKS as MAX_STACKS
 
@@ -26,6 +27,8 @@ Number = Annotated[int, Meta(ge=0, le=2**53)]
 
 UnixTime = Annotated[float, Meta(ge=0, le=1e11)]
 """Seconds, up to the year 5138."""
+
+Kept = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 
 Found = Annotated[str, Meta(max_length=200, description="Those with this in their name.")]
 Node = Annotated[Name | None, Meta(description="A node's name.")]
@@ -70,6 +73,12 @@ class Nodes(OfNodes, frozen=True, kw_only=True):
 
 class Findings(OfNodes, frozen=True, kw_only=True):
     limit: Annotated[Rank, Meta(description="So many of them; 0: all.")] = 0
+
+
+class Exclusions(Question, frozen=True, kw_only=True):
+    seconds: Annotated[
+        Kept | None, Meta(description="For so long a node is left out that is not named again. Without: as it is set.")
+    ] = None
 
 
 class Rings(Question, frozen=True, kw_only=True):

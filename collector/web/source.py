@@ -17,6 +17,7 @@ from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.recommend.outcome.values import AdviceDocument
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
+from laggard.wire.exclusion import Confirmation
 from laggard.wire.stacks import StacksAsked
 
 
@@ -37,6 +38,12 @@ class Incidents(Protocol):
         """The notices that wait for the webhook; no user's view has any."""
 
     def slow_links(self, since: float) -> tuple[Incident, ...]: ...
+
+    def suspects(self, since: float) -> tuple[Incident, ...]: ...
+
+    def confirmations(self) -> tuple[Confirmation, ...]: ...
+
+    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]: ...
 
     def document(self, query: IncidentQuery) -> IncidentsDocument: ...
 

@@ -35,13 +35,19 @@ from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
+from laggard.wire.exclusion import Confirmation
 from laggard.wire.stacks import StacksAsked
 
 log = logging.getLogger("laggard.collector")
 
-OPEN: Final = frozenset(("/-/healthy", "/-/ready", "/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/stacks/ask"))
-"""The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the last three have tokens
-of their own."""
+OPEN: Final = frozenset(
+    (
+        *("/-/healthy", "/-/ready"),
+        *("/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/confirm", "/api/v1/stacks/ask"),
+    )
+)
+"""The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the POSTs have tokens of
+their own."""
 
 GATE: Final = "/api/v1/drains"
 """The path that gate_clients may ask."""
@@ -64,7 +70,9 @@ TENANT: Final = frozenset(
 """The routes that are answered to users, from their own source. A route belongs here when its handler reads from the
 source alone."""
 
-OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets", "/api/v1/acknowledgements"))
+OPERATOR: Final = frozenset(
+    (GATE, "/api/v1/rings", "/api/v1/targets", "/api/v1/acknowledgements", "/api/v1/exclusions")
+)
 """The routes that are answered to operators alone: they are about the fleet. A route in none of these lists is refused
 to everybody."""
 
@@ -216,6 +224,15 @@ class TenantIncidents:
 
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         return tuple(it for it in self.open if it.culprit.kind == "slow_link")
+
+    def suspects(self, since: float) -> tuple[Incident, ...]:
+        return ()  # which nodes are left out is the fleet's matter
+
+    def confirmations(self) -> tuple[Confirmation, ...]:
+        return ()  # they name other nodes
+
+    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]:
+        return ()  # who has the token tells it, and is no user here
 
     def document(self, query: IncidentQuery) -> IncidentsDocument:
         if query.owner not in (None, self._uid):

@@ -55,6 +55,8 @@ COMMANDS = (
     Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
     Command("advice", "laggard.collector.advice_command", "say what became of advice: was it done, and what it gained"),
+    Command("exclude", "laggard.suspects.exclude_command", "list the nodes that the next job is to leave out"),
+    Command("confirm", "laggard.suspects.confirm_command", "measure a suspect node against peers: slow, or acquitted"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import structs
 
@@ -16,6 +16,9 @@ from laggard.catalogue.findings import FINDINGS
 from laggard.model import Finding
 from laggard.wire import encode
 from laggard.wire.acknowledgement import ALL_CODES, ANY_DEVICE, AcknowledgeAsk, Acknowledgement, Covered
+from laggard.wire.exclusion import ConfirmAsk
+
+T = TypeVar("T", AcknowledgeAsk, ConfirmAsk)
 
 _CODES: Final = frozenset(it.code for it in FINDINGS)
 
@@ -63,15 +66,16 @@ def without(known: tuple[Acknowledgement, ...], id: str) -> tuple[Acknowledgemen
     return rest
 
 
-def signed(token: str, ask: AcknowledgeAsk) -> AcknowledgeAsk:
+def signed(token: str, ask: T) -> T:
     return structs.replace(ask, proof=_proof(token, ask))
 
 
-def is_signed(token: str, ask: AcknowledgeAsk) -> bool:
+def is_signed(token: str, ask: AcknowledgeAsk | ConfirmAsk) -> bool:
     """Whether somebody who knows the token asks this."""
     return hmac.compare_digest(ask.proof.encode(), _proof(token, ask).encode())
 
 
-def _proof(token: str, ask: AcknowledgeAsk) -> str:
+def _proof(token: str, ask: AcknowledgeAsk | ConfirmAsk) -> str:
     data = encode(structs.replace(ask, proof=""))
-    return hmac.new(token.encode(), b"laggard acknowledge\0" + data, hashlib.sha256).hexdigest()
+    purpose = b"laggard confirm\0" if isinstance(ask, ConfirmAsk) else b"laggard acknowledge\0"
+    return hmac.new(token.encode(), purpose + data, hashlib.sha256).hexdigest()

@@ -97,7 +97,7 @@ def _asked(arguments: argparse.Namespace) -> AcknowledgeAsk:
     """Raises UsageError."""
     now, nonce = time.time(), secrets.token_hex(16)
     if arguments.action == "acknowledged":
-        return AcknowledgeAsk(_user(), now, nonce, withdraw=arguments.withdraw)
+        return AcknowledgeAsk(asking_user(), now, nonce, withdraw=arguments.withdraw)
     is_window = arguments.action == "maintenance"
     if is_window and (arguments.codes or arguments.device):
         raise UsageError("a maintenance window is for all codes and devices: leave CODE and --device out")
@@ -109,7 +109,9 @@ def _asked(arguments: argparse.Namespace) -> AcknowledgeAsk:
         raise UsageError("say why with --reason, for those who read it later")
     code = ALL_CODES if is_window else arguments.codes[0].upper().replace("-", "_")
     reason = printable_line(arguments.reason, 500)
-    return AcknowledgeAsk(_user(), now, nonce, code, _nodes(arguments), arguments.device, arguments.seconds, reason)
+    return AcknowledgeAsk(
+        asking_user(), now, nonce, code, _nodes(arguments), arguments.device, arguments.seconds, reason
+    )
 
 
 def _nodes(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -205,7 +207,7 @@ def _line(known: Acknowledgement) -> str:
     )
 
 
-def _user() -> str:
+def asking_user() -> str:
     """Who asks: the user behind sudo, where there is one."""
     if os.geteuid() == 0 and (behind := os.environ.get("SUDO_USER")):
         return behind[:64]

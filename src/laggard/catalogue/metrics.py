@@ -183,6 +183,13 @@ METRICS: tuple[Metric, ...] = (
         ("code",),
     ),
     Metric("laggard_fleet_failing_nodes", "gauge", "Nodes whose checks fail now."),
+    Metric(
+        "laggard_fleet_excluded_nodes",
+        "gauge",
+        "Nodes that the next job is to leave out (laggard exclude), before the cap, by why: confirmed by a "
+        "measurement, a critical finding, or a job's culprit.",
+        ("basis",),
+    ),
     Metric("laggard_fleet_drain_cap_nodes", "gauge", "How many failing nodes may be drained at once."),
 )
 

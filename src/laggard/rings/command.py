@@ -57,6 +57,12 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pairs", action="store_true", help="measure nodes two by two, and name the slow node or link")
     parser.add_argument(
+        "--suspect",
+        metavar="NODE",
+        default="",
+        help="with --pairs: confirm or acquit this node, by pairs with each of the others, in both places",
+    )
+    parser.add_argument(
         "--pair-bytes", default="0", metavar="SIZE", help="the message of a pair (default: 64M on GPUs, 1M on CPUs)"
     )
     parser.add_argument(
@@ -127,6 +133,8 @@ def _options(arguments: argparse.Namespace) -> RingOptions:
     )
     if not 0.1 <= seconds <= 86400:
         raise UsageError(f"--seconds {seconds:g} is not between 0.1 and 86400")
+    if arguments.suspect and not arguments.pairs:
+        raise UsageError("--suspect is judged by pairs: add --pairs")
     pair_bytes = 0 if arguments.pair_bytes == "0" else _size("--pair-bytes", arguments.pair_bytes)
     return RingOptions(
         ops=ops,
@@ -136,6 +144,7 @@ def _options(arguments: argparse.Namespace) -> RingOptions:
         seconds=seconds,
         pairs=arguments.pairs,
         pair_bytes=pair_bytes,
+        suspect=arguments.suspect,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.model import Severity, Verdict
 from laggard.rings.bandwidth import size_text
-from laggard.rings.document import Ring, RingResult
+from laggard.rings.document import Ring, RingResult, Suspect
 from laggard.terminal.parts import Line, Part, Table
 from laggard.text.report import by_severity
 from laggard.text.words import ascii_line, capital, counted
@@ -19,6 +19,8 @@ def ring_parts(ring: Ring) -> list[Part]:
 
 def headline(ring: Ring) -> str:
     """The answer in one sentence."""
+    if ring.suspect is not None and ring.suspect.outcome != "confirmed":
+        return suspect_text(ring.suspect)
     serious = [found for found in by_severity(ring.findings) if found.severity is not Severity.INFO]
     if serious:
         more = f", and {counted(len(serious) - 1, 'more finding')}" if len(serious) > 1 else ""
@@ -38,6 +40,22 @@ def headline(ring: Ring) -> str:
     )
 
 
+def suspect_text(suspect: Suspect) -> str:
+    """The judgement of a suspect in one sentence, with its figures."""
+    figures = [
+        f"{100 * ratio:.0f} % of their {what}"
+        for what, ratio in (("rate", suspect.ratio), ("computing", suspect.compute_ratio))
+        if ratio is not None
+    ]
+    told = f" ({', '.join(figures)})" if figures else ""
+    head = (
+        f"Cannot tell of {suspect.node}"
+        if suspect.outcome == "unknown"
+        else f"{suspect.node} is {suspect.outcome}{' as slow' if suspect.outcome == 'confirmed' else ''}"
+    )
+    return f"{head}: {suspect.why}{told}."
+
+
 def gigabytes(per_second: float) -> str:
     return f"{per_second / 1e9:.3g}"
 
@@ -52,9 +70,24 @@ def _parts(ring: Ring) -> Iterator[Part]:
         yield Line(f"Not judged: {ring.unknown}")
     if not ring.authenticated:
         yield Line("Nothing proves who took part: the nodes had no token (--token-file).")
+    if ring.suspect is not None:
+        yield from _swaps(ring)
     if ring.results:
         yield Line("")
         yield _table(ring.results)
+
+
+def _swaps(ring: Ring) -> Iterator[Line]:
+    """A line for each two nodes in their places, the suspect's first."""
+    assert ring.suspect is not None
+    names, own = {node.number: node.node for node in ring.nodes}, ring.suspect.number
+    if ring.suspect.outcome == "confirmed":
+        yield Line(suspect_text(ring.suspect))
+    for swap in sorted(ring.suspect.swaps, key=lambda it: own not in (it.first, it.second)):
+        rate = swap.busbw_bytes_per_second
+        told = "failed" if rate is None else f"{rate / 1e6:.4g} MB/s"
+        places = f"{names.get(swap.first)} first, {names.get(swap.second)} second"
+        yield Line(f"  {places}: {told}, the best of {swap.times}")
 
 
 def _table(results: Sequence[RingResult]) -> Table:

@@ -64,6 +64,31 @@ class Pairs(msgspec.Struct, frozen=True):
     matrix: tuple[PairResult, ...]
 
 
+class Swap(msgspec.Struct, frozen=True):
+    """The best all-reduce of two nodes, by number, of which `first` had the first place and `second` the second one, of
+    all `times` that they were measured so; None: each failed."""
+
+    first: int
+    second: int
+    times: int
+    time_seconds: float | None
+    busbw_bytes_per_second: float | None
+
+
+class Suspect(msgspec.Struct, frozen=True):
+    """The judgement of the node that was suspected. `outcome`: confirmed, acquitted or unknown. `ratio`: the rate of
+    its exchanges over that of its peers among themselves, where it is best; None: not measured. `compute_ratio`: the
+    same of computing, with the peers' median. `swaps`: the places in which it and its peers were measured."""
+
+    number: int
+    node: str
+    outcome: str
+    why: str
+    ratio: float | None = None
+    compute_ratio: float | None = None
+    swaps: tuple[Swap, ...] = ()
+
+
 class Accused(msgspec.Struct, frozen=True):
     """A node that findings accuse, by its number. `findings`: their places in the ring's; one about a link accuses
     both of its nodes."""
@@ -88,6 +113,8 @@ class Ring(msgspec.Struct, frozen=True):
     """The nodes without which a gang measured, with who of them was refused."""
     left: tuple[str, ...] = ()
     """The nodes that went before the end with nothing wrong with them, and why: a job came."""
+    suspect: Suspect | None = None
+    """The judgement of the node that `--suspect` names."""
     authenticated: bool = True
     """False: its nodes had no token, so that anybody who reached node 0 could have taken part."""
     schema: str = RING_SCHEMA

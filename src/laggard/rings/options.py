@@ -19,6 +19,8 @@ class RingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """True: pairs of nodes are measured in place of the sweep."""
     pair_bytes: int = 0
     """The message size of pairs; 0: by the device."""
+    suspect: str = ""
+    """The name of the only node that pairs are to judge: it is measured with each of the others, in both places."""
     gang: bool = False
     """True: those who came in time measure without the others, and each node is told what it is accused of."""
 

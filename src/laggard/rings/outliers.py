@@ -20,7 +20,8 @@ MIN_MEASURED: Final = 3
 """The least number of times: of fewer, none can be said to be the odd one."""
 DEVIATIONS: Final = 4.0
 _MAD_TO_SIGMA: Final = 1.4826
-_MIN_RATIO: Final = 1 / ActiveThresholds().slow_ratio
+MIN_RATIO: Final = 1 / ActiveThresholds().slow_ratio
+"""The least that a time is longer than the usual one where it is too long."""
 
 
 class Centre(NamedTuple):
@@ -38,7 +39,7 @@ def centre_of(seconds: Iterable[float], deviations: float = DEVIATIONS) -> Centr
         return None
     middle = _lower_median(logs)
     sigma = _MAD_TO_SIGMA * _lower_median(sorted(abs(value - middle) for value in logs))
-    return Centre(math.exp(middle), math.exp(middle + max(math.log(_MIN_RATIO), deviations * sigma)))
+    return Centre(math.exp(middle), math.exp(middle + max(math.log(MIN_RATIO), deviations * sigma)))
 
 
 def slow_outliers(seconds: Mapping[K, float]) -> dict[K, float]:

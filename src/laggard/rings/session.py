@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from statistics import median_low
 from typing import Any, Final
 
 from laggard.model import Finding, Severity, Verdict
 from laggard.rings import judge
 from laggard.rings.bandwidth import size_text
 from laggard.rings.coordinator import Coordinator, RingFailed
-from laggard.rings.document import Accused, Pairs, Ring, RingNode, RingResult
+from laggard.rings.document import Accused, Pairs, Ring, RingNode, RingResult, Suspect
 from laggard.rings.messages import Compute, Computed, Done, Join, Measured, Observe, Observed, Sweep
 from laggard.rings.options import RingOptions
 from laggard.rings.pairs.findings import judge_measured
-from laggard.rings.pairs.rounds import PairRounds
+from laggard.rings.pairs.judge import Judgement
+from laggard.rings.pairs.rounds import PairRounds, PairsMeasured
+from laggard.rings.pairs.suspect import MIN_PEERS, judge_suspect, judgement_of
+from laggard.rings.pairs.suspect_document import Computing, pairs_without_places, suspect_of
 from laggard.rings.results import ring_result
 from laggard.rings.strangers import strangers_text
 from laggard.rings.transport import judge_transport_used
@@ -47,6 +51,8 @@ class Session:
         self.unknown: list[str] = []
         self.left: list[str] = []
         self.pairs: Pairs | None = None
+        self.suspect: Suspect | None = None
+        self._compute_unknown = ""
         self.transport_used: dict[str, Any] = {}
 
     @property
@@ -65,7 +71,10 @@ class Session:
         return self.document()
 
     async def measure(self) -> None:
-        await (self._pairs() if self.options.pairs else self._sweep())
+        if self.options.suspect:
+            await self._suspect()
+        else:
+            await (self._pairs() if self.options.pairs else self._sweep())
 
     def fail(self, error: RingFailed) -> None:
         """Names who failed. A node is accused that is gone, or that alone did not answer: what a rank reports may be
@@ -107,6 +116,7 @@ class Session:
             accused=tuple(Accused(node, tuple(places)) for node, places in sorted(self.accused.items())),
             absent=self.coordinator.absent,
             left=tuple(self.left),
+            suspect=self.suspect,
         )
 
     async def _connect(self) -> None:
@@ -137,6 +147,7 @@ class Session:
             self._accuse(found, (of_device[found.device],))
         if self.options.pairs:  # the sweep's answer is about what ranks exchange
             self.unknown.append(unknown)
+            self._compute_unknown = unknown
 
     async def _compute_once(self, ranks: list[int], seconds: float) -> None:
         command = Compute(seconds)
@@ -195,6 +206,43 @@ class Session:
         size_bytes = self.options.pair_bytes or _PAIR_BYTES[self.device]
         rounds = PairRounds(self.coordinator, machines, size_bytes, self.progress)
         measured = await rounds.play(min(self.until, time.monotonic() + self.options.seconds))
+        self._take_in_pairs(measured, machines, size_bytes)
+
+    async def _suspect(self) -> None:
+        """Measures the suspect in its peers' places, each machine with all of its ranks."""
+        machines, name = self.machines(), self.options.suspect
+        suspect = next((it for it in machines if self.coordinator.nodes[it].hello.node == name), None)
+        if suspect is None or len(machines) <= MIN_PEERS:
+            others = f"the suspect needs {MIN_PEERS} peers, and the ring has {len(machines)} nodes"
+            self.unknown.append(f"no node of the ring is called {name}" if suspect is None else others)
+            return
+        size_bytes = self.options.pair_bytes or _PAIR_BYTES[self.device]
+        rounds = PairRounds(self.coordinator, machines, size_bytes, self.progress)
+        measured = await rounds.play_suspect(suspect, min(self.until, time.monotonic() + self.options.seconds))
+        judged = judge_suspect(suspect, measured.times)
+        ranks = 2 * len(machines[self.coordinator.lead])
+        computing = self._computing(machines, suspect)
+        self.suspect = suspect_of(suspect, name, measured, judged, computing, size_bytes, ranks)
+        if self.suspect.outcome == "unknown":
+            self.unknown.append(f"{name}: {self.suspect.why}")
+        judgement = judgement_of(suspect, sorted(machines), judged)
+        self._take_in_pairs(pairs_without_places(measured), machines, size_bytes, judgement)
+
+    def _computing(self, machines: Mapping[int, tuple[int, ...]], suspect: int) -> Computing:
+        own = [self.computed[rank] for rank in machines[suspect] if rank in self.computed]
+        others = [it.per_second for rank, it in self.computed.items() if rank not in machines[suspect]]
+        usual = median_low(others) if others else 0.0
+        ratio = min(it.per_second for it in own) / usual if own and usual else None
+        slow = not self.slow_ranks.isdisjoint(machines[suspect])
+        return Computing(ratio, slow, sum(it.wrong for it in own), self._compute_unknown)
+
+    def _take_in_pairs(
+        self,
+        measured: PairsMeasured,
+        machines: Mapping[int, tuple[int, ...]],
+        size_bytes: int,
+        judgement: Judgement | None = None,
+    ) -> None:
         judged = judge_measured(
             measured,
             len(machines),
@@ -203,6 +251,7 @@ class Session:
             {number for number, ranks in machines.items() if self.slow_ranks.intersection(ranks)},
             self.device == "cpu",
             self.coordinator.name,
+            judgement,
         )
         self.pairs = judged.pairs
         for found, nodes in zip(judged.findings, judged.accused, strict=True):

@@ -59,10 +59,12 @@ def judge_measured(
     slow_compute: Collection[int],
     compute_exchanges: bool,
     name: Callable[[int], str],
+    judgement: Judgement | None = None,
 ) -> PairsJudged:
     """`ranks`: of a pair; `slow_compute`: the nodes that compute slowly; `compute_exchanges`: what computes is also
-    what exchanges data, as a CPU does, so that such a node's slow pairs are no second fault."""
-    judgement = judge_pairs(measured.times)
+    what exchanges data, as a CPU does, so that such a node's slow pairs are no second fault. `judgement`: of the times,
+    where it is another than judge_pairs()'."""
+    judgement = judge_pairs(measured.times) if judgement is None else judgement
     ring = _Ring(measured, judgement, size_bytes, ranks, name)
     explained = set(slow_compute) if compute_exchanges else set()
     slow_nodes = {node: ratio for node, ratio in judgement.slow_nodes.items() if node not in explained}

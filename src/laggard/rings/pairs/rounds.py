@@ -14,6 +14,7 @@ from laggard.rings.messages import Pair as PairCommand
 from laggard.rings.messages import Paired
 from laggard.rings.pairs.judge import Pair, judge_pairs
 from laggard.rings.pairs.plan import exploring_rounds, next_round
+from laggard.rings.pairs.suspect import MAX_TURNS, MIN_PEERS, MIN_TURNS, judge_suspect, turn
 from laggard.rings.strangers import strangers_text
 from laggard.terminal.progress import Bar
 
@@ -72,6 +73,27 @@ class PairRounds:
             self._progress.show(rounds / max(planned, rounds + 1), f"round {rounds + 1}, {len(pairs)} pairs")
             await self._play_round(rounds, pairs)
             rounds += 1
+        return self._measured(rounds, complete)
+
+    async def play_suspect(self, suspect: int, measure_until: float) -> PairsMeasured:
+        """Has the node `suspect` take its peers' places, turn after turn, until it is confirmed or acquitted, or until
+        `measure_until`. Pairs are then by places: the first node of each had the first one."""
+        rounds = 0
+        for number in range(MAX_TURNS):
+            for places in turn(suspect, sorted(self._machines)):
+                if time.monotonic() >= measure_until:
+                    return self._measured(rounds, complete=False)
+                if self._lost.keys().isdisjoint(places):
+                    self._progress.show(number / MAX_TURNS, f"turn {number + 1}, places {places[0]} and {places[1]}")
+                    await self._play_round(rounds, [places])
+                    rounds += 1
+            too_few = len(self._machines) - len(self._lost) <= MIN_PEERS or suspect in self._lost
+            judged = judge_suspect(suspect, self._times)
+            if too_few or (number + 1 >= MIN_TURNS and judged.outcome != "unknown"):
+                break
+        return self._measured(rounds, complete=True)
+
+    def _measured(self, rounds: int, complete: bool) -> PairsMeasured:
         return PairsMeasured(
             self._times,
             self._wrong,

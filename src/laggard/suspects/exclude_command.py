@@ -1,0 +1,175 @@
+"""`laggard exclude`: the nodes that the next job is to leave out, as sbatch, a hostfile or a pod takes them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from typing import Final
+
+from laggard import wire
+from laggard.address import without_login
+from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
+from laggard.errors import UsageError
+from laggard.model import EXIT_CODES, Verdict
+from laggard.suspects.affinity import node_affinity
+from laggard.suspects.chosen import Chosen, cap_text, choose, explained
+from laggard.suspects.hostfile import without
+from laggard.suspects.names import KnownNames, hostlist
+from laggard.suspects.scheduler import SchedulerAway, kubernetes_names, program, slurm_names
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line
+from laggard.text.words import printable_line
+from laggard.wire.exclusion import MAX_SECONDS, ExcludeDocument, ExclusionsDocument
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX_HOSTFILE_BYTES: Final = 16 << 20
+
+
+class _CannotTell(Exception):
+    """Nobody knows which nodes to leave out. The text is one line that says why."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    parser.add_argument(
+        "--format",
+        choices=("slurm", "kubernetes", "json"),
+        default="slurm",
+        help="slurm: one line for sbatch --exclude=, and nothing where there is none; kubernetes: a nodeAffinity; "
+        "json: one document (default: slurm)",
+    )
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    parser.add_argument("--hostfile", metavar="FILE", help="print this hostfile without the nodes to leave out")
+    parser.add_argument("--explain", action="store_true", help="say which nodes, why, since when and until when")
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        type=seconds_of,
+        metavar="TIME",
+        help="for so long after it was last named a node is left out: 90m, 12h (default: the collector's "
+        "exclude_seconds)",
+    )
+    parser.add_argument(
+        "--scheduler",
+        choices=("auto", "slurm", "kubernetes", "none"),
+        default="auto",
+        help="whose nodes count: names that it does not know are left away (default: by the format, where its program "
+        "is here)",
+    )
+    parser.add_argument("--sinfo", metavar="PATH", help="SLURM's program (default: the one in PATH)")
+    parser.add_argument("--kubectl", metavar="PATH", help="Kubernetes' program (default: the one in PATH)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0: the list is whole; 1: the cap keeps nodes out of it that are suspect; 2: cannot tell. Raises UsageError."""
+    try:
+        document = _asked(arguments)
+        scheduler, known = _known(arguments)
+    except _CannotTell as error:
+        return _cannot_tell(str(error), arguments.format)
+    chosen = choose(document, known)
+    if arguments.format == "json":
+        sys.stdout.write(wire.encode(_document(chosen, document, scheduler)).decode() + "\n")
+    elif arguments.explain:
+        show([Line(line) for line in explained(chosen, document)])
+    else:
+        sys.stdout.write(_list(arguments, chosen))
+    sys.stdout.flush()
+    if text := cap_text(chosen, document):
+        print(f"laggard: {text}", file=sys.stderr)
+        return EXIT_CODES[Verdict.FAIL]
+    return EXIT_CODES[Verdict.OK]
+
+
+def _asked(arguments: argparse.Namespace) -> ExclusionsDocument:
+    """Raises _CannotTell."""
+    query = {} if arguments.seconds is None else {"seconds": f"{arguments.seconds:g}"}
+    try:
+        with answer(arguments.collector, "exclusions", query) as found:
+            document = wire.decode(found.read(), ExclusionsDocument)
+    except UsageError as error:
+        raise _CannotTell(str(error)) from None
+    except wire.WireError as error:
+        where = without_login(arguments.collector)
+        raise _CannotTell(f"the collector at {where} is of another version: {error}") from None
+    if document.unknown:
+        raise _CannotTell(f"the collector at {without_login(arguments.collector)} knows nothing: {document.unknown}")
+    return document
+
+
+def _known(arguments: argparse.Namespace) -> tuple[str, KnownNames | None]:
+    """Which scheduler was asked, and its nodes; None: there is none to ask. Raises _CannotTell."""
+    wanted = arguments.scheduler
+    if wanted == "auto":
+        wanted = "none" if arguments.hostfile else arguments.format if arguments.format != "json" else "slurm"
+    name, given = ("kubectl", arguments.kubectl) if wanted == "kubernetes" else ("sinfo", arguments.sinfo)
+    path = program(name, given)
+    in_pod = wanted == "kubernetes" and "KUBERNETES_SERVICE_HOST" in os.environ
+    if wanted == "none" or (path is None and arguments.scheduler == "auto" and not in_pod):
+        return "none", None
+    if path is None and not in_pod:
+        raise _CannotTell(f"{name} is not here: name it with --{name}, or leave names unchecked with --scheduler none")
+    try:
+        known = kubernetes_names(path) if wanted == "kubernetes" else slurm_names(str(path))
+    except SchedulerAway as error:
+        raise _CannotTell(f"which nodes there are cannot be asked: {error}") from None
+    return wanted, known
+
+
+def _list(arguments: argparse.Namespace, chosen: Chosen) -> str:
+    """Raises UsageError where a hostfile cannot be read, or no host of it is left."""
+    if arguments.hostfile:
+        filtered = without(_read(arguments.hostfile), chosen.names)
+        if filtered.excluded and not filtered.left:
+            raise UsageError(f"no host of {arguments.hostfile} is left: {', '.join(filtered.excluded[:8])} are suspect")
+        return filtered.text
+    if arguments.format == "kubernetes":
+        return node_affinity(chosen.names)
+    return f"{hostlist(chosen.names)}\n" if chosen.names else ""
+
+
+def _read(path: str) -> str:
+    """Raises UsageError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MAX_HOSTFILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile {path} cannot be read: {error}") from None
+    if len(text) > _MAX_HOSTFILE_BYTES:
+        raise UsageError(f"--hostfile {path} is larger than {_MAX_HOSTFILE_BYTES} characters: no hostfile")
+    return text
+
+
+def _document(chosen: Chosen, document: ExclusionsDocument, scheduler: str) -> ExcludeDocument:
+    return ExcludeDocument(
+        chosen.names,
+        hostlist(chosen.names),
+        chosen.listed,
+        chosen.over_cap,
+        chosen.not_known,
+        document.left_in,
+        scheduler,
+        document.cap,
+        document.answering,
+        document.seconds,
+        document.now,
+    )
+
+
+def _cannot_tell(text: str, form: str) -> int:
+    status = EXIT_CODES[Verdict.UNKNOWN]
+    print(f"laggard: cannot tell which nodes to leave out: {printable_line(text, 1000)}", file=sys.stderr)
+    if form == "json":
+        print(json.dumps({"schema": "laggard.error/1", "error": printable_line(text, 1000), "exit_status": status}))
+    return status
+
+
+def seconds_of(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
+    seconds = float(int(found[1]) * _UNITS[found[2]]) if found else 0.0
+    if not 0 < seconds <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time up to 7 days: write 90m, 12h or 2d")
+    return seconds

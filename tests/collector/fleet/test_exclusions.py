@@ -1,0 +1,151 @@
+"""The nodes that the next job is to leave out: who is in, since when, until when, and who is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from laggard.collector.fleet.exclusions import Suspicion, exclusions_document, why_not_its_machine
+from laggard.collector.jobs.snapshot import ClusterSnapshot
+from laggard.model import Culprit, Finding, Fix, RankEnd, Severity
+from laggard.wire.exclusion import Confirmation, ExclusionsDocument
+from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeRow
+
+NOW = 1.79e9
+HOUR = 3600.0
+
+
+def row(number: int, **changes: Any) -> NodeRow:
+    values = dict(
+        url=f"http://n{number}:19400", node=f"n{number}", state="up", reason="", last_seen_seconds=0.1, verdict="ok",
+        findings=(), ranks=(),
+    )  # fmt: skip
+    return NodeRow(**{**values, **changes})
+
+
+def finding(node: str, code: str = "GPU_ECC") -> NodeFinding:
+    fix = Fix("replace it")
+    return NodeFinding(f"http://{node}:19400", node, Finding(code, Severity.CRITICAL, "gpu0", "is bad", {}, fix, ""))
+
+
+def fleet(failing: tuple[int, ...] = (), code: str = "GPU_ECC", **changes: Any) -> ClusterSnapshot:
+    """Forty nodes, so that two may be out at once."""
+    rows = tuple(row(number, verdict="fail" if number in failing else "ok") for number in range(40))
+    found = tuple(finding(f"n{number}", code) for number in failing)
+    last = frozenset(f"n{number}" for number in failing)
+    return ClusterSnapshot(**{**dict(nodes=rows, findings=found, last_failed=last, rounds=1), **changes})
+
+
+def suspicion(
+    node: str, seen: float = 60.0, kind: str = "slow_compute", ratio: float = 0.2, **culprit: Any
+) -> Suspicion:
+    made = Culprit(kind=kind, ranks=(1,), node=node, **culprit)
+    return Suspicion(7, made, f"rank 1 on {node} is slow", NOW - HOUR, NOW - seen, ratio)
+
+
+def confirmation(node: str, outcome: Any, ago: float = 0.0) -> Confirmation:
+    return Confirmation(node, outcome, NOW - ago, "bob", "it was so", ("n8", "n9"), 0.1)
+
+
+def judged(snapshot: ClusterSnapshot, *values: Any, seconds: float = 2 * HOUR) -> ExclusionsDocument:
+    suspicions = [it for it in values if isinstance(it, Suspicion)]
+    return exclusions_document(
+        snapshot, suspicions, [it for it in values if isinstance(it, Confirmation)], 0.05, seconds, NOW
+    )
+
+
+def named(document: ExclusionsDocument) -> list[str]:
+    return [it.node for it in document.exclusions]
+
+
+def test_a_critical_finding_leaves_its_node_out_as_long_as_it_stands() -> None:
+    found = judged(fleet((3,), failing_since={"n3": NOW - 60}))
+    (it,) = found.exclusions
+    assert (it.node, it.basis, it.since, it.until, it.codes) == ("n3", "finding", NOW - 60, None, ("GPU_ECC",))
+    assert (found.cap, found.unknown, judged(fleet()).exclusions) == (2, "", ())
+
+
+def test_a_node_whose_agent_fell_silent_after_it_failed_stays_out() -> None:
+    rows = (*fleet().nodes[1:], row(0, state="down", verdict="unknown"))
+    (it,) = judged(fleet(nodes=rows, last_failed=frozenset(("n0",)))).exclusions
+    assert (it.node, it.reason) == ("n0", "its agent fell silent after its checks had failed")
+
+
+def test_what_many_nodes_share_leaves_out_none_of_them() -> None:
+    together = frozenset(("n1", "n2"))
+    found = judged(fleet((1, 2, 3), fleet_wide={"GPU_ECC": 3}, failing_together=together))
+    assert named(found) == ["n3"]
+    assert {it.node: it.why for it in found.left_in} == dict.fromkeys(
+        together, "GPU_ECC has one cause that many nodes share"
+    )
+
+
+def test_a_culprits_node_is_out_for_its_time_after_it_was_last_named() -> None:
+    (it,) = judged(fleet(), suspicion("n4", seen=HOUR), seconds=2 * HOUR).exclusions
+    assert (it.node, it.basis, it.until, it.incidents) == ("n4", "culprit", NOW + HOUR, (7,))
+    assert named(judged(fleet(), suspicion("n4", seen=HOUR), seconds=HOUR)) == []
+
+
+def test_an_acquitted_suspect_is_in_again_until_it_is_named_once_more() -> None:
+    busy_job = suspicion("n4", seen=60.0)
+    found = judged(fleet(), busy_job, confirmation("n4", "acquitted", ago=30.0))
+    assert named(found) == [] and "and acquitted" in found.left_in[0].why
+    before = confirmation("n4", "acquitted", ago=2 * HOUR - 1)
+    assert named(judged(fleet(), busy_job, before)) == ["n4"]
+
+
+def test_a_confirmed_suspect_stays_out_for_its_time_whatever_its_checks_say() -> None:
+    (it,) = judged(fleet(), confirmation("n4", "confirmed", ago=HOUR)).exclusions
+    assert (it.basis, it.since, it.until) == ("confirmed", NOW - HOUR, NOW + HOUR)
+    assert it.confirmation is not None and it.reason == "measured against n8, n9: it was so"
+    assert named(judged(fleet(), confirmation("n4", "confirmed", ago=2 * HOUR + 1))) == []
+    again = confirmation("n4", "acquitted", ago=1.0)
+    assert named(judged(fleet(), confirmation("n4", "confirmed", ago=HOUR), again)) == []
+
+
+def test_an_acquittal_ends_a_rings_finding_and_no_other() -> None:
+    acquitted = confirmation("n3", "acquitted", ago=1.0)
+    since = {"n3": NOW - HOUR}
+    assert named(judged(fleet((3,), "RING_SLOW", failing_since=since), acquitted)) == []
+    assert named(judged(fleet((3,), "GPU_ECC", failing_since=since), acquitted)) == ["n3"]
+
+
+def test_the_worst_come_first_and_a_node_stands_once() -> None:
+    found = judged(
+        fleet((3, 4)), suspicion("n5", ratio=0.1), suspicion("n6", ratio=0.5), suspicion("n3"),
+        confirmation("n7", "confirmed"),
+    )  # fmt: skip
+    assert named(found) == ["n7", "n3", "n4", "n6", "n5"]
+    assert (found.exclusions[1].basis, found.exclusions[1].incidents) == ("finding", (7,))
+
+
+@pytest.mark.parametrize(
+    ("culprit", "is_its_machine"),
+    [
+        (Culprit("slow_compute", (0,), node="n1"), True),
+        (Culprit("slow_host", (0,), node="n1"), True),
+        (Culprit("corrupt", (0,), node="n1"), True),
+        (Culprit("slow_compute", (0,), node="n1", persistence="transient"), False),
+        (Culprit("slow_compute", (0,), node="n1", persistence="intermittent"), True),
+        (Culprit("uneven_work", (0,), node="n1"), False),
+        (Culprit("slow_input", (0,), node="n1"), False),
+        (Culprit("hung", (0,), node="n1"), False),
+        (Culprit("hung", (0,), node="n1", device_stopped=True), True),
+        (Culprit("dead", (0,), node="n1", end=RankEnd(1.0, signal="SIGKILL", cause="out_of_memory")), False),
+        (Culprit("dead", (0,), node="n1", end=RankEnd(1.0, cause="gpu_error")), True),
+        (Culprit("slow_link", (), link=({"node": "n1"}, {"node": "n2"})), False),
+        (Culprit("slow_link", (), link=({"node": "n1"}, {"node": "n1"})), True),
+    ],
+)
+def test_only_what_is_its_machines_fault_leaves_it_out(culprit: Culprit, is_its_machine: bool) -> None:
+    assert (why_not_its_machine(culprit) == "") is is_its_machine
+    found = judged(fleet(), Suspicion(1, culprit, "text", NOW - HOUR, NOW, None))
+    assert ("n1" in named(found)) is is_its_machine
+    assert bool(found.left_in) is not is_its_machine
+
+
+def test_a_collector_that_knows_nothing_says_so() -> None:
+    assert judged(ClusterSnapshot(nodes=(row(0, state="waiting"),))).unknown == "the agents have not been asked yet"
+    assert judged(ClusterSnapshot(nodes=(row(0, state="down"),), rounds=3)).unknown == "no agent answers"
