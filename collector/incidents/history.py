@@ -16,12 +16,33 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_digest, read_incidents
-from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.database import (
+    DatabaseError,
+    IncidentDatabase,
+    read_digest,
+    read_faults,
+    read_incidents,
+    read_losses,
+    read_machine,
+)
+from laggard.collector.incidents.fault import Fault, NodeName, NodeSight
+from laggard.collector.incidents.fault_tracker import FaultTracker
+from laggard.collector.incidents.incident import (
+    WEEK_SECONDS,
+    HistoryState,
+    Incident,
+    IncidentQuery,
+    IncidentsDocument,
+)
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
-from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker, Moment, Observation
+from laggard.collector.incidents.loss import Loss
+from laggard.collector.incidents.moment import Moment
+from laggard.collector.incidents.node_tables import MachineRows, NodeRows
+from laggard.collector.incidents.run import Run
+from laggard.collector.incidents.run_tracker import RunTracker
+from laggard.collector.incidents.sights import observation, run_sight
+from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
 from laggard.collector.jobs.snapshot import JobSnapshot
-from laggard.model import Verdict
 from laggard.wire.digest import Digest
 
 log = logging.getLogger("laggard.collector")
@@ -34,8 +55,16 @@ MAX_UNWRITTEN = 8192
 MAX_UNWRITTEN_DIGESTS = 256
 """The most digests that wait for the disk; then the oldest are lost."""
 
+MAX_UNWRITTEN_ROWS = 65_536
+"""The most faults, names and runs that wait for the disk; then the oldest are lost."""
+
+MAX_LOSSES = 200_000
+"""The most losses that one answer is made from, the newest."""
+
 MAX_SLOW_LINKS = 1024
 """The most slow links that are remembered without the database, the last ones."""
+
+NO_ROWS = NodeRows()
 
 REMEMBER_SECONDS = 86400.0
 """The time for which a job that has ended may still be reported after its incidents were closed."""
@@ -64,12 +93,17 @@ class IncidentHistory:
         self._database: IncidentDatabase | None = None
         self._unwritten: dict[int, Incident] = {}
         self._digests: dict[tuple[int, str, str], KeptDigest] = {}  # that are to be written
+        self._rows: dict[tuple[object, ...], Fault | NodeName | Run] = {}  # the same
         self._changed = threading.Condition()
         self._slow_links: dict[int, Incident] = {}
         self._writing_since: float | None = None
         self._ends = False
         self._writer: threading.Thread | None = None
         self._tracker = IncidentTracker(settings.quiet_seconds, clock())
+        self._fault_tracker = FaultTracker(settings.quiet_seconds, clock())
+        self._run_tracker = RunTracker(settings.quiet_seconds, clock())
+        self.faults: tuple[Fault, ...] = ()
+        self.lost: dict[str, float] = {}
         self.state = HistoryState("off", "the database has not been opened yet")
         self.open: tuple[Incident, ...] = ()
         self.opened: dict[str, int] = {}
@@ -86,14 +120,38 @@ class IncidentHistory:
         self._tracker = IncidentTracker(self._settings.quiet_seconds, self._clock(), before)
         self._tracker.remember(closed)
         self._remember_slow_links((*before, *closed))
+        self._go_on_with_nodes()
         self.open = self._tracker.open
         self._writer = threading.Thread(target=self._write_for_ever, name="incidents", daemon=True)
         self._writer.start()
 
-    def observe(self, jobs: Sequence[JobSnapshot]) -> None:
-        """Takes the verdicts of one round in."""
-        changed = self._tracker.observe([_observation(job) for job in jobs], self._clock())
+    def _go_on_with_nodes(self) -> None:
+        """Goes on with the faults, names and runs of the database, and remembers what was over within the week."""
+        if self._database is None:
+            return
+        since = self._clock().wall - WEEK_SECONDS
+        try:
+            rows, closed = self._database.open_nodes(since)
+            ended = self._database.closed_since(since, MAX_OPEN)
+        except DatabaseError as error:
+            log.error("faults that come back are not told of: %s", error)
+            return
+        quiet, moment = self._settings.quiet_seconds, self._clock()
+        self._tracker.remember_ends(ended)
+        self._fault_tracker = FaultTracker(quiet, moment, rows.faults, rows.names)
+        self._fault_tracker.remember(closed)
+        self._run_tracker = RunTracker(quiet, moment, rows.runs)
+        self.faults = self._fault_tracker.open
+
+    def observe(self, jobs: Sequence[JobSnapshot], nodes: Sequence[NodeSight] = ()) -> None:
+        """Takes the verdicts and the nodes' reports of one round in."""
+        moment = self._clock()
+        changed = self._tracker.observe([observation(job) for job in jobs], moment)
+        faults, names = self._fault_tracker.observe(nodes, moment)
+        runs = self._run_tracker.observe([run_sight(job) for job in jobs], moment)
         with self._changed:
+            self.faults, self.lost = self._fault_tracker.open, dict(self._tracker.lost)
+            self._keep_rows((*faults, *names, *runs))
             for incident in changed:
                 self._unwritten.pop(incident.id, None)
                 self._unwritten[incident.id] = incident
@@ -104,7 +162,60 @@ class IncidentHistory:
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
                 self._unwritten.clear()
+                self._rows.clear()
             self._changed.notify_all()
+
+    def _keep_rows(self, rows: Iterable[Fault | NodeName | Run]) -> None:
+        for row in rows:
+            key = _row_key(row)
+            self._rows.pop(key, None)
+            self._rows[key] = row
+        while len(self._rows) > MAX_UNWRITTEN_ROWS:
+            del self._rows[next(iter(self._rows))]
+
+    def machine(self, node: str, limit: int) -> MachineRows:
+        """The faults of the machine of that name, the newest first, and its names."""
+        with self._changed:
+            here = [it for it in self.faults if it.node == node]
+            fresh = [it for it in self._rows.values() if isinstance(it, Fault) and it.node == node]
+        try:
+            kept = read_machine(self._settings.path, node, limit) if self.told_state().state == "on" else MachineRows()
+        except DatabaseError as error:
+            log.error("no faults of an earlier time: %s", error)
+            kept = MachineRows()
+        faults = {it.id: it for it in (*kept.faults, *fresh, *here)}
+        newest = sorted(faults.values(), key=lambda it: -it.id)[:limit]
+        return MachineRows(tuple(newest), kept.names)
+
+    def all_faults(self, since: float) -> tuple[Fault, ...]:
+        """The faults of all machines that were open then or later."""
+        try:
+            kept = read_faults(self._settings.path, since) if self.told_state().state == "on" else ()
+        except DatabaseError as error:
+            log.error("no faults of an earlier time: %s", error)
+            kept = ()
+        return tuple({it.id: it for it in (*kept, *self.faults)}.values())
+
+    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
+        """What incidents took that lasted then or later, of all users or one, and the runs that were seen since."""
+        with self._changed:
+            known = [Loss.of(it) for it in (*self._unwritten.values(), *self.open)]
+            unwritten = [it for it in self._rows.values() if isinstance(it, Run)]
+            followed = [*unwritten, *self._run_tracker.followed]
+        losses: tuple[Loss, ...] = ()
+        runs: tuple[Run, ...] = ()
+        if self.told_state().state == "on":
+            try:
+                losses, runs = read_losses(self._settings.path, since, owner, MAX_LOSSES)
+            except DatabaseError as error:
+                log.error("the ledger has only what is open: %s", error)
+        mine = (owner,) if owner is not None else None
+        late = [
+            it for it in known if (it.closed_at is None or it.closed_at >= since) and (not mine or it.owner in mine)
+        ]
+        running = [it for it in followed if it.seen_at >= since and (not mine or it.owner in mine)]
+        by_start = {(it.owner, it.job_id, it.began_at): it for it in (*runs, *running)}
+        return tuple({it.id: it for it in (*losses, *late)}.values()), tuple(by_start.values())
 
     def keep(self, digests: Iterable[KeptDigest]) -> None:
         """Keeps digests of runs. While there is no database they are lost."""
@@ -166,7 +277,7 @@ class IncidentHistory:
         """Returns whether everything was written within `seconds`."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: not (self._unwritten or self._digests) and self._writing_since is None, seconds
+                lambda: not (self._unwritten or self._digests or self._rows) and self._writing_since is None, seconds
             )
 
     def close(self) -> None:
@@ -207,24 +318,28 @@ class IncidentHistory:
     def _write_for_ever(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._unwritten or self._digests) or self._ends)
+                self._changed.wait_for(lambda: bool(self._unwritten or self._digests or self._rows) or self._ends)
                 if self._ends:
                     break
                 batch, self._unwritten = self._unwritten, {}
                 digests, self._digests = self._digests, {}
+                rows, self._rows = self._rows, {}
                 self._writing_since = self._clock().monotonic
-            written = self._write(batch, digests.values())
+            written = self._write(batch, digests.values(), _node_rows(rows.values()))
             with self._changed:
                 self._writing_since = None
                 if not written:
                     self._unwritten = {**batch, **self._unwritten}
+                    self._rows = {**rows, **self._rows}
                 self._changed.notify_all()
                 if not written and self._changed.wait_for(lambda: self._ends, RETRY_SECONDS):
                     break
         if self._database is not None:
             self._database.close()
 
-    def _write(self, batch: dict[int, Incident], digests: Collection[KeptDigest] = ()) -> bool:
+    def _write(
+        self, batch: dict[int, Incident], digests: Collection[KeptDigest] = (), rows: NodeRows = NO_ROWS
+    ) -> bool:
         if self._database is None:
             left, _ = self._open()
             batch = {**{it.id: it for it in self._unwatched(left)}, **batch}
@@ -232,6 +347,7 @@ class IncidentHistory:
             return False
         try:
             size = self._database.write(batch.values(), self._clock().wall)
+            self._database.keep_nodes(rows, self._clock().wall)
         except DatabaseError as error:
             self._failed(error)
             return False
@@ -253,9 +369,21 @@ class IncidentHistory:
         ]
 
 
-def _observation(job: JobSnapshot) -> Observation:
-    conclusive = job.location.verdict in (Verdict.OK, Verdict.FAIL)
-    return Observation(job.key, job.running, conclusive, job.location.culprits, job.progressed_at)
+def _row_key(row: Fault | NodeName | Run) -> tuple[object, ...]:
+    if isinstance(row, Fault):
+        return ("fault", row.id)
+    if isinstance(row, NodeName):
+        return ("name", row.node, row.machine)
+    return ("run", row.owner, row.job_id, row.began_at)
+
+
+def _node_rows(rows: Iterable[Fault | NodeName | Run]) -> NodeRows:
+    each = tuple(rows)
+    return NodeRows(
+        tuple(it for it in each if isinstance(it, Fault)),
+        tuple(it for it in each if isinstance(it, NodeName)),
+        tuple(it for it in each if isinstance(it, Run)),
+    )
 
 
 def _why_off(settings: HistorySettings) -> str:

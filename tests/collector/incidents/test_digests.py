@@ -15,7 +15,7 @@ from support.collectors import Make, report
 from support.timings import job
 
 from laggard.cli import main
-from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_digest, read_incidents
+from laggard.collector.incidents.database import VERSION, DatabaseError, IncidentDatabase, read_digest, read_incidents
 from laggard.collector.incidents.incident import IncidentQuery
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.locate.against.digest import Described, digest_of
@@ -110,7 +110,7 @@ def test_a_file_of_the_first_release_is_brought_up_to_this_one(path: str) -> Non
     store(path, kept())
     assert read_digest(path, asked()) is not None
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert connection.execute("SELECT count(*) FROM incidents").fetchone() == (1,)
     assert read_incidents(path, IncidentQuery())[0].damaged == 1
     with contextlib.closing(sqlite3.connect(path)) as connection:
