@@ -155,6 +155,10 @@ class CollectorSettings(Settings, frozen=True):
     """The time for which an incident is kept after it was closed."""
     incident_quiet_seconds: float = 300.0
     """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
+    gpu_hour_price: float | None = None
+    """The price of a GPU-hour, for `laggard cost`: then it tells losses in money, too. Left out: in GPU-hours alone."""
+    currency: str = ""
+    """The name of the currency of gpu_hour_price, such as EUR."""
     otlp_endpoint: str = ""
     """The whole URL to which the collector's metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty:
     nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
@@ -244,6 +248,11 @@ def load_settings(
     for name in ("max_drain_ratio", "fleet_wide_ratio"):
         if not 0 <= getattr(settings, name) <= 1:
             raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
+    price = settings.gpu_hour_price
+    if price is not None and not (math.isfinite(price) and price >= 0):
+        raise UsageError(f"gpu_hour_price is {price}: give a number from 0 on")
+    if len(settings.currency) > 16 or not settings.currency.isprintable():
+        raise UsageError("currency is longer than 16 characters, or holds one that is not printable")
     if not 3 <= settings.ring_nodes <= 32:
         raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
     if not 0 < settings.ring_port < 65536:

@@ -185,7 +185,7 @@ class IncidentHistory:
             kept = MachineRows()
         faults = {it.id: it for it in (*kept.faults, *fresh, *here)}
         newest = sorted(faults.values(), key=lambda it: -it.id)[:limit]
-        return MachineRows(tuple(newest), kept.names)
+        return MachineRows(tuple(newest), kept.names, kept.others_until)
 
     def all_faults(self, since: float) -> tuple[Fault, ...]:
         """The faults of all machines that were open then or later."""

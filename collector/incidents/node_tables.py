@@ -82,10 +82,12 @@ class NodeRows(NamedTuple):
 
 
 class MachineRows(NamedTuple):
-    """The faults of one machine, the newest first, and the names that it had."""
+    """The faults of one machine, the newest first, and the names that it had. Until `others_until` (Unix seconds; 0:
+    never) another machine had its present name."""
 
     faults: tuple[Fault, ...] = ()
     names: tuple[NodeName, ...] = ()
+    others_until: float = 0.0
 
 
 def fill_from_incidents(connection: sqlite3.Connection) -> None:
@@ -168,7 +170,8 @@ def machine_rows(connection: sqlite3.Connection, node: str, limit: int) -> Machi
     words = (named.machine, node, limit)
     faults = run(f"SELECT document FROM faults WHERE {of_machine} ORDER BY id DESC LIMIT ?", words)
     names = run("SELECT document FROM names WHERE machine = ? ORDER BY seen_at DESC LIMIT 64", (named.machine,))
-    return MachineRows(_documents(faults, Fault), _documents(names, NodeName))
+    others = run("SELECT max(seen_at) FROM names WHERE node = ? AND machine != ? AND machine != ''", words[1::-1])
+    return MachineRows(_documents(faults, Fault), _documents(names, NodeName), others.fetchone()[0] or 0.0)
 
 
 def faults_since(connection: sqlite3.Connection, since: float) -> tuple[Fault, ...]:

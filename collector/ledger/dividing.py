@@ -40,7 +40,7 @@ def divided(spans: Sequence[Span], cuts: Sequence[float] = ()) -> Iterator[Piece
 
 
 def _shared(active: Sequence[Span]) -> Iterator[tuple[int, float]]:
-    if len(active) == 1:
+    if len(active) == 1 and active[0].order is Order.SLOWS:
         yield active[0].place, active[0].share
         return
     stopping = [span for span in active if span.order is Order.STOPS]

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-SHARE_ERROR: Final = 0.03
+SHARE_ERROR: Final = 0.05
 """The part of the step time by which a share is off at most, in 19 of 20 cases."""
 
 SHARE_ERROR_RATIO: Final = 0.25

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT
+from laggard.collector.ledger.ledger import GROUPS
 from laggard.collector.web.heatmap import MEASURES, ORDERS
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
@@ -30,6 +31,7 @@ Node = Annotated[Name | None, Meta(description="A node's name.")]
 Switch = Name
 Measure = Literal[MEASURES]  # type: ignore[valid-type]
 Order = Literal[ORDERS]  # type: ignore[valid-type]
+Group = Literal[GROUPS]  # type: ignore[valid-type]
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -141,6 +143,16 @@ class Incidents(OfNode, frozen=True, kw_only=True):
     before: Annotated[Number | None, Meta(description="Those with a lower number, to read on.")] = None
     limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="So many.")] = DEFAULT_LIMIT
     open: Annotated[Switch, Meta(description="1: those that last, alone. 0, or nothing: all.")] = ""
+
+
+class History(Question, frozen=True, kw_only=True):
+    node: Annotated[Name, Meta(description="A node's name.")]
+
+
+class Cost(Question, frozen=True, kw_only=True):
+    since: Annotated[UnixTime | None, Meta(description="From this Unix time on. Without: the last seven days.")] = None
+    until: Annotated[UnixTime | None, Meta(description="Up to this Unix time. Without: now.")] = None
+    by: Annotated[Group, Meta(description="What the rows are.")] = "cause"
 
 
 def is_on(switch: str) -> bool:

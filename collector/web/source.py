@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
+from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.loss import Loss
+from laggard.collector.incidents.node_tables import MachineRows
+from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -29,9 +33,21 @@ class Incidents(Protocol):
     @property
     def refused(self) -> int: ...
 
+    @property
+    def faults(self) -> tuple[Fault, ...]: ...
+
+    @property
+    def lost(self) -> Mapping[str, float]: ...
+
     def slow_links(self, since: float) -> tuple[Incident, ...]: ...
 
     def document(self, query: IncidentQuery) -> IncidentsDocument: ...
+
+    def machine(self, node: str, limit: int) -> MachineRows: ...
+
+    def all_faults(self, since: float) -> tuple[Fault, ...]: ...
+
+    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]: ...
 
     def told_state(self) -> HistoryState: ...
 
