@@ -336,9 +336,9 @@ def _left_out(each: _Open, seconds: float) -> None:
 
 
 def _perhaps_longer(each: _Open) -> Incident:
-    """The incident that ended somewhere between the round that named it last and the next one."""
+    """The incident that ended somewhere between the round that named it last and the next one: half of it, likely."""
     it = each.incident
-    return structs.replace(it, doubtful_seconds=it.doubtful_seconds + each.first_unnamed_seconds)
+    return structs.replace(it, doubtful_seconds=it.doubtful_seconds + each.first_unnamed_seconds / 2)
 
 
 def _has_place(culprit: Culprit) -> bool:

@@ -5,7 +5,8 @@ A loss has three readings: the least, the likely and the most. They come apart f
 - The verdict's share of the step time is an estimate. SHARE_ERROR is how far it was from the truth in 19 of 20 cases of
   the simulator (`bench/cost.py --shares`).
 - A verdict looks back: a fault begins up to its window before it is first named, and is named up to that long after.
-- A verdict leaves a culprit out for a while, or nobody looked: it may have been there (`doubtful_seconds`).
+- A verdict leaves a culprit out for a while, or nobody looked, and it is named again: it was likely there all the time,
+  as one fault is one incident, and at least it was not (`doubtful_seconds`).
 - A rank that hangs stood still between the job's last progress and the first verdict that named it.
 
 The errors of several faults are independent, so they add as squares; those of one fault, named again and again in the

@@ -88,7 +88,7 @@ def _slowed(place: int, it: Loss, bound: Bound) -> Iterator[Span]:
     ahead = share * min(it.window_seconds, lasted)
     seconds = {
         Bound.LEAST: it.lost_seconds - off - ahead,
-        Bound.LIKELY: it.lost_seconds + it.doubtful_seconds / 2,
+        Bound.LIKELY: it.lost_seconds + it.doubtful_seconds,
         Bound.MOST: it.lost_seconds + it.doubtful_seconds + off + ahead,
     }[bound]
     if seconds > 0:
@@ -99,9 +99,8 @@ def _stopped(place: int, it: Loss, runs: JobRuns, bound: Bound) -> Iterator[Span
     run, following = runs.of(it)
     stood = it.progressed_at if it.opened_at - MAX_HANG_SECONDS <= it.progressed_at < it.opened_at else it.opened_at
     end = max(it.opened_at, it.seen_at if it.closed_at is None else it.closed_at)
-    slack = (it.doubtful_seconds, it.doubtful_seconds / 2, 0.0)
     begin = {Bound.LEAST: it.opened_at, Bound.LIKELY: stood, Bound.MOST: stood - it.window_seconds}[bound]
-    over = {Bound.LEAST: 0.0, Bound.LIKELY: slack[1], Bound.MOST: slack[0]}[bound]
+    over = 0.0 if bound is Bound.LEAST else it.doubtful_seconds
     ended = it.closed_because in _ENDS
     if ended and following is not None and 0 <= following.began_at - end <= MAX_RESTART_SECONDS:
         end, over = following.began_at, 0.0
