@@ -18,6 +18,7 @@ from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
 from laggard.collector.fleet.outliers import FleetComparison, compare_nodes, with_codes
+from laggard.collector.fleet.returned import with_returns
 from laggard.collector.incidents.fault import NodeSight
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
@@ -258,7 +259,8 @@ class ScrapeLoop:
         """The nodes as the round that began at `began` found them, in monotonic seconds."""
         wall = time.time()
         acknowledged = self.acknowledgements.holding(wall)
-        findings = known_findings((*_findings(self._agents), *comparison.findings), acknowledged, wall)
+        found = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
+        findings = known_findings(found, acknowledged, wall)
         codes = comparison.codes_by_url()
         of_nodes = known_findings(_node_findings(self._agents), acknowledged, wall)  # what jobs set drains no node
         self._failing = fleet_wide.observed(self._failing, of_nodes, now)

@@ -49,7 +49,13 @@ def serve(
     log.info("listening on %s", url_of(listener, tls))
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)
-    metrics = CollectorMetrics(scrape_loop, settings.max_drain_ratio, protocol.table.ended)
+    metrics = CollectorMetrics(
+        scrape_loop,
+        settings.max_drain_ratio,
+        protocol.table.ended,
+        gpu_hour_price=settings.gpu_hour_price,
+        currency=settings.currency,
+    )
     otlp = sending(send_to, "laggard-collector", _instance(listener), metrics.families, metrics.otlp_exports)
     config = uvicorn.Config(
         make_app(scrape_loop, settings, metrics),

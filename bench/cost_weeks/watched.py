@@ -124,11 +124,12 @@ class _Watch:
         busy[self.job.begin : self.job.begin + 120] = busy[self.job.end - 120 : self.job.end + tail] = True
         for at in self.saved:
             busy[at : at + 60] = True
+        following = np.append(np.flatnonzero(busy), WEEK)
         at = int(self.draw.integers(ROUND))
         while at < min(WEEK, self.job.end + 2 * tail):
             yield at
-            step = ROUND if busy[min(at + ROUND, WEEK - 1)] else 120 if busy[min(at + 120, WEEK - 1)] else 60
-            at += step
+            soon = int(following[np.searchsorted(following, at + ROUND)])
+            at = max(at + ROUND, min(soon, at + 1800))
 
     def _stop(self, at: int) -> Stop | None:
         return next((it for it in self.job.stops if it.begin <= at < it.end + it.restart), None)

@@ -130,7 +130,7 @@ def _by_job(losses: Sequence[Loss], spans: Iterable[Span]) -> Iterable[list[Span
 def _reading(loss: Loss, taken: _Taken, part: float = 1.0) -> Reading:
     hours = part * loss.ranks / 3600
     same = (loss.owner, loss.job_id, loss.cause, loss.nodes)
-    return Reading(taken.likely * hours, taken.least * hours, taken.most * hours, same)
+    return Reading(taken.likely * hours, taken.least * hours, taken.most * hours, same, not loss.stops)
 
 
 def _rows(

@@ -18,6 +18,9 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.ledger.goodput import JobGoodput
+from laggard.collector.node_history import Failures
+from laggard.collector.web.past import Past, PastLook, goodput_of, returned_faults
 from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
@@ -34,6 +37,7 @@ class Own(NamedTuple):
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
     otlp_exports: Mapping[str, int] = {}
+    past: Past = Past()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +49,22 @@ class CollectorMetrics:
     ended: Mapping[str, int] = dataclasses.field(default_factory=Counter)
     otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
+    past: PastLook = dataclasses.field(default_factory=PastLook)
+    gpu_hour_price: float | None = None
+    currency: str = ""
 
     def of(self, source: ClusterSource) -> CollectorMetrics:
         """Those of another view of the cluster."""
         return dataclasses.replace(self, source=source)
 
     def families(self) -> Iterator[Metric]:
-        return _families(self.source.snapshot, self.source.incidents, self.max_drain_ratio, self._own)
+        yield from _families(self.source.snapshot, self.source.incidents, self.max_drain_ratio, self._own)
+        if self.gpu_hour_price is not None and not self.source.snapshot.only_of:
+            yield _family("laggard_gpu_hour_price", {(self.currency,): self.gpu_hour_price})
 
     def _own(self) -> Own:
-        return Own(self.recommended.look(self.source.snapshot), self.ended, self.otlp_exports)
+        recommended = self.recommended.look(self.source.snapshot)
+        return Own(recommended, self.ended, self.otlp_exports, self.past.look(self.source.incidents))
 
 
 def collector_metrics(
@@ -74,8 +84,9 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports = own()
+    recommended, ended, otlp_exports, past = own()
     yield from _of_recommendations(recommended)
+    yield from _of_the_past(snapshot, incidents, past)
     yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
     yield from daemon_families(sum(ended.values()), otlp_exports)
 
@@ -112,6 +123,9 @@ def _open_incidents(snapshot: ClusterSnapshot, incidents: Incidents) -> Iterator
     count = Counter(it.key for it in incidents.open)
     shown: Samples = {_job_labels(job): float(count[job.key]) for job in snapshot.jobs}
     yield _family("laggard_job_incidents_open", shown)
+    again = Counter(it.key for it in incidents.open if it.returned)
+    known: Samples = {_job_labels(job): float(again[job.key]) for job in snapshot.jobs if again[job.key]}
+    yield _family("laggard_job_incidents_returned", known)
 
 
 def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
@@ -121,6 +135,29 @@ def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
     if state.state != "off":  # a collector that was given no database has none that fails
         yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
         yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
+
+
+def _of_the_past(snapshot: ClusterSnapshot, incidents: Incidents, past: Past) -> Iterator[Metric]:
+    """What incidents cost, what came back, and which machines fail again and again."""
+    yield _family("laggard_lost_gpu_seconds_total", {(kind,): seconds for kind, seconds in incidents.lost.items()})
+    week = past.week
+    bounds = {} if week is None else {"least": week.least, "likely": week.likely, "most": week.most}
+    yield _family("laggard_week_lost_gpu_hours", {(bound,): hours for bound, hours in bounds.items()})
+    by_key = goodput_of(past)
+    jobs: list[tuple[tuple[str, ...], JobGoodput]] = [
+        (_job_labels(job), by_key[job.key]) for job in snapshot.jobs if job.key in by_key
+    ]
+    ettr: Samples = {labels: it.ettr_ratio for labels, it in jobs if it.ettr_ratio is not None}
+    yield _family("laggard_job_ettr_ratio", ettr)
+    goodput: Samples = {labels: it.goodput_ratio for labels, it in jobs if it.goodput_ratio is not None}
+    yield _family("laggard_job_goodput_ratio", goodput)
+    yield _family("laggard_node_fault_returned", returned_faults(incidents))
+    often: dict[tuple[str, ...], Failures] = {(it.node,): it.failures for it in past.offenders}
+    yield _family("laggard_node_failures", {node: float(it.lately) for node, it in often.items()})
+    between: Samples = {node: it.mtbf_seconds for node, it in often.items() if it.mtbf_seconds is not None}
+    yield _family("laggard_node_between_failures_seconds", between)
+    repair: Samples = {node: it.mttr_seconds for node, it in often.items() if it.mttr_seconds is not None}
+    yield _family("laggard_node_repair_seconds", repair)
 
 
 def _of_recommendations(recommended: Mapping[JobKey, tuple[Item, ...]]) -> Iterator[Metric]:
