@@ -11,8 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from laggard import __version__, wire
-from laggard.collector.incidents.database import DatabaseError, read_losses
-from laggard.collector.incidents.history import MAX_LOSSES
+from laggard.collector.incidents.database import MAX_LOSSES, DatabaseError, read_losses
 from laggard.collector.ledger.ledger import GROUPS, CostDocument, ledger
 from laggard.collector.ledger.words import lines, report_html
 from laggard.collector.moments import moment_of
@@ -20,7 +19,7 @@ from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.errors import UsageError
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
-from laggard.text.users import user_text
+from laggard.text.users import user_name
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +69,7 @@ def _document(arguments: argparse.Namespace, since: float, until: float, by: str
         losses, runs = read_losses(arguments.database, since, None, MAX_LOSSES)
     except DatabaseError as error:
         raise UsageError(str(error)) from None
-    return ledger(losses, runs, since, until, by, user_text, arguments.price)
+    return ledger(losses, runs, since, until, by, user_name, arguments.price)
 
 
 def _priced(it: CostDocument, price: float | None) -> CostDocument:

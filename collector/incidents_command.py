@@ -25,12 +25,11 @@ from laggard.collector.incidents.incident import (
     query_for,
 )
 from laggard.collector.job_words import job_text, known_jobs, short_text
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 from laggard.collector.moments import moment_of
-from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument
+from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
 from laggard.collector.node_history_words import history_lines, lasted_text, returned_text
 from laggard.collector.web.documents import JobLine
-from laggard.collector.web.history import history_of_rows
 from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Verdict

@@ -7,13 +7,14 @@ GPU that is missing), so findings that overlap are one failure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.incident import HistoryState, Incident
+from laggard.collector.incidents.node_tables import MachineRows
 
 LATELY_SECONDS: Final = 30 * 86400.0
 """The time whose failures make a repeat offender."""
@@ -27,6 +28,10 @@ MAX_FAULTS: Final = 1000
 
 MAX_SHOWN: Final = 100
 """The most faults, and the most incidents, of an answer, the newest."""
+
+
+MAX_NAMES: Final = 8
+"""The most former names of a machine whose incidents are looked up."""
 
 
 class NodeHistoryDocument(Struct, frozen=True):
@@ -138,6 +143,18 @@ def incidents_since(others_until: float, incidents: Iterable[Incident]) -> list[
 def incidents_under(name: NodeName, incidents: Iterable[Incident]) -> list[Incident]:
     """Of the incidents of a name that the machine had those of its time."""
     return [it for it in incidents if name.since <= it.opened_at <= name.seen_at]
+
+
+def history_of_rows(
+    node: str, rows: MachineRows, of_name: Callable[[str], Iterable[Incident]], now: float, state: HistoryState
+) -> NodeHistoryDocument:
+    """`of_name`: the newest incidents of a name."""
+    names = sorted(rows.names, key=lambda it: (it.node != node, -it.seen_at))
+    found = {it.id: it for it in incidents_since(rows.others_until, of_name(node))}
+    for name in names[1 : MAX_NAMES + 1]:
+        found |= {it.id: it for it in incidents_under(name, of_name(name.node))}
+    newest = sorted(found.values(), key=lambda it: -it.id)
+    return node_history(node, rows.faults, names, newest, now, state)
 
 
 class Offender(NamedTuple):

@@ -39,6 +39,9 @@ from laggard.wire.digest import Digest
 VERSION: Final = 3
 """The version of the tables, in the file's `user_version`. Files of any earlier version are brought up to it."""
 
+MAX_LOSSES: Final = 200_000
+"""The most losses that one answer is made from, the newest."""
+
 MAX_DIGESTS: Final = 1024
 """The most digests of runs; beyond them the oldest of the user who has the most are dropped."""
 

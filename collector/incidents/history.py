@@ -17,6 +17,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from laggard.collector.incidents.database import (
+    MAX_LOSSES,
     DatabaseError,
     IncidentDatabase,
     read_digest,
@@ -57,9 +58,6 @@ MAX_UNWRITTEN_DIGESTS = 256
 
 MAX_UNWRITTEN_ROWS = 65_536
 """The most faults, names and runs that wait for the disk; then the oldest are lost."""
-
-MAX_LOSSES = 200_000
-"""The most losses that one answer is made from, the newest."""
 
 MAX_SLOW_LINKS = 1024
 """The most slow links that are remembered without the database, the last ones."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 from laggard.model import Culprit, CulpritStack
 from laggard.wire.acknowledgement import Acknowledgement
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 
 
 class Run(Struct, frozen=True):

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.run import Run, RunSight
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 
 MAX_RUNS = 4096
 """The most runs that are followed at a time, as many as a collector holds jobs by default."""

@@ -21,9 +21,43 @@ def divided(spans: Sequence[Span], cuts: Sequence[float] = ()) -> Iterator[Piece
     """The pieces of one job's spans. A moment belongs first to what stops the job, to several in equal parts; else to
     what slows it, by their shares, all of them together for at most the whole moment; what is left of it to work that
     is done again, in equal parts. No piece goes over one of `cuts`."""
-    begins = sorted((span for span in spans if span.end > span.start), key=lambda it: it.start)
-    if not begins:
-        return
+    for together in _overlapping(spans):
+        if len(together) == 1:
+            yield from _alone(together[0], cuts)
+        else:
+            yield from _swept(together, cuts)
+
+
+def _overlapping(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """The spans that overlap, one after the other: most incidents have their job's time to themselves."""
+    together: list[Span] = []
+    end = 0.0
+    for span in sorted(spans, key=_start):
+        if span.end <= span.start:
+            continue
+        if together and span.start >= end:
+            yield together
+            together = []
+        end = max(end, span.end) if together else span.end
+        together.append(span)
+    if together:
+        yield together
+
+
+def _start(span: Span) -> float:
+    return span.start
+
+
+def _alone(span: Span, cuts: Sequence[float]) -> Iterator[Piece]:
+    moments = [span.start, *sorted(cut for cut in cuts if span.start < cut < span.end), span.end]
+    share = 1.0 if span.order is not Order.SLOWS else span.share
+    for start, end in zip(moments, moments[1:], strict=False):
+        if share > 0:
+            yield Piece(span.place, start, end, share * (end - start))
+
+
+def _swept(begins: Sequence[Span], cuts: Sequence[float]) -> Iterator[Piece]:
+    """The pieces of spans that overlap, in the order in which they begin."""
     last = max(span.end for span in begins)
     inside = (cut for cut in cuts if begins[0].start < cut < last)
     moments = sorted({*(it.start for it in begins), *(it.end for it in begins), *inside})

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from laggard.collector.incidents.run import Run
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 from laggard.collector.ledger.spans import MAX_RESTART_SECONDS
 
 MAX_JOBS: Final = 50

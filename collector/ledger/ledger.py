@@ -11,7 +11,6 @@ from msgspec import Struct
 from laggard.collector.incidents.incident import WEEK_SECONDS
 from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.run import Run
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.ledger.dividing import Piece, divided
 from laggard.collector.ledger.goodput import JobGoodput, goodputs
 from laggard.collector.ledger.interval import Amount, Reading, added
@@ -120,10 +119,10 @@ def _taken(losses: Sequence[Loss], runs: JobRuns, since: float, until: float) ->
 
 
 def _by_job(losses: Sequence[Loss], spans: Iterable[Span]) -> Iterable[list[Span]]:
-    by_job: dict[JobKey, list[Span]] = {}
+    keys = [(it.owner, it.job_id) for it in losses]
+    by_job: dict[tuple[int, str], list[Span]] = {}
     for span in spans:
-        it = losses[span.place]
-        by_job.setdefault(JobKey(it.owner, it.job_id), []).append(span)
+        by_job.setdefault(keys[span.place], []).append(span)
     return by_job.values()
 
 

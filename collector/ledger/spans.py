@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.run import Run
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 from laggard.collector.ledger.interval import share_error
 
 MAX_RESTART_SECONDS: Final = 3600.0

@@ -22,7 +22,13 @@ _MAX_TEXT: Final = 120
 
 def amount_text(it: Amount, unit: str = "GPU-hours") -> str:
     """`12.3 GPU-hours (9.1 to 16)`."""
-    return f"{_number(it.likely)} {unit} ({_number(it.least)} to {_number(it.most)})"
+    return f"{' '.join(filter(None, (_number(it.likely), unit)))} ({_number(it.least)} to {_number(it.most)})"
+
+
+def _money_text(it: CostDocument) -> str:
+    if it.money is None:
+        return ""
+    return f", {amount_text(it.money, it.currency)}" if it.currency else f", in money {amount_text(it.money, '')}"
 
 
 def _number(value: float) -> str:
@@ -35,9 +41,8 @@ def day_text(seconds: float) -> str:
 
 
 def sentence(it: CostDocument) -> str:
-    money = f", {amount_text(it.money, it.currency or 'in money')}" if it.money is not None else ""
     times = f"from {day_text(it.since)} to {day_text(it.until)}"
-    return f"{counted(it.incidents, 'incident')} cost {amount_text(it.total)}{money}, {times}."
+    return f"{counted(it.incidents, 'incident')} cost {amount_text(it.total)}{_money_text(it)}, {times}."
 
 
 def notes(it: CostDocument) -> Iterator[str]:
@@ -135,10 +140,9 @@ def report_html(by_group: Iterable[CostDocument], version: str) -> str:
     documents = tuple(by_group)
     first = documents[0]
     told = "".join(f"<li>{escape(note)}.</li>" for note in notes(first))
-    money = f", {amount_text(first.money, first.currency or 'in money')}" if first.money is not None else ""
     return _PAGE.format(
         title=escape(f"What slow and dead ranks cost, {day_text(first.since)} to {day_text(first.until)}"),
-        headline=escape(f"{counted(first.incidents, 'incident')} cost {amount_text(first.total)}{money}"),
+        headline=escape(f"{counted(first.incidents, 'incident')} cost {amount_text(first.total)}{_money_text(first)}"),
         times=escape(f"From {day_text(first.since)} to {day_text(first.until)}"),
         notes=f"<ul>{told}</ul>" if told else "",
         tables="\n".join(_table(it) for it in documents),

@@ -13,7 +13,7 @@ export const showHistory = onChange((found) => {
   byId("history-card").hidden = !faults.length && !incidents.length;
   const words = [
     often ? "It fails again and again: three failures in 30 days, or one within a week of a repair." : "",
-    returned ? `${count(returned, "time")} something was there again that had been over less than a week before.` : "",
+    returned ? `What had been over came back within a week: ${count(returned, "time")}.` : "",
     names.length > 1 ? `It was called ${names.filter((it) => it.node !== node).map((it) => it.node).join(", ")} before.` : "",
   ];
   setText(byId("history-explain"), words.filter(Boolean).join(" ") || `${count(failures, "failure")}, ${count(incidents.length, "incident")}.`);
