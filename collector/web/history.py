@@ -6,10 +6,7 @@ from msgspec import structs
 
 from laggard.collector.incidents.incident import MAX_LIMIT, Incident, IncidentQuery
 from laggard.collector.ledger.ledger import CostDocument, ledger
-from laggard.collector.node_history import (
-    MAX_FAULTS,
-    NodeHistoryDocument,
-)
+from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.source import Incidents
 from laggard.text.users import user_name
