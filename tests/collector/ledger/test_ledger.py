@@ -207,8 +207,8 @@ def test_errors_of_one_fault_add_up_and_those_of_several_as_squares() -> None:
 
 
 def test_ettr_and_goodput() -> None:
-    first = run(0.0, started_at=1.0, seen_at=HOUR, ended_at=HOUR, step_seconds=3000.0, last_step=3000, slow_seconds=300.0,
-                checkpoint_step=2400, checkpoint_at=2400.0)  # fmt: skip
+    first = run(0.0, started_at=1.0, seen_at=HOUR, ended_at=HOUR, step_seconds=3000.0, last_step=3000,
+                slow_seconds=300.0, checkpoint_step=2400, checkpoint_at=2400.0)  # fmt: skip
     second = run(HOUR + 600, seen_at=2 * HOUR, ended_at=2 * HOUR, step_seconds=2900.0, last_step=2900)
     found = goodput([first, second])
     assert found.ettr_ratio == pytest.approx((3000 + 2900 - 600) / 7200)
