@@ -109,7 +109,7 @@ def _taken(losses: Sequence[Loss], runs: JobRuns, since: float, until: float) ->
     """What each loss took, week by week, each once with every bound."""
     cuts = (since, until, *_week_begins(since, until))
     found: dict[tuple[int, int], list[float]] = {}
-    for column, bound in enumerate((Bound.LIKELY, Bound.LEAST, Bound.MOST)):
+    for column, bound in enumerate((Bound.LIKELY, Bound.LOW, Bound.HIGH)):
         for spans in _by_job(losses, spans_of(losses, runs, bound)):
             for piece in divided(spans, cuts):
                 if since <= piece.start and piece.end <= until:

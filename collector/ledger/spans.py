@@ -29,9 +29,9 @@ _ENDS: Final = ("job_ended", "ended_while_down", "job_gone")
 
 
 class Bound(Enum):
-    LEAST = -1
+    LOW = -1
     LIKELY = 0
-    MOST = 1
+    HIGH = 1
 
 
 class Order(Enum):
@@ -87,9 +87,9 @@ def _slowed(place: int, it: Loss, bound: Bound) -> Iterator[Span]:
     off = share_error(share) * lasted
     ahead = share * min(it.window_seconds, lasted)
     seconds = {
-        Bound.LEAST: it.lost_seconds - off - ahead,
+        Bound.LOW: it.lost_seconds - off - ahead,
         Bound.LIKELY: it.lost_seconds + it.doubtful_seconds,
-        Bound.MOST: it.lost_seconds + it.doubtful_seconds + off + ahead,
+        Bound.HIGH: it.lost_seconds + it.doubtful_seconds + off + ahead,
     }[bound]
     if seconds > 0:
         yield Span(it.opened_at, it.opened_at + lasted, min(1.0, seconds / lasted), Order.SLOWS, place)
@@ -99,15 +99,15 @@ def _stopped(place: int, it: Loss, runs: JobRuns, bound: Bound) -> Iterator[Span
     run, following = runs.of(it)
     stood = it.progressed_at if it.opened_at - MAX_HANG_SECONDS <= it.progressed_at < it.opened_at else it.opened_at
     end = max(it.opened_at, it.seen_at if it.closed_at is None else it.closed_at)
-    begin = {Bound.LEAST: it.opened_at, Bound.LIKELY: stood, Bound.MOST: stood - it.window_seconds}[bound]
-    over = 0.0 if bound is Bound.LEAST else it.doubtful_seconds
+    begin = {Bound.LOW: it.opened_at, Bound.LIKELY: stood, Bound.HIGH: stood - it.window_seconds}[bound]
+    over = 0.0 if bound is Bound.LOW else it.doubtful_seconds
     ended = it.closed_because in _ENDS
     if ended and following is not None and 0 <= following.began_at - end <= MAX_RESTART_SECONDS:
         end, over = following.began_at, 0.0
     if end + over > begin:
         yield Span(begin, end + over, 1.0, Order.STOPS, place)
     if ended and run is not None and run.checkpoint_step is not None and run.checkpoint_at < stood:
-        saved = run.checkpoint_at + (it.window_seconds if bound is Bound.LEAST else 0.0)
+        saved = run.checkpoint_at + (it.window_seconds if bound is Bound.LOW else 0.0)
         if saved < stood:
             yield Span(saved, stood, 1.0, Order.AGAIN, place)
 

@@ -115,7 +115,7 @@ def test_a_file_of_the_first_release_is_brought_up_to_this_one(path: str) -> Non
     assert read_incidents(path, IncidentQuery())[0].damaged == 1
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 9")
-    with pytest.raises(DatabaseError, match="no database of incidents of version 2"):
+    with pytest.raises(DatabaseError, match="no database of incidents of version 3"):
         IncidentDatabase.open(path, 1 << 20, 1.0)
 
 
