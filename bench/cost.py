@@ -83,7 +83,7 @@ _SHARES: list[Share] = []
 
 
 def one_week(seed: tuple[int, int]) -> tuple[float, float, float, float]:
-    """What was planted, and what the ledger says: likely, at least and at most, in GPU-hours."""
+    """The planted GPU-hours, and those that the ledger says: likely, at least and at most, in GPU-hours."""
     jobs = week(np.random.default_rng([*seed, 1]))
     seen = watched(jobs, _SHARES, np.random.default_rng([*seed, 2]))
     found = ledger(seen.losses, seen.runs, MONDAY, MONDAY + WEEK)

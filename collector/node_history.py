@@ -1,4 +1,4 @@
-"""What a machine has behind it: how often it failed, how long it was down, what was repaired and what came back. Pure.
+"""The history of a machine: how often it failed, how long it was down, what was repaired and what came back. Pure.
 
 A failure is a time in which the machine had a critical finding: one cause makes several (a GPU that is lost, an Xid, a
 GPU that is missing), so findings that overlap are one failure.
@@ -136,12 +136,12 @@ def node_history(
 
 
 def incidents_since(others_until: float, incidents: Iterable[Incident]) -> list[Incident]:
-    """Of the incidents of a machine's present name its own: until then another machine had it."""
+    """The machine's own of the incidents of its present name: until then another machine had it."""
     return [it for it in incidents if it.opened_at > others_until]
 
 
 def incidents_under(name: NodeName, incidents: Iterable[Incident]) -> list[Incident]:
-    """Of the incidents of a name that the machine had those of its time."""
+    """The incidents of a name that the machine had, of its time."""
     return [it for it in incidents if name.since <= it.opened_at <= name.seen_at]
 
 

@@ -1,4 +1,5 @@
-"""How long `laggard incidents --node` and `laggard cost` take on a large database, each as a process of its own."""
+"""The times that `laggard incidents --node` and `laggard cost` take on a large database, each as a process of its
+own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How wrong the share of the step time is that a verdict says a culprit takes: cases of the simulator, judged by the
+"""The error of the share of the step time that a verdict says a culprit takes: cases of the simulator, judged by the
 real localisation, beside the simulator's own truth."""
 
 from __future__ import annotations

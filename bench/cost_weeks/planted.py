@@ -75,7 +75,7 @@ def _job(number: int, draw: Draw) -> Job:
 
 
 def _slow(draw: Draw, begin: int, end: int) -> Slow:
-    """From a minute to a day, most of them shorter than three hours; from 3 to 60 % of the time."""
+    """A fault from a minute to a day long, most of them shorter than three hours; from 3 to 60 % of the time."""
     length = int(min(np.exp(draw.normal(np.log(2400), 1.2)), 86400))
     first = int(draw.integers(begin + 60, end - 60))
     share = float(min(0.6, np.exp(draw.uniform(np.log(0.03), np.log(0.6)))))
@@ -122,7 +122,7 @@ def checkpoints(job: Job) -> list[int]:
 
 
 def true_gpu_hours(jobs: Sequence[Job]) -> float:
-    """What the planted faults cost: slow time, time that stood still, and work since the last checkpoint, where the
+    """The cost of the planted faults: slow time, time that stood still, and work since the last checkpoint, where the
     script names them, that a restart does again. No second of a job costs more than itself."""
     return sum(job.ranks * float(_lost(job).sum()) / 3600 for job in jobs)
 
@@ -141,5 +141,5 @@ def _lost(job: Job) -> NDArray[np.float64]:
 
 
 def _began(job: Job, stop: Stop) -> int:
-    """When the run began that the stop befell."""
+    """The second in which the run began that the stop befell."""
     return max([job.begin, *(it.end + it.restart for it in job.stops if it.restart and it.end < stop.begin)])

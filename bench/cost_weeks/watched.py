@@ -1,4 +1,4 @@
-"""What a collector would have seen of a planted week: verdicts, round by round, given to the real trackers."""
+"""The part that a collector would have seen of a planted week: verdicts, round by round, given to the real trackers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
 
 
 class Errors:
-    """What a verdict says of a share, drawn from measured cases of about that share: often right, now and then far off,
+    """The shares that verdicts say, drawn from measured cases of about that share: often right, now and then far off,
     and sometimes nothing."""
 
     def __init__(self, measured: Sequence[Share], draw: Draw) -> None:
@@ -107,7 +107,7 @@ class _Watch:
         return Seen([Loss.of(it) for it in kept.values()], list(known.values()))
 
     def _downtime(self) -> tuple[int, int] | None:
-        """In a third of the jobs the collector is started anew, and watches nothing for some minutes."""
+        """The collector is started anew in a third of the jobs, and watches nothing for some minutes."""
         if self.draw.random() > 0.33:
             return None
         begin = int(self.draw.integers(self.job.begin, self.job.end))

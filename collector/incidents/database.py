@@ -341,7 +341,7 @@ def read_faults(path: str, since: float) -> tuple[Fault, ...]:
 
 
 def read_losses(path: str, since: float, owner: int | None, limit: int) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-    """What incidents that lasted then or later took, the newest `limit`, and the runs that were seen since. Raises
+    """The losses by incidents that lasted then or later, the newest `limit`, and the runs that were seen since. Raises
     DatabaseError."""
     with told(path), contextlib.closing(_connect_to_read(path)) as connection:
         if not has_node_tables(connection):

@@ -195,7 +195,7 @@ class IncidentHistory:
         return tuple({it.id: it for it in (*kept, *self.faults)}.values())
 
     def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-        """What incidents took that lasted then or later, of all users or one, and the runs that were seen since."""
+        """The losses by incidents that lasted then or later, of all users or one, and the runs that were seen since."""
         with self._changed:
             known = [Loss.of(it) for it in (*self._unwritten.values(), *self.open)]
             unwritten = [it for it in self._rows.values() if isinstance(it, Run)]

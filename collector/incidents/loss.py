@@ -1,4 +1,4 @@
-"""What an incident took, as the ledger counts it: numbers and names alone, kept beside the incident. Values alone."""
+"""The loss by an incident, as the ledger counts it: numbers and names alone, kept beside the incident. Values alone."""
 
 from __future__ import annotations
 

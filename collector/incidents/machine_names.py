@@ -1,4 +1,4 @@
-"""Which machine a name stands for: told by its GPUs' UUIDs, over new names, new images and single new GPUs. No
+"""The machine that a name stands for: told by its GPUs' UUIDs, over new names, new images and single new GPUs. No
 clock."""
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 class NodeRows(NamedTuple):
-    """What a round changed beside the incidents."""
+    """The rows that a round changed beside the incidents."""
 
     faults: tuple[Fault, ...] = ()
     names: tuple[NodeName, ...] = ()
@@ -148,7 +148,8 @@ def has_node_tables(connection: sqlite3.Connection) -> bool:
 
 
 def open_rows(connection: sqlite3.Connection, week_ago: float) -> tuple[NodeRows, tuple[Fault, ...]]:
-    """What a collector goes on with: the open faults, the names and the runs; and the faults that ended since."""
+    """The rows that a collector goes on with: the open faults, the names and the runs; and the faults that ended
+    since."""
     run = connection.execute
     opened = run("SELECT document FROM faults WHERE closed_at IS NULL ORDER BY id DESC LIMIT ?", (2 * MAX_ROWS,))
     closed = run("SELECT document FROM faults WHERE closed_at >= ? ORDER BY id DESC LIMIT ?", (week_ago, MAX_ROWS))

@@ -1,4 +1,5 @@
-"""What was over and is there again within a week: the ends of earlier faults by their place. No clock, no file."""
+"""Faults that were over and are there again within a week: the ends of earlier faults by their place. No clock, no
+file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job's time is divided among its culprits: no second is given to two. Pure."""
+"""A job's time is divided among its culprits: no second is given to two. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trackers look at in a round, made from the agents' reports and the jobs' verdicts. Pure.
+"""The sights that the trackers look at in a round, made from the agents' reports and the jobs' verdicts. Pure.
 
 A report is an agent's word, and may hold anything: what cannot be read is not known.
 """
@@ -28,7 +28,7 @@ _TAKEN_BACK: Final = "xids_taken_back"
 
 
 def node_sight(node: str, report: Report) -> NodeSight:
-    """What a node's report tells of its faults."""
+    """The faults that a node's report tells of."""
     gpus = NodeGpus.of(report.facts)
     probes = {place: probe.name for probe in report.probes for place in probe.findings}
     found = tuple(

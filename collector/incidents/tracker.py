@@ -182,7 +182,7 @@ class IncidentTracker:
         each.unnamed_seconds = each.first_unnamed_seconds = 0.0
 
     def _taken(self, each: _Open, seen: Observation, moment: Moment, share: float) -> tuple[float, float]:
-        """How many seconds of the job it took since it was looked at last, and how many more in which it was perhaps
+        """The seconds of the job that it took since it was looked at last, and how many more in which it was perhaps
         there: those in which no verdict named it, and those in which no collector looked."""
         since = moment.monotonic - each.observed_at if seen.running else 0.0
         if each.inherited:

@@ -1,5 +1,5 @@
-"""How much of a job's time was work that lasted: ETTR and goodput, as far as its steps, restarts and checkpoints were
-seen. Pure.
+"""The part of a job's time that was work which lasted: ETTR and goodput, as far as its steps, restarts and checkpoints
+were seen. Pure.
 
 ETTR is the productive time of a job over the time that it had its GPUs, as in Kokolis et al., Revisiting Reliability in
 Large-Scale Machine Learning Research Clusters (arXiv 2410.21680), but for the time in the queue, which laggard does not
@@ -22,7 +22,7 @@ MAX_JOBS: Final = 50
 
 
 class JobGoodput(Struct, frozen=True):
-    """Of one job: `gpu_hours` that it had, in `runs` runs; `ettr_ratio` and `goodput_ratio`, None where no step was
+    """One job: `gpu_hours` that it had, in `runs` runs; `ettr_ratio` and `goodput_ratio`, None where no step was
     timed; `not_seen`: what is not in them, in words. Where work since a checkpoint may be missing they are upper
     bounds."""
 
@@ -46,7 +46,7 @@ def goodputs(runs: Iterable[Run]) -> tuple[JobGoodput, ...]:
 
 
 def goodput(runs: Sequence[Run]) -> JobGoodput:
-    """Of the runs of one job, in the order in which they began."""
+    """The goodput of the runs of one job, in the order in which they began."""
     had = _had_seconds(runs)
     made = sum(run.step_seconds + _unwatched_seconds(run) for run in runs)
     again = sum(_again_seconds(run) for run in runs[:-1])
@@ -67,8 +67,8 @@ def goodput(runs: Sequence[Run]) -> JobGoodput:
 
 
 def _had_seconds(runs: Sequence[Run]) -> float:
-    """From the begin of the first run to the end of the last, but for long breaks: another job of that name, which got
-    its GPUs anew."""
+    """The time from the begin of the first run to the end of the last, but for long breaks: another job of that name,
+    which got its GPUs anew."""
     had, until = 0.0, runs[0].began_at
     for run in runs:
         end = max(run.began_at, run.seen_at if run.ended_at is None else run.ended_at)

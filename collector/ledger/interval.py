@@ -1,4 +1,4 @@
-"""How far off a figure of the ledger may be. Pure.
+"""The interval of a figure of the ledger. Pure.
 
 A loss has three readings: the least, the likely and the most. They come apart for five reasons:
 
@@ -59,7 +59,7 @@ class Reading(NamedTuple):
 
 
 def share_error(share: float) -> float:
-    """How far a share of the step time may be off, as a part of the step time."""
+    """The error that a share of the step time may have, as a part of the step time."""
     return max(SHARE_ERROR, SHARE_ERROR_RATIO * share)
 
 

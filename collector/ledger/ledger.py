@@ -17,10 +17,10 @@ from laggard.collector.ledger.interval import Amount, Reading, added
 from laggard.collector.ledger.spans import Bound, JobRuns, Span, loses_unseen_work, spans_of
 
 GROUPS: Final = ("node", "cause", "user", "week")
-"""What a ledger can be divided by."""
+"""The ways to divide a ledger."""
 
 NO_NODE: Final = "no machine"
-"""Where a loss stands that is of a job and at no machine."""
+"""The row of losses that are of a job and at no machine."""
 
 MAX_ROWS: Final = 1000
 """The most rows of an answer, the dearest; the others are in one row, OTHERS."""
@@ -32,7 +32,7 @@ _FIRST_MONDAY: Final = 4 * 86400.0
 
 
 class CostRow(Struct, frozen=True):
-    """What a node, a cause, a user or a week cost: GPU-hours, and how many incidents took them."""
+    """The cost of a node, a cause, a user or a week: GPU-hours, and how many incidents took them."""
 
     name: str
     gpu_hours: Amount
@@ -83,7 +83,7 @@ def ledger(
     price: float | None = None,
     currency: str = "",
 ) -> CostDocument:
-    """What the losses took between `since` and `until`. `price`: of a GPU-hour."""
+    """The sum of the losses between `since` and `until`. `price`: of a GPU-hour."""
     job_runs = JobRuns(runs)
     counted = [it for it in losses if it.ranks and it.lost_seconds is not None]
     taken = list(_taken(counted, job_runs, since, until))
@@ -106,7 +106,7 @@ def ledger(
 
 
 def _taken(losses: Sequence[Loss], runs: JobRuns, since: float, until: float) -> Iterator[_Taken]:
-    """What each loss took, week by week, each once with every bound."""
+    """The seconds of each loss, week by week, each once with every bound."""
     cuts = (since, until, *_week_begins(since, until))
     found: dict[tuple[int, int], list[float]] = {}
     for column, bound in enumerate((Bound.LIKELY, Bound.LOW, Bound.HIGH)):

@@ -1,4 +1,4 @@
-"""When each incident took which share of its job's time. Pure.
+"""The spans in which each incident took a share of its job's time. Pure.
 
 Hangs and deaths stop the whole job: from its last progress until it goes on, ends, or is started again under its name.
 What was computed since the last checkpoint is lost with it where the checkpoint was seen.
@@ -35,7 +35,8 @@ class Bound(Enum):
 
 
 class Order(Enum):
-    """Who takes a moment first: what stops the job takes all of it; what is computed again takes what is left."""
+    """The order in which a moment is taken: what stops the job takes all of it; what is computed again takes what is
+    left."""
 
     STOPS = 0
     SLOWS = 1

@@ -46,7 +46,7 @@ def sentence(it: CostDocument) -> str:
 
 
 def notes(it: CostDocument) -> Iterator[str]:
-    """What the figure does not have."""
+    """The losses that the figure does not have."""
     if it.history:
         yield f"No history is kept: {it.history}"
     if it.uncounted:

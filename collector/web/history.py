@@ -23,7 +23,7 @@ def node_history_of(incidents: Incidents, node: str, now: float) -> NodeHistoryD
 
 
 def cost_of(incidents: Incidents, settings: CollectorSettings, since: float, until: float, by: str) -> CostDocument:
-    """What incidents took between the two Unix times."""
+    """The cost of incidents between the two Unix times."""
     losses, runs = incidents.losses(since)
     state = incidents.told_state()
     history = "" if state.state == "on" else f"only what is open is known: {state.reason}"

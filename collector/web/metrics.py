@@ -138,7 +138,7 @@ def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
 
 
 def _of_the_past(snapshot: ClusterSnapshot, incidents: Incidents, past: Past) -> Iterator[Metric]:
-    """What incidents cost, what came back, and which machines fail again and again."""
+    """The cost of incidents, what came back, and which machines fail again and again."""
     yield _family("laggard_lost_gpu_seconds_total", {(kind,): seconds for kind, seconds in incidents.lost.items()})
     week = past.week
     bounds = {} if week is None else {"least": week.least, "likely": week.likely, "most": week.most}

@@ -1,4 +1,4 @@
-"""What the metrics tell of the past: what the last week cost, which machines fail again and again, what came back.
+"""The past, as the metrics tell it: what the last week cost, which machines fail again and again, what came back.
 
 The ledger is read anew every few minutes, when somebody asks for the metrics: a week of a large cluster takes tenths of
 a second.
