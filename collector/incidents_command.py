@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laggard import wire
 from laggard.acknowledge.matching import words
-from laggard.collector.incidents.database import DatabaseError, read_confirmations, read_incidents
+from laggard.collector.incidents.database import DatabaseError, read_confirmations, read_incidents, read_machine
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -26,14 +26,16 @@ from laggard.collector.incidents.incident import (
     with_confirmation,
 )
 from laggard.collector.job_words import job_text, known_jobs, short_text
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
+from laggard.collector.moments import moment_of
+from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
+from laggard.collector.node_history_words import history_lines, lasted_text, returned_text
 from laggard.collector.web.documents import JobLine
 from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Verdict
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
-from laggard.text.moments import moment
 from laggard.text.users import by_uid
 from laggard.text.words import capital, counted, printable_line
 
@@ -56,18 +58,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="only those that were open then or later: 90m, 12h, 7d, or 2026-11-23, 2026-11-23T04:00 (UTC)",
     )
+    parser.add_argument(
+        "--node", metavar="N", help="the history of this machine: its incidents, its findings, how often it fails"
+    )
     parser.add_argument("--open", action="store_true", help="only those that are open")
     parser.add_argument(
         "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="so many of the newest (default: 100)"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """0: none is open, 1: one is, 2: cannot tell, since the collector keeps no history."""
     if arguments.limit < 1:
         raise UsageError(f"--limit is {arguments.limit}: give a number above 0")
-    since = None if arguments.since is None else moment(arguments.since, time.time())
+    if arguments.node is not None:
+        return _show_node(arguments)
+    since = None if arguments.since is None else moment_of(arguments.since, time.time())
     query = query_for(by_uid(arguments.job))._replace(since=since, open_only=arguments.open, limit=arguments.limit)
     document = _read(arguments.database, query) if arguments.database else _ask(arguments.collector, query)
     if arguments.format == "json":
@@ -77,6 +85,47 @@ def main(arguments: argparse.Namespace) -> int:
         answer_line, *others = (printable(line) for line in lines(document, query, jobs))
         show([Line(answer_line, _verdict(document).value), *map(Line, others)])
     return EXIT_CODES[_verdict(document)]
+
+
+def _show_node(arguments: argparse.Namespace) -> int:
+    """The history of one machine. Raises UsageError where it is asked for less."""
+    if arguments.job or arguments.since or arguments.open:
+        raise UsageError("--node shows all that is known of the machine: leave out --job, --since and --open")
+    node = arguments.node
+    found = _read_node(arguments.database, node) if arguments.database else _ask_for_node(arguments.collector, node)
+    if arguments.format == "json":
+        sys.stdout.buffer.write(wire.encode(found) + b"\n")
+    else:
+        answer_line, *others = (printable(line) for line in history_lines(found))
+        show([Line(answer_line, _node_verdict(found).value), *map(Line, others)])
+    return EXIT_CODES[_node_verdict(found)]
+
+
+def _node_verdict(found: NodeHistoryDocument) -> Verdict:
+    """Whether something is open on it."""
+    if any(it.closed_at is None for it in found.incidents) or any(
+        it.closed_at is None and it.is_failure for it in found.faults
+    ):
+        return Verdict.FAIL
+    return Verdict.OK if found.history.state in ("on", "file") else Verdict.UNKNOWN
+
+
+def _read_node(path: str, node: str) -> NodeHistoryDocument:
+    def of_name(name: str) -> tuple[Incident, ...]:
+        return read_incidents(path, IncidentQuery(node=name, limit=MAX_LIMIT))[0].incidents
+
+    try:
+        return history_of_rows(node, read_machine(path, node, MAX_FAULTS), of_name, time.time(), HistoryState("file"))
+    except DatabaseError as error:
+        raise UsageError(str(error)) from None
+
+
+def _ask_for_node(url: str, node: str) -> NodeHistoryDocument:
+    try:
+        with answer(url, "history", {"node": node}) as response:
+            return wire.decode(response.read(), NodeHistoryDocument)
+    except wire.WireError as error:
+        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
 
 
 def printable(line: str) -> str:
@@ -127,7 +176,7 @@ def _of_which(query: IncidentQuery) -> str:
 
 
 def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
-    lasted = _lasted((now if it.closed_at is None else it.closed_at) - it.opened_at)
+    lasted = lasted_text((now if it.closed_at is None else it.closed_at) - it.opened_at)
     state = "open" if it.closed_at is None else f"closed, {REASONS.get(it.closed_because or '', it.closed_because)}"
     yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
     if it.closed_at is None:
@@ -137,6 +186,8 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
         yield f"    {known.node} was measured {_clock(known.at)}, and {known.outcome}: {known.why}"
     if it.most_recoverable_ratio:
         yield f"    cost up to {100 * it.most_recoverable_ratio:.0f} % of the step time"
+    if it.returned:
+        yield f"    {returned_text(it.returned, it.opened_at)}"
     if it.gaps:
         yield f"    was not named for a while {counted(it.gaps, 'time')}"
     for line in it.culprit.evidence:
@@ -147,18 +198,6 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
 
 def _clock(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _lasted(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h 20 min`, `2 d 3 h`."""
-    whole = max(0, round(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min"
-    if whole < 2 * 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def _read(path: str, query: IncidentQuery) -> IncidentsDocument:

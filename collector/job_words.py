@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from laggard import wire
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 from laggard.collector.web.documents import JobLine, SummaryDocument
 from laggard.collector_client import answer
 from laggard.errors import UsageError

@@ -20,9 +20,12 @@ from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
 from laggard.collector.fleet.outliers import FleetComparison, compare_nodes, with_codes
+from laggard.collector.fleet.returned import with_returns
+from laggard.collector.incidents.fault import NodeSight
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
+from laggard.collector.incidents.sights import node_sight
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.holdings import Limits
@@ -223,7 +226,7 @@ class ScrapeLoop:
         urls = [row.url for row in snapshot.nodes if row.state == "up"]
         self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
         self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now)
-        await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
+        await asyncio.to_thread(self.incidents.observe, snapshot.jobs, tuple(_node_sights(self._agents)))
         await self._keep_digests(now)
 
     async def _keep_digests(self, now: float) -> None:
@@ -263,7 +266,8 @@ class ScrapeLoop:
         """The nodes as the round that began at `began` found them, in monotonic seconds."""
         wall = time.time()
         acknowledged = self.acknowledgements.holding(wall)
-        findings = known_findings((*_findings(self._agents), *comparison.findings), acknowledged, wall)
+        found = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
+        findings = known_findings(found, acknowledged, wall)
         codes = comparison.codes_by_url()
         of_nodes = known_findings(_node_findings(self._agents), acknowledged, wall)  # what jobs set drains no node
         self._failing = fleet_wide.observed(self._failing, of_nodes, now)
@@ -365,6 +369,13 @@ def _node_findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:
     for agent in agents:
         for finding in agent.report.findings if agent.report else ():
             yield NodeFinding(agent.url, agent.name, finding)
+
+
+def _node_sights(agents: Iterable[AgentState]) -> Iterator[NodeSight]:
+    """The reports of the nodes whose agents answer; what a silent one said last is no news."""
+    for agent in agents:
+        if agent.state == "up" and agent.report and not agent.report_failure:
+            yield node_sight(agent.name, agent.report)
 
 
 def _cannot_tell(agents: Iterable[AgentState]) -> frozenset[str]:

@@ -51,7 +51,12 @@ def serve(
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)
     metrics = CollectorMetrics(
-        scrape_loop, settings.max_drain_ratio, protocol.table.ended, exclude_seconds=settings.exclude_seconds
+        scrape_loop,
+        settings.max_drain_ratio,
+        protocol.table.ended,
+        exclude_seconds=settings.exclude_seconds,
+        gpu_hour_price=settings.gpu_hour_price,
+        currency=settings.currency,
     )
     otlp = sending(send_to, "laggard-collector", _instance(listener), metrics.families, metrics.otlp_exports)
     config = uvicorn.Config(

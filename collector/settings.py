@@ -168,6 +168,10 @@ class CollectorSettings(Settings, frozen=True):
     webhook_format: str = "json"
     """The form of what is posted. json: `laggard.notification/1`, signed; text: one line, as Slack, Mattermost and
     those like them take it."""
+    gpu_hour_price: float | None = None
+    """The price of a GPU-hour, for `laggard cost`: then it tells losses in money, too. Left out: in GPU-hours alone."""
+    currency: str = ""
+    """The name of the currency of gpu_hour_price, such as EUR."""
     otlp_endpoint: str = ""
     """The whole URL to which the collector's metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty:
     nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
@@ -260,6 +264,11 @@ def load_settings(
             raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
     if settings.exclude_seconds > MAX_SECONDS:
         raise UsageError(f"exclude_seconds is {settings.exclude_seconds:g}: give 604800 (a week) at most")
+    price = settings.gpu_hour_price
+    if price is not None and not (math.isfinite(price) and price >= 0):
+        raise UsageError(f"gpu_hour_price is {price}: give a number from 0 on")
+    if len(settings.currency) > 16 or not settings.currency.isprintable():
+        raise UsageError("currency is longer than 16 characters, or holds one that is not printable")
     if not 3 <= settings.ring_nodes <= 32:
         raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
     if not 0 < settings.ring_port < 65536:

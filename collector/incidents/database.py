@@ -13,10 +13,28 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from laggard.collector.incidents import advice_rows, notice_rows
+from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest
+from laggard.collector.incidents.loss import Loss
+from laggard.collector.incidents.node_tables import (
+    SCHEMA,
+    MachineRows,
+    NodeRows,
+    drop_beside,
+    faults_since,
+    fill_from_incidents,
+    has_node_tables,
+    keep_beside,
+    keep_node_rows,
+    losses_since,
+    machine_rows,
+    open_rows,
+    runs_since,
+)
 from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, Told
+from laggard.collector.incidents.run import Run
 from laggard.text.words import printable_line
 from laggard.wire import WireError, decode, encode
 from laggard.wire.digest import Digest
@@ -24,6 +42,9 @@ from laggard.wire.exclusion import Confirmation
 
 VERSION: Final = 5
 """The version of the tables, in the file's `user_version`. Files of any earlier version are brought up to it."""
+
+MAX_LOSSES: Final = 200_000
+"""The most losses that one answer is made from, the newest."""
 
 MAX_DIGESTS: Final = 1024
 """The most digests of runs; beyond them the oldest of the user who has the most are dropped."""
@@ -72,7 +93,7 @@ CREATE TABLE digests (
 ) STRICT;
 CREATE INDEX of_script ON digests (owner, script, world_size, made_at);
 """,
-    2: "",
+    2: SCHEMA,
     3: notice_rows.TABLES + advice_rows.TABLES,
     4: """
 CREATE TABLE confirmations (
@@ -139,9 +160,10 @@ class IncidentDatabase:
         """Stores the incidents, in place of what was stored of them, and with them what is to be told of them, and
         drops what is too old or too much. Returns the size of the file in bytes. Raises DatabaseError, and then nothing
         is stored."""
-        rows = [(it.id, it.owner, it.job_id, it.closed_at, encode(it)) for it in incidents]
+        rows = tuple(incidents)
         with told(self.path):
-            self._connection.execute("DELETE FROM incidents WHERE closed_at < ?", (now - self._keep_seconds,))
+            with self._transaction():
+                self._drop("SELECT id FROM incidents WHERE closed_at < ?", (now - self._keep_seconds,))
             try:
                 self._store(rows, notices)
             except sqlite3.OperationalError as error:
@@ -154,11 +176,18 @@ class IncidentDatabase:
             self._connection.execute("PRAGMA incremental_vacuum").fetchall()
             return int(self._pragma("page_count")) * int(self._pragma("page_size"))
 
-    def _store(self, rows: list[tuple[int, int, str, float | None, bytes]], notices: NoticeChanges) -> None:
+    def _store(self, incidents: tuple[Incident, ...], notices: NoticeChanges) -> None:
+        rows = [(it.id, it.owner, it.job_id, it.closed_at, encode(it)) for it in incidents]
         with self._transaction():
             self._connection.executemany(_WRITE, rows)
+            keep_beside(self._connection, incidents)
             if notices:
                 notice_rows.write_notices(self._connection, notices)
+
+    def _drop(self, chosen: str, words: tuple[object, ...]) -> None:
+        """Drops the incidents whose ids the statement `chosen` selects, and what is kept beside them."""
+        drop_beside(self._connection, chosen, words)
+        self._connection.execute(f"DELETE FROM incidents WHERE id IN ({chosen})", words)
 
     def notices(self, limit: int) -> tuple[Notice, ...]:
         """The newest that wait to be sent, the oldest of these first. Raises DatabaseError."""
@@ -215,6 +244,8 @@ class IncidentDatabase:
         with self._transaction():
             for statement in statements.split(";"):
                 self._connection.execute(statement)
+            if version == 3:
+                fill_from_incidents(self._connection)
             self._connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             self._connection.execute(f"PRAGMA user_version = {version}")
 
@@ -258,15 +289,13 @@ class IncidentDatabase:
         """Drops the oldest closed incidents of the user who has the most, until `share` of max_bytes is taken: who
         floods the file loses their own."""
         heaviest = "SELECT owner, count(*) FROM incidents WHERE closed_at IS NOT NULL GROUP BY owner ORDER BY 2 DESC"
-        drop = (
-            "DELETE FROM incidents WHERE id IN (SELECT id FROM incidents"
-            " WHERE owner = ? AND closed_at IS NOT NULL ORDER BY id LIMIT ?)"
-        )
+        oldest = "SELECT id FROM incidents WHERE owner = ? AND closed_at IS NOT NULL ORDER BY id LIMIT ?"
         while self._used() > share:
             found = self._connection.execute(f"{heaviest} LIMIT 1").fetchone()
             if found is None:
                 return
-            self._connection.execute(drop, (found[0], max(1, found[1] // 8)))
+            with self._transaction():
+                self._drop(oldest, (found[0], max(1, found[1] // 8)))
 
     def open_incidents(self, limit: int) -> tuple[Incident, ...]:
         """The newest that are open. Raises DatabaseError."""
@@ -278,6 +307,18 @@ class IncidentDatabase:
         with told(self.path):
             rows = read_rows(self._connection, IncidentQuery(since=moment, limit=limit)).incidents
         return tuple(it for it in reversed(rows) if it.closed_at is not None)
+
+    def keep_nodes(self, rows: NodeRows, now: float) -> None:
+        """Stores faults, names and runs, in place of what was stored of them, and drops what is too old or too much.
+        Raises DatabaseError, and then nothing is stored."""
+        with told(self.path), self._transaction():
+            keep_node_rows(self._connection, rows, now, self._keep_seconds, self._max_bytes)
+
+    def open_nodes(self, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
+        """The open faults, the names and the runs that go on, and the faults that have ended since. Raises
+        DatabaseError."""
+        with told(self.path):
+            return open_rows(self._connection, since)
 
 
 def _make(path: str) -> None:
@@ -358,6 +399,28 @@ def read_confirmations(path: str) -> tuple[Confirmation, ...]:
     return tuple(found)
 
 
+def read_machine(path: str, node: str, limit: int) -> MachineRows:
+    """The faults and names of the machine that has this name. Raises DatabaseError."""
+    with told(path), contextlib.closing(_connect_to_read(path)) as connection:
+        return machine_rows(connection, node, limit) if has_node_tables(connection) else MachineRows()
+
+
+def read_faults(path: str, since: float) -> tuple[Fault, ...]:
+    """The faults of all machines that were open then or later. Raises DatabaseError."""
+    with told(path), contextlib.closing(_connect_to_read(path)) as connection:
+        return faults_since(connection, since) if has_node_tables(connection) else ()
+
+
+def read_losses(path: str, since: float, owner: int | None, limit: int) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
+    """The losses by incidents that lasted then or later, the newest `limit`, and the runs that were seen since. Raises
+    DatabaseError."""
+    with told(path), contextlib.closing(_connect_to_read(path)) as connection:
+        if not has_node_tables(connection):
+            rows = read_rows(connection, IncidentQuery(owner=owner, since=since, limit=limit)).incidents
+            return tuple(map(Loss.of, rows)), ()
+        return losses_since(connection, since, owner, limit), runs_since(connection, since, owner)
+
+
 def read_rows(connection: sqlite3.Connection, query: IncidentQuery) -> Rows:
     conditions: dict[str, str | float | bytes | None] = {
         "job_id = ?": query.job_id,
@@ -365,7 +428,9 @@ def read_rows(connection: sqlite3.Connection, query: IncidentQuery) -> Rows:
         "(closed_at IS NULL OR closed_at >= ?)": query.since,
         "id < ?": query.before,
     }
-    if query.node is not None:  # those that name it anywhere; matches() looks where
+    if query.node is not None and has_node_tables(connection):
+        conditions["id IN (SELECT id FROM incident_nodes WHERE node = ?)"] = query.node
+    elif query.node is not None:  # those that name it anywhere; matches() looks where
         conditions["instr(document, ?) > 0"] = encode(query.node)
     asked = {text: value for text, value in conditions.items() if value is not None}
     where = " AND ".join([*asked, *(["closed_at IS NULL"] if query.open_only else ["1"])])

@@ -20,14 +20,21 @@ from msgspec import structs
 from laggard.collector.incidents.advice_rows import Kept
 from laggard.collector.incidents.database import (
     MAX_CONFIRMATIONS,
+    MAX_LOSSES,
     DatabaseError,
     IncidentDatabase,
     read_advice,
     read_confirmations,
     read_digest,
+    read_faults,
     read_incidents,
+    read_losses,
+    read_machine,
 )
+from laggard.collector.incidents.fault import Fault, NodeName, NodeSight
+from laggard.collector.incidents.fault_tracker import FaultTracker
 from laggard.collector.incidents.incident import (
+    WEEK_SECONDS,
     HistoryState,
     Incident,
     IncidentQuery,
@@ -36,11 +43,16 @@ from laggard.collector.incidents.incident import (
 )
 from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
+from laggard.collector.incidents.loss import Loss
+from laggard.collector.incidents.moment import Moment
+from laggard.collector.incidents.node_tables import MachineRows, NodeRows
 from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, NoticeMaker, Told
 from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
-from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker, Moment, Observation
+from laggard.collector.incidents.run import Run
+from laggard.collector.incidents.run_tracker import RunTracker
+from laggard.collector.incidents.sights import observation, run_sight
+from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
 from laggard.collector.jobs.snapshot import JobSnapshot
-from laggard.model import Verdict
 from laggard.recommend.outcome.calibration import outcomes_by_kind
 from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
 from laggard.wire.digest import Digest
@@ -58,12 +70,16 @@ MAX_UNWRITTEN_DIGESTS = 256
 
 MAX_UNWRITTEN_ADVICE = 256
 """The most runs whose advice waits for the disk; then the oldest are lost."""
+MAX_UNWRITTEN_ROWS = 65_536
+"""The most faults, names and runs that wait for the disk; then the oldest are lost."""
 
 MAX_SLOW_LINKS = 1024
 """The most slow links that are remembered without the database, the last ones."""
 
 MAX_SUSPECTS = 4096
 """The most incidents that are remembered without the database, the last ones, to tell which nodes jobs led to."""
+
+NO_ROWS = NodeRows()
 
 REMEMBER_SECONDS = 86400.0
 """The time for which a job that has ended may still be reported after its incidents were closed."""
@@ -96,6 +112,7 @@ class IncidentHistory:
         self._advice: dict[tuple[int, str, float], RunAdvice] = {}  # that is to be written
         self._notices: dict[str, Notice] = {}  # that are to be written, before they are sent
         self._told: dict[int, Told | None] = {}  # that is to be written
+        self._rows: dict[tuple[object, ...], Fault | NodeName | Run] = {}  # the same
         self._changed = threading.Condition()
         self._maker = NoticeMaker(_new_id) if settings.notify else None
         self.outbox = Outbox(self._wake)
@@ -107,6 +124,10 @@ class IncidentHistory:
         self._ends = False
         self._writer: threading.Thread | None = None
         self._tracker = IncidentTracker(settings.quiet_seconds, clock())
+        self._fault_tracker = FaultTracker(settings.quiet_seconds, clock())
+        self._run_tracker = RunTracker(settings.quiet_seconds, clock())
+        self.faults: tuple[Fault, ...] = ()
+        self.lost: dict[str, float] = {}
         self.state = HistoryState("off", "the database has not been opened yet")
         self.open: tuple[Incident, ...] = ()
         self.opened: dict[str, int] = {}
@@ -124,15 +145,39 @@ class IncidentHistory:
         since = self._clock().wall - REMEMBER_SECONDS
         self._tracker.remember(it for it in closed if (it.closed_at or since) >= since)
         self._remember((*before, *closed))
+        self._go_on_with_nodes()
         self.open = self._tracker.open
         self._writer = threading.Thread(target=self._write_for_ever, name="incidents", daemon=True)
         self._writer.start()
 
-    def observe(self, jobs: Sequence[JobSnapshot]) -> None:
-        """Takes the verdicts of one round in."""
-        changed = self._tracker.observe([_observation(job) for job in jobs], self._clock())
+    def _go_on_with_nodes(self) -> None:
+        """Goes on with the faults, names and runs of the database, and remembers what was over within the week."""
+        if self._database is None:
+            return
+        since = self._clock().wall - WEEK_SECONDS
+        try:
+            rows, closed = self._database.open_nodes(since)
+            ended = self._database.closed_since(since, MAX_OPEN)
+        except DatabaseError as error:
+            log.error("faults that come back are not told of: %s", error)
+            return
+        quiet, moment = self._settings.quiet_seconds, self._clock()
+        self._tracker.remember_ends(ended)
+        self._fault_tracker = FaultTracker(quiet, moment, rows.faults, rows.names)
+        self._fault_tracker.remember(closed)
+        self._run_tracker = RunTracker(quiet, moment, rows.runs)
+        self.faults = self._fault_tracker.open
+
+    def observe(self, jobs: Sequence[JobSnapshot], nodes: Sequence[NodeSight] = ()) -> None:
+        """Takes the verdicts and the nodes' reports of one round in."""
+        moment = self._clock()
+        changed = self._tracker.observe([observation(job) for job in jobs], moment)
+        faults, names = self._fault_tracker.observe(nodes, moment)
+        runs = self._run_tracker.observe([run_sight(job) for job in jobs], moment)
         with self._changed:
             self._note(changed, jobs)
+            self.faults, self.lost = self._fault_tracker.open, dict(self._tracker.lost)
+            self._keep_rows((*faults, *names, *runs))
             for incident in changed:
                 self._unwritten.pop(incident.id, None)
                 self._unwritten[incident.id] = incident
@@ -143,6 +188,7 @@ class IncidentHistory:
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
                 self._unwritten.clear()
+                self._rows.clear()
             self._changed.notify_all()
 
     def _note(self, changed: Sequence[Incident], jobs: Sequence[JobSnapshot]) -> None:
@@ -201,6 +247,58 @@ class IncidentHistory:
         state = self.told_state()
         history = AdviceHistory(state.state, state.reason)
         return AdviceDocument(runs=runs, kinds=kinds, now=self._clock().wall, history=history)
+
+    def _keep_rows(self, rows: Iterable[Fault | NodeName | Run]) -> None:
+        for row in rows:
+            key = _row_key(row)
+            self._rows.pop(key, None)
+            self._rows[key] = row
+        while len(self._rows) > MAX_UNWRITTEN_ROWS:
+            del self._rows[next(iter(self._rows))]
+
+    def machine(self, node: str, limit: int) -> MachineRows:
+        """The faults of the machine of that name, the newest first, and its names."""
+        with self._changed:
+            here = [it for it in self.faults if it.node == node]
+            fresh = [it for it in self._rows.values() if isinstance(it, Fault) and it.node == node]
+        try:
+            kept = read_machine(self._settings.path, node, limit) if self.told_state().state == "on" else MachineRows()
+        except DatabaseError as error:
+            log.error("no faults of an earlier time: %s", error)
+            kept = MachineRows()
+        faults = {it.id: it for it in (*kept.faults, *fresh, *here)}
+        newest = sorted(faults.values(), key=lambda it: -it.id)[:limit]
+        return MachineRows(tuple(newest), kept.names, kept.others_until)
+
+    def all_faults(self, since: float) -> tuple[Fault, ...]:
+        """The faults of all machines that were open then or later."""
+        try:
+            kept = read_faults(self._settings.path, since) if self.told_state().state == "on" else ()
+        except DatabaseError as error:
+            log.error("no faults of an earlier time: %s", error)
+            kept = ()
+        return tuple({it.id: it for it in (*kept, *self.faults)}.values())
+
+    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
+        """The losses by incidents that lasted then or later, of all users or one, and the runs that were seen since."""
+        with self._changed:
+            known = [Loss.of(it) for it in (*self._unwritten.values(), *self.open)]
+            unwritten = [it for it in self._rows.values() if isinstance(it, Run)]
+            followed = [*unwritten, *self._run_tracker.followed]
+        losses: tuple[Loss, ...] = ()
+        runs: tuple[Run, ...] = ()
+        if self.told_state().state == "on":
+            try:
+                losses, runs = read_losses(self._settings.path, since, owner, MAX_LOSSES)
+            except DatabaseError as error:
+                log.error("the ledger has only what is open: %s", error)
+        mine = (owner,) if owner is not None else None
+        late = [
+            it for it in known if (it.closed_at is None or it.closed_at >= since) and (not mine or it.owner in mine)
+        ]
+        running = [it for it in followed if it.seen_at >= since and (not mine or it.owner in mine)]
+        by_start = {(it.owner, it.job_id, it.began_at): it for it in (*runs, *running)}
+        return tuple({it.id: it for it in (*losses, *late)}.values()), tuple(by_start.values())
 
     def keep(self, digests: Iterable[KeptDigest]) -> None:
         """Keeps digests of runs. While there is no database they are lost."""
@@ -300,7 +398,7 @@ class IncidentHistory:
             return self._changed.wait_for(lambda: not self._has_to_write() and self._writing_since is None, seconds)
 
     def _has_to_write(self) -> bool:
-        waits = self._unwritten or self._digests or self._advice or self._notices or self._told
+        waits = self._unwritten or self._digests or self._rows or self._advice or self._notices or self._told
         return bool(waits or self._unwritten_confirmations or self.outbox.done())
 
     def close(self) -> None:
@@ -365,8 +463,11 @@ class IncidentHistory:
                 notices, told = self._notices, self._told
                 changes = NoticeChanges(tuple(notices.values()), self.outbox.done(), told)
                 self._notices, self._told = {}, {}
+                rows, self._rows = self._rows, {}
                 self._writing_since = self._clock().monotonic
-            written = self._write(batch, digests.values(), advice.values(), changes, confirmations)
+            written = self._write(
+                batch, digests.values(), advice.values(), changes, confirmations, _node_rows(rows.values())
+            )
             with self._changed:
                 self._writing_since = None
                 self._send(changes.made)
@@ -378,6 +479,7 @@ class IncidentHistory:
                     self._notices = {**{it: each for it, each in notices.items() if it not in done}, **self._notices}
                     self._told = {**told, **self._told}
                     self._unwritten_confirmations = [*confirmations, *self._unwritten_confirmations]
+                    self._rows = {**rows, **self._rows}
                 self._changed.notify_all()
                 if not written and self._changed.wait_for(lambda: self._ends, RETRY_SECONDS):
                     break
@@ -391,6 +493,7 @@ class IncidentHistory:
         advice: Collection[RunAdvice] = (),
         changes: NoticeChanges = NOTHING,
         confirmations: Collection[Confirmation] = (),
+        rows: NodeRows = NO_ROWS,
     ) -> bool:
         if self._database is None:
             left, _ = self._open()
@@ -401,6 +504,7 @@ class IncidentHistory:
             return False
         try:
             size = self._database.write(batch.values(), self._clock().wall, changes)
+            self._database.keep_nodes(rows, self._clock().wall)
             if confirmations:
                 self._database.keep_confirmations(confirmations, self._clock().wall)
         except DatabaseError as error:
@@ -436,9 +540,21 @@ def _new_id() -> str:
     return f"msg_{secrets.token_hex(12)}"
 
 
-def _observation(job: JobSnapshot) -> Observation:
-    conclusive = job.location.verdict in (Verdict.OK, Verdict.FAIL)
-    return Observation(job.key, job.running, conclusive, job.location.culprits, job.progressed_at)
+def _row_key(row: Fault | NodeName | Run) -> tuple[object, ...]:
+    if isinstance(row, Fault):
+        return ("fault", row.id)
+    if isinstance(row, NodeName):
+        return ("name", row.node, row.machine)
+    return ("run", row.owner, row.job_id, row.began_at)
+
+
+def _node_rows(rows: Iterable[Fault | NodeName | Run]) -> NodeRows:
+    each = tuple(rows)
+    return NodeRows(
+        tuple(it for it in each if isinstance(it, Fault)),
+        tuple(it for it in each if isinstance(it, NodeName)),
+        tuple(it for it in each if isinstance(it, Run)),
+    )
 
 
 def _why_off(settings: HistorySettings) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 from laggard.model import Culprit, CulpritStack
 from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
@@ -31,12 +31,30 @@ REASONS = {
 """The reasons why an incident was closed, in words."""
 
 
+WEEK_SECONDS = 7 * 86400.0
+"""The time within which what was over and is there again has come back. A repair that holds for a week is taken for
+one: laggard's choice."""
+
+
+class Return(Struct, frozen=True):
+    """The earlier ones of a fault that came back to the same machine: how many ended within the week before, and when
+    the last of them did (Unix seconds)."""
+
+    times: int
+    ended_at: float
+
+
 class Incident(Struct, frozen=True):
     """Moments are Unix seconds on the collector's clock. `id` is the millisecond in which it was opened, moved on where
     it was taken. `opened_as` and `culprit` are the culprit as it was named first and last, with evidence, findings and
     advice; `findings` are all that it ever had. `closed_because` is one of REASONS, `part_of` the incident that it
     became part of. `gaps`: how often verdicts left it out for a while. `progressed_at`: when the job last got on, by
-    its node's clock. `confirmation`: the newest measurement of its node, as a suspect, since it was opened."""
+    its node's clock. `confirmation`: the newest measurement of its node, as a suspect, since it was opened.
+
+    `world_size` is the job's ranks, 0 where it is not known. `lost_seconds`: how much of the job's time it took while
+    it was watched, None in those of a release that did not count; `doubtful_seconds` how much it took besides if it was
+    there while verdicts left it out; `window_seconds` what the first verdict looked back on. `returned`: it came
+    back."""
 
     id: int
     owner: int
@@ -54,6 +72,11 @@ class Incident(Struct, frozen=True):
     part_of: int | None = None
     progressed_at: float = 0.0
     confirmation: Confirmation | None = None
+    world_size: int = 0
+    lost_seconds: float | None = None
+    doubtful_seconds: float = 0.0
+    window_seconds: float = 0.0
+    returned: Return | None = None
 
     @property
     def key(self) -> JobKey:

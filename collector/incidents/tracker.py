@@ -8,13 +8,16 @@ place, and ends when verdicts that could tell have left it out for `quiet_second
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import structs
 
 from laggard.collector.incidents.incident import Incident, bounded, family
+from laggard.collector.incidents.moment import Moment
+from laggard.collector.incidents.returns import Ends
+from laggard.collector.incidents.shares import shares
 from laggard.collector.jobs.job import JobKey
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit
@@ -33,30 +36,38 @@ MAX_REMEMBERED_JOBS = 4096
 """The most jobs that have ended of which it is known which culprits had incidents."""
 
 
+MAX_UNWATCHED_SECONDS = 7 * 86400.0
+"""The longest time between two collectors in which an incident that is named by both may have gone on."""
+
+
 class Observation(NamedTuple):
-    """One job in one round. `conclusive`: whether a culprit that is not named is none."""
+    """One job in one round. `conclusive`: whether a culprit that is not named is none. `window_seconds`: what the
+    verdict looks back on; `slowdown_ratio`: the verdict's, None where it has none."""
 
     key: JobKey
     running: bool
     conclusive: bool
     culprits: tuple[Culprit, ...]
     progressed_at: float
-
-
-class Moment(NamedTuple):
-    wall: float  # Unix seconds
-    monotonic: float
+    world_size: int = 0
+    window_seconds: float = 0.0
+    slowdown_ratio: float | None = None
 
 
 @dataclasses.dataclass
 class _Open:
     """An open incident. `quiet`: for how many seconds verdicts have left it out. `absent_since`: since when nobody
-    reports its job. `inherited`: whether it is a former collector's, and its job has not been seen since."""
+    reports its job. `inherited`: whether it is a former collector's, and its job has not been seen since. `share`: the
+    part of the job's time that it took last; `unnamed_seconds`: what it took since it was named last, if it was there;
+    `first_unnamed_seconds`: of these, those of the first round."""
 
     incident: Incident
     observed_at: float
     stored_at: float = float("-inf")
     quiet: float = 0.0
+    share: float = 0.0
+    unnamed_seconds: float = 0.0
+    first_unnamed_seconds: float = 0.0
     absent_since: float | None = None
     inherited: bool = False
 
@@ -79,8 +90,10 @@ class IncidentTracker:
         self._open: dict[JobKey, list[_Open]] = {}
         self._candidates: dict[JobKey, list[_Candidate]] = {}
         self._over: dict[JobKey, list[Incident]] = {}
+        self._ends = Ends()
         self._last_id = 0
         self.opened: Counter[str] = Counter()  # by kind
+        self.lost: defaultdict[str, float] = defaultdict(float)  # GPU-seconds, by kind
         self.refused = 0
         for incident in open_before:
             self._open.setdefault(incident.key, []).append(_Open(incident, moment.monotonic, inherited=True))
@@ -90,6 +103,11 @@ class IncidentTracker:
         """Takes incidents of a former collector whose jobs may still be reported as ended: they do not begin again."""
         for incident in closed:
             self._note_over(incident)
+
+    def remember_ends(self, closed: Iterable[Incident]) -> None:
+        """Takes incidents of the last week: what is there again has come back."""
+        for incident in closed:
+            self._note_ends(incident)
 
     @property
     def open(self) -> tuple[Incident, ...]:
@@ -111,21 +129,24 @@ class IncidentTracker:
         of_job = self._open.get(seen.key, [])
         culprits = [bounded(culprit) for culprit in seen.culprits[:MAX_CULPRITS]]
         pairs, new = _paired(of_job, culprits)
+        taken = dict(zip(map(id, culprits), shares(culprits, seen.slowdown_ratio), strict=True))
         changed = []
         for each in of_job:
             each.absent_since = None
             was, culprit = each.incident, pairs.get(id(each))
             if culprit is not None:
-                self._named_again(each, culprit, seen, moment)
+                self._named_again(each, culprit, seen, moment, taken[id(culprit)])
             elif whole := _whole(each.incident, of_job, pairs):
                 each.incident = _closed(was, moment.wall, "superseded", whole.incident.id)
-            elif seen.conclusive:
-                each.quiet += moment.monotonic - each.observed_at
+            else:
+                _left_out(each, moment.monotonic - each.observed_at)
+                if seen.conclusive:
+                    each.quiet += moment.monotonic - each.observed_at
                 if each.quiet >= self._quiet_seconds:
-                    each.incident = _closed(was, was.seen_at, "recovered")
+                    each.incident = _closed(_perhaps_longer(each), was.seen_at, "recovered")
             each.observed_at = moment.monotonic
         for culprit in new:
-            if opened := self._open_if_due(culprit, seen, moment):
+            if opened := self._open_if_due(culprit, seen, moment, taken[id(culprit)]):
                 of_job.append(opened)
         if not seen.running:
             self._end_job(of_job, seen, moment)
@@ -137,8 +158,9 @@ class IncidentTracker:
         self._keep(seen.key, of_job)
         return changed
 
-    def _named_again(self, each: _Open, culprit: Culprit, seen: Observation, moment: Moment) -> None:
+    def _named_again(self, each: _Open, culprit: Culprit, seen: Observation, moment: Moment, share: float) -> None:
         was = each.incident
+        lost, doubtful = self._taken(each, seen, moment, share)
         if _gist(was.culprit) != _gist(culprit):
             each.stored_at = float("-inf")
         ratios = [ratio for ratio in (was.most_recoverable_ratio, culprit.recoverable_ratio) if ratio is not None]
@@ -151,10 +173,24 @@ class IncidentTracker:
             most_recoverable_ratio=max(ratios, default=None),
             gaps=was.gaps + (each.quiet > 0),
             progressed_at=seen.progressed_at,
+            world_size=max(was.world_size, seen.world_size),
+            lost_seconds=(was.lost_seconds or 0.0) + lost,
+            doubtful_seconds=was.doubtful_seconds + doubtful,
         )
-        each.quiet = 0.0
+        self.lost[culprit.kind] += lost * seen.world_size
+        each.quiet, each.share = 0.0, share
+        each.unnamed_seconds = each.first_unnamed_seconds = 0.0
 
-    def _open_if_due(self, culprit: Culprit, seen: Observation, moment: Moment) -> _Open | None:
+    def _taken(self, each: _Open, seen: Observation, moment: Moment, share: float) -> tuple[float, float]:
+        """The seconds of the job that it took since it was looked at last, and how many more in which it was perhaps
+        there: those in which no verdict named it, and those in which no collector looked."""
+        since = moment.monotonic - each.observed_at if seen.running else 0.0
+        if each.inherited:
+            unwatched = max(0.0, moment.wall - each.incident.seen_at - since)
+            return share * since, share * min(unwatched, MAX_UNWATCHED_SECONDS)
+        return share * since, each.unnamed_seconds
+
+    def _open_if_due(self, culprit: Culprit, seen: Observation, moment: Moment, share: float) -> _Open | None:
         if not seen.running and self._was_told(culprit, seen):
             return None
         candidates = self._candidates.setdefault(seen.key, [])
@@ -173,10 +209,15 @@ class IncidentTracker:
             self.refused += 1
             return None
         self.opened[culprit.kind] += 1
-        return _Open(self._incident(culprit, found, seen, moment), moment.monotonic)
+        lost = share * (moment.monotonic - found.first.monotonic) if seen.running else 0.0
+        self.lost[culprit.kind] += lost * seen.world_size
+        return _Open(self._incident(culprit, found, seen, moment, lost), moment.monotonic, share=share)
 
-    def _incident(self, culprit: Culprit, found: _Candidate, seen: Observation, moment: Moment) -> Incident:
+    def _incident(
+        self, culprit: Culprit, found: _Candidate, seen: Observation, moment: Moment, lost: float
+    ) -> Incident:
         self._last_id = max(self._last_id + 1, int(found.first.wall * 1000))
+        returned = self._ends.before(_place(culprit), found.first.wall) if _has_place(culprit) else None
         return Incident(
             id=self._last_id,
             owner=seen.key.owner,
@@ -189,6 +230,10 @@ class IncidentTracker:
             findings=culprit.findings,
             most_recoverable_ratio=culprit.recoverable_ratio,
             progressed_at=seen.progressed_at,
+            world_size=seen.world_size,
+            lost_seconds=lost,
+            window_seconds=seen.window_seconds,
+            returned=returned,
         )
 
     def _has_room(self, key: JobKey) -> bool:
@@ -222,6 +267,7 @@ class IncidentTracker:
         for each in of_job:
             if each.incident.closed_at is not None:
                 self._note_over(each.incident)
+                self._note_ends(each.incident)
         left = [each for each in of_job if each.incident.closed_at is None]
         if left:
             self._open[key] = left
@@ -233,6 +279,10 @@ class IncidentTracker:
         self._over[incident.key] = [*of_job, incident][-2 * MAX_CULPRITS :]
         while len(self._over) > MAX_REMEMBERED_JOBS:
             del self._over[next(iter(self._over))]
+
+    def _note_ends(self, incident: Incident) -> None:
+        if incident.closed_at is not None and incident.closed_because != "superseded" and _has_place(incident.culprit):
+            self._ends.note(_place(incident.culprit), incident.closed_at)
 
     def _was_told(self, culprit: Culprit, seen: Observation) -> bool:
         """Whether an incident that is over was about this run of a job that has ended."""
@@ -273,7 +323,33 @@ def _whole(incident: Incident, of_job: Sequence[_Open], pairs: dict[int, Culprit
 
 
 def _closed(incident: Incident, at: float, reason: str, part_of: int | None = None) -> Incident:
-    return structs.replace(incident, closed_at=at, closed_because=reason, part_of=part_of)
+    """The incident as it ended; a clock that was set back lets nothing end before it began."""
+    ended = max(incident.opened_at, at)
+    return structs.replace(incident, closed_at=ended, closed_because=reason, part_of=part_of)
+
+
+def _left_out(each: _Open, seconds: float) -> None:
+    """Counts what it takes if it goes on unnamed."""
+    if not each.unnamed_seconds:
+        each.first_unnamed_seconds = each.share * seconds
+    each.unnamed_seconds += each.share * seconds
+
+
+def _perhaps_longer(each: _Open) -> Incident:
+    """The incident that ended somewhere between the round that named it last and the next one: half of it, likely."""
+    it = each.incident
+    return structs.replace(it, doubtful_seconds=it.doubtful_seconds + each.first_unnamed_seconds / 2)
+
+
+def _has_place(culprit: Culprit) -> bool:
+    """Whether it is at a machine, to which it can come back; what is a job's own has none."""
+    return bool(culprit.gpu or culprit.machines)
+
+
+def _place(culprit: Culprit) -> tuple[object, ...]:
+    """The place to which a fault comes back, in whatever job: its GPU, which it takes along to another machine, or its
+    machines."""
+    return (family(culprit), culprit.gpu) if culprit.gpu else (family(culprit), *sorted(culprit.machines))
 
 
 def _gist(culprit: Culprit) -> tuple[object, ...]:

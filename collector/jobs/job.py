@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +11,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from laggard.collector.jobs.held_stacks import HeldStacks
+from laggard.collector.jobs.key import JobKey as JobKey
 from laggard.locate.job_timings import (
     END,
     FIRST_PHASE,
@@ -36,25 +36,6 @@ from laggard.wire.ranks import RankRow, StepRow
 
 COLLECTIVES_SECONDS: Final = 30.0
 """The time for which single collectives count; the agents are asked for them every ten seconds."""
-
-_UID: Final = re.compile(r"[0-9]{1,10}")
-
-
-class JobKey(NamedTuple):
-    """A job's name is unique for its owner only: two users may both call their job `test`."""
-
-    owner: int
-    job_id: str
-
-    def __str__(self) -> str:
-        return f"{self.owner}:{self.job_id}"
-
-    @classmethod
-    def parse(cls, text: str) -> JobKey | None:
-        """The key that `text` is, as in `1000:train`. None where it is a job's name alone. A job whose own name has
-        this form is found by its key alone, so that no job can pass for another user's."""
-        owner, separator, name = text.partition(":")
-        return cls(int(owner), name) if separator and name and _UID.fullmatch(owner) else None
 
 
 @dataclasses.dataclass

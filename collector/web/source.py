@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
+from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.incidents.kept_advice import AdviceQuery
+from laggard.collector.incidents.loss import Loss
+from laggard.collector.incidents.node_tables import MachineRows
 from laggard.collector.incidents.outbox import Outbox
+from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -37,6 +41,12 @@ class Incidents(Protocol):
     def outbox(self) -> Outbox | None:
         """The notices that wait for the webhook; no user's view has any."""
 
+    @property
+    def faults(self) -> tuple[Fault, ...]: ...
+
+    @property
+    def lost(self) -> Mapping[str, float]: ...
+
     def slow_links(self, since: float) -> tuple[Incident, ...]: ...
 
     def suspects(self, since: float) -> tuple[Incident, ...]: ...
@@ -48,6 +58,12 @@ class Incidents(Protocol):
     def document(self, query: IncidentQuery) -> IncidentsDocument: ...
 
     def advice_document(self, query: AdviceQuery) -> AdviceDocument: ...
+
+    def machine(self, node: str, limit: int) -> MachineRows: ...
+
+    def all_faults(self, since: float) -> tuple[Fault, ...]: ...
+
+    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]: ...
 
     def told_state(self) -> HistoryState: ...
 

@@ -19,8 +19,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
+from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.incidents.kept_advice import AdviceQuery
+from laggard.collector.incidents.loss import Loss
+from laggard.collector.incidents.node_tables import MachineRows
+from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -63,6 +67,7 @@ TENANT: Final = frozenset(
             "/api/v1/ranks",
             "/api/v1/timeline",
         ),
+        *("/api/v1/history", "/api/v1/cost"),
         *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
         *("/api/v1/stacks", "/api/v1/advice"),
     )
@@ -221,6 +226,24 @@ class TenantIncidents:
     @property
     def outbox(self) -> None:
         return None  # it holds all users'
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return ()  # of nodes, which other users have, too
+
+    @property
+    def lost(self) -> dict[str, float]:
+        return {}  # counted of all users together
+
+    def machine(self, node: str, limit: int) -> MachineRows:
+        return MachineRows()
+
+    def all_faults(self, since: float) -> tuple[Fault, ...]:
+        return ()
+
+    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
+        losses, runs = self._incidents.losses(since, self._uid)
+        return tuple(it for it in losses if it.owner == self._uid), tuple(it for it in runs if it.owner == self._uid)
 
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         return tuple(it for it in self.open if it.culprit.kind == "slow_link")

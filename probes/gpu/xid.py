@@ -16,7 +16,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.amdgpu_log import AmdgpuEvent, find_amdgpu_events
 from laggard.probes.gpu.model.confinement import why_confined
-from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine, find_xids
+from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, TAKEN_BACK, XidLine, find_xids
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_nvml
 from laggard.probes.gpu.rules.amdgpu_events import LASTING, judge_amdgpu_events
@@ -134,7 +134,7 @@ def judge_xids(
     for line in _without_superseded(lines):
         action = _explain(line).action
         if line.closed_by:
-            _count(facts, "errors_before_a_reset", line)
+            _count(facts, "xids_taken_back" if line.closed_by == TAKEN_BACK else "errors_before_a_reset", line)
         elif action is Action.APPLICATION and line.code != RECOVERY_ACTION:
             _count(facts, "xids_of_applications" if line.source == "Xid" else "sxids_not_fatal", line)
         elif action is not Action.APPLICATION:

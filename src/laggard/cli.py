@@ -57,6 +57,7 @@ COMMANDS = (
     Command("advice", "laggard.collector.advice_command", "say what became of advice: was it done, and what it gained"),
     Command("exclude", "laggard.suspects.exclude_command", "list the nodes that the next job is to leave out"),
     Command("confirm", "laggard.suspects.confirm_command", "measure a suspect node against peers: slow, or acquitted"),
+    Command("cost", "laggard.collector.cost_command", "what incidents cost, in GPU-hours and money"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),

@@ -4,11 +4,13 @@ import { readAddress, writeAddress } from "./address.js";
 import { showAdvice } from "./advice.js";
 import { showAnswer } from "./answer.js";
 import { showChanges } from "./changes.js";
+import { showCost } from "./cost.js";
 import { byId, element, setText } from "./dom.js";
 import { showFindings } from "./findings.js";
 import { showFleet } from "./fleet.js";
 import { age } from "./format.js";
 import { heatView } from "./heat_view.js";
+import { showHistory } from "./history.js";
 import { showIncidents } from "./incidents.js";
 import { jobLabel } from "./jobs.js";
 import { showLinks } from "./links.js";
@@ -37,6 +39,7 @@ const state = {
   summary: null,
   answeredAt: null,
   lostAt: null,
+  costAt: -Infinity,
 };
 
 // Shows another view. `back`: whether the browser's back button leads from it to this one.
@@ -123,6 +126,14 @@ function answered(summary) {
 }
 
 const adviceAsked = (job) => ask("/api/v1/advice", { limit: ADVISED }, job);
+const COST_MILLISECONDS = 60000; // a ledger changes slowly, and takes longer than all else
+
+// The cost of the last seven days, or null where it was asked for a moment ago.
+function costAsked() {
+  if (performance.now() - state.costAt < COST_MILLISECONDS) return null;
+  state.costAt = performance.now();
+  return ask("/api/v1/cost", {}, null);
+}
 
 // All jobs and nodes, or those that the reader looks for.
 async function refreshFleet() {
@@ -135,12 +146,14 @@ async function refreshFleet() {
     incidentsAsked({ limit: MOST_INCIDENTS }),
     ask("/api/v1/findings", { limit: FINDINGS }, null),
     incidentAsked(),
+    costAsked(),
   ];
-  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings, one) => {
+  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings, one, cost) => {
     answered(summary);
     showFindings(findings);
     showFleet({ tiles, jobs: summary.jobs, counts: summary.counts, find: state.find });
     showRings(ring);
+    if (cost) showCost(cost);
     showNodes(nodes, { find: state.find, onMore: refresh });
     showAllIncidents(incidents, one, true);
     document.title = `${byId("fleet-sentence").textContent} · laggard`;
@@ -150,11 +163,12 @@ async function refreshFleet() {
 
 async function refreshNode() {
   const { node } = state;
-  const asked = [ask("/api/v1/summary"), nodesFor({ node }), incidentsAsked({ limit: MOST_INCIDENTS, node }), ask("/api/v1/findings", { limit: FINDINGS, node }, null), linksFor({ node }, null)];
-  await attempt(asked, (summary, nodes, incidents, findings, links) => {
+  const asked = [ask("/api/v1/summary"), nodesFor({ node }), incidentsAsked({ limit: MOST_INCIDENTS, node }), ask("/api/v1/findings", { limit: FINDINGS, node }, null), linksFor({ node }, null), ask("/api/v1/history", { node }, null)];
+  await attempt(asked, (summary, nodes, incidents, findings, links, past) => {
     answered(summary);
     showFindings(findings);
     showNode(node, nodes, findings.total);
+    showHistory(past);
     showLinks("node-links", links);
     showAllIncidents(incidents, null, true);
     document.title = `${byId("node-sentence").textContent} · laggard`;

@@ -21,6 +21,12 @@ from laggard.text.lazy_pattern import lazy_pattern
 OFF_THE_BUS: Final = 79
 RECOVERY_ACTION: Final = 154
 
+TAKES_BACK: Final = {162: 163}
+"""The Xids that say that an earlier one of the same GPU holds no more. Source: NVIDIA's Xid catalog, 162
+(PSHC_REENGAGED) and 163 (PSHC_DISENGAGED), whose reset is not needed once the power-smoothing circuit is on again."""
+
+TAKEN_BACK: Final = "a later Xid took it back"
+
 _ADDRESS: Final = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
 _XID = lazy_pattern(rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}[^)]*\): (\d{{1,5}})\b[,:]?\s*(.*)")
 _SXID = lazy_pattern(rf"nvidia-nvswitch\d*: SXid \(PCI:{_ADDRESS}[^)]*\): (\d{{1,6}}), ((?:Non-f|F)atal\b.*)")
@@ -68,6 +74,7 @@ def xids_of(messages: Iterable[KernelMessage]) -> list[XidLine]:
     loaded_at = 0  # as many lines came before the driver was loaded last
     failed: _FailedStart | None = None
     reset_at: dict[str, int] = {}
+    taken_back: dict[tuple[str, int], int] = {}
     for event in _events(messages):
         if isinstance(event, _DriverLoaded):
             same_start = failed is not None and _within(failed.seconds, event.seconds, _START_SECONDS)
@@ -78,8 +85,11 @@ def xids_of(messages: Iterable[KernelMessage]) -> list[XidLine]:
         elif not _is_known(lines, event):
             if _was_reset(event):
                 reset_at[event.bus_id] = len(lines)
+            if event.source == "Xid" and event.code in TAKES_BACK:
+                taken_back[event.bus_id, TAKES_BACK[event.code]] = len(lines)
             lines.append(event)
-    return [line._replace(closed_by=_closed_by(place, line, loaded_at, reset_at)) for place, line in enumerate(lines)]
+    closed = (_closed_by(place, line, loaded_at, reset_at, taken_back) for place, line in enumerate(lines))
+    return [line._replace(closed_by=by) for line, by in zip(lines, closed, strict=True)]
 
 
 class _DriverLoaded(NamedTuple):
@@ -114,7 +124,15 @@ def _was_reset(line: XidLine) -> bool:
     return bool(found) and bool(re.search("reset|reboot", found[1], re.IGNORECASE))  # type: ignore[index]
 
 
-def _closed_by(place: int, line: XidLine, loaded_at: int, reset_at: dict[str, int]) -> str:
+def _closed_by(
+    place: int,
+    line: XidLine,
+    loaded_at: int,
+    reset_at: dict[str, int],
+    taken_back: dict[tuple[str, int], int],
+) -> str:
+    if line.source == "Xid" and place < taken_back.get((line.bus_id, line.code), 0):
+        return TAKEN_BACK
     if place < loaded_at:
         return "the driver was loaded anew"
     return "the GPU was reset" if place < reset_at.get(line.bus_id, 0) else ""

@@ -54,6 +54,7 @@ _APPLICATION: Final = {
     86: "exception of the optical-flow engine",
     137: "a peer's access over NVLink was refused",
     141: "error of CUDA's fast path",
+    162: "the power-smoothing circuit is on again",
     174: "a channel was reset and its program ended",
 }
 _ENGINES: Final = (
@@ -92,6 +93,7 @@ _TABLE: Final[dict[int, Xid]] = {
     156: Xid("a part of the GPU was retired, from the next reset on", Action.RESET),
     157: Xid("a part of the GPU could not be retired", Action.REPAIR),
     158: Xid("fatal timeout of the GPU", Action.RESET),
+    163: Xid("the power-smoothing circuit was switched off", Action.WATCH),
     164: Xid("the power-smoothing circuit nears the end of its life", Action.WATCH),
     165: Xid("the power-smoothing circuit is at the end of its life", Action.WATCH),
     166: Xid("error of NVLink's encryption", Action.WATCH),
