@@ -87,7 +87,7 @@ REVIEWED = {
     "printf targets:": INSTALLED,
     "promtool check": RULES,
     "python": "its script is looked up, and its flags in the script",
-    "python3 -c import base64": RECEIVER,
+    "python3 -c": RECEIVER,
     "python3 -m venv": INSTALLED,
     "rm -rf /opt/laggard": INSTALLED,
     "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER,
