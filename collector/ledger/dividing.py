@@ -49,8 +49,13 @@ def _start(span: Span) -> float:
 
 
 def _alone(span: Span, cuts: Sequence[float]) -> Iterator[Piece]:
-    moments = [span.start, *sorted(cut for cut in cuts if span.start < cut < span.end), span.end]
     share = 1.0 if span.order is not Order.SLOWS else span.share
+    inside = [cut for cut in cuts if span.start < cut < span.end]
+    if not inside:
+        if share > 0:
+            yield Piece(span.place, span.start, span.end, share * (span.end - span.start))
+        return
+    moments = [span.start, *sorted(inside), span.end]
     for start, end in zip(moments, moments[1:], strict=False):
         if share > 0:
             yield Piece(span.place, start, end, share * (end - start))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final, NamedTuple
@@ -135,6 +136,7 @@ def _reading(loss: Loss, taken: _Taken, part: float = 1.0) -> Reading:
 def _rows(
     losses: Sequence[Loss], taken: Sequence[_Taken], by: str, user_name: Callable[[int], str]
 ) -> tuple[CostRow, ...]:
+    user_name = functools.cache(user_name)  # the user database is a file that is read anew for each question
     readings: dict[str, list[Reading]] = {}
     places: dict[str, set[int]] = {}
     for it in taken:

@@ -9,4 +9,4 @@ from laggard.dashboards.fleet import FLEET
 from laggard.dashboards.job import JOB
 from laggard.dashboards.node import NODE
 
-DASHBOARDS: Final = (FLEET, JOB, NODE, COST)
+DASHBOARDS: Final = (COST, FLEET, JOB, NODE)
