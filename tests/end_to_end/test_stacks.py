@@ -148,6 +148,25 @@ def test_the_line_of_a_hung_rank_outlives_the_job(
     assert place.partition(" ")[0] in capsys.readouterr().out
 
 
+def test_a_rank_that_is_stopped_is_told_by_the_one_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with job(tmp_path, "none", {}) as ranks:
+        wait_for("ranks/*/*.rank", tmp_path)
+        time.sleep(3.0)  # it trains
+        ranks[1].send_signal(signal.SIGSTOP)
+        wait_for("recording/hang-*/rank-1.kernel", tmp_path, 1)
+        (seen,) = (tmp_path / "recording").glob("hang-*/rank-1.kernel")
+        assert not list(seen.parent.glob("rank-0.kernel")), "it writes for itself"
+        for process in ranks:
+            process.kill()
+    from laggard.cli import main
+
+    assert main(["diagnose", str(seen.parent)]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"Rank 1 on n1 was stopped: its process {ranks[1].pid} is in state T" in told, told
+
+
 def test_an_exceptions_line_is_told(tmp_path: Path) -> None:
     with job(tmp_path, "raise", {}) as ranks:
         assert ranks[1].wait(240) == 1

@@ -1,5 +1,6 @@
 """Keeps what a rank knows of a standstill in a folder, before a scheduler or torch's watchdog ends the job: its stacks,
-where it stood in its collectives, and the dump of torch's Flight Recorder where that is on.
+where it stood in its collectives, the dump of torch's Flight Recorder where that is on, and which ranks beside it could
+write nothing themselves.
 
 The ranks of a job share the folder `hang-TIME`: the first makes it, the others look for one that is a few minutes old.
 `laggard diagnose FOLDER` reads it.
@@ -16,8 +17,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from laggard.stacks.sampled import SUFFIX, Sampled, write, write_private
+from laggard.stacks.unanswered import SUFFIX as UNANSWERED_SUFFIX
+from laggard.stacks.unanswered import encode
 from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, seen_backends
 from laggard.trainer_hooks.collectives.flight_recorder_entries import safe_backends
+from laggard.trainer_hooks.output.silent_peers import silent_peers
 
 SHARED_SECONDS: Final = 600.0
 """The age up to which a folder that another rank made is of the same standstill."""
@@ -30,12 +34,16 @@ _NAME: Final = re.compile(r"hang-\d{8}T\d{6}Z")
 
 
 class HangFolder:
-    """The folder of one rank. `base`: where it is made; `events` returns where the rank stands, for JSON."""
+    """The folder of one rank. `base`: where it is made; `events` returns where the rank stands, for JSON. `rank_files`:
+    where this user's rank files are; None: there are none."""
 
-    def __init__(self, base: str, rank: int, events: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, base: str, rank: int, events: Callable[[], dict[str, Any]], rank_files: str | None = None
+    ) -> None:
         self._base = base
         self._rank = rank
         self._events = events
+        self._rank_files = rank_files
 
     def keep(self, sampled: Sampled) -> None:
         """Writes all of it. Raises OSError."""
@@ -50,6 +58,15 @@ class HangFolder:
                 f"flight_recorder{f'-{number}' if number else ''}_{self._rank}.json"  # its rank is read of the end
             )
             write_private(os.path.join(folder, recorder), dump)
+        self._keep_silent_peers(folder, sampled)
+
+    def _keep_silent_peers(self, folder: str, sampled: Sampled) -> None:
+        """Writes what is seen of ranks that can write nothing; the last rank that looked counts."""
+        if self._rank_files is None:
+            return
+        idle_seconds = sampled.stalled_seconds / 2  # they came to their place about when this one began to wait
+        for peer in silent_peers(self._rank_files, sampled.job_id, self._rank, idle_seconds):
+            write_private(os.path.join(folder, f"rank-{peer.rank}{UNANSWERED_SUFFIX}"), encode(peer))
 
     def _folder(self, now: float) -> str | None:
         """The folder of this standstill; None where there are too many."""

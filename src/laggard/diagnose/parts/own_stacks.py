@@ -8,14 +8,21 @@ from typing import Final
 
 from laggard.diagnose.parts.part import Part
 from laggard.stacks.fault_text import faults_of
+from laggard.stacks.kernel_side import text_of_side
 from laggard.stacks.sampled import FAULTS_KEY, KEY, Sampled, SampledError, Thread, decode
+from laggard.stacks.unanswered import KEY as UNANSWERED_KEY
+from laggard.stacks.unanswered import Unanswered
+from laggard.stacks.unanswered import decode as decode_unanswered
 
 _HEADS: Final = tuple(b'{"%b"' % key.encode() for key in (KEY, FAULTS_KEY))
+_UNANSWERED_HEAD: Final = b'{"%b"' % UNANSWERED_KEY.encode()
 
 
 def split_own_stacks(raw: bytes) -> tuple[Part, ...]:
     """Returns the stacks of the rank; none where the file is another, or holds none, or where the rank goes on: then
     they show where its time goes, and not what it waits for."""
+    if raw.startswith(_UNANSWERED_HEAD):
+        return _of_unanswered(raw)
     if not raw.startswith(_HEADS):
         return ()
     try:
@@ -25,6 +32,22 @@ def split_own_stacks(raw: bytes) -> tuple[Part, ...]:
     if sampled is None or not sampled.is_still:
         return ()
     return (Part(f"rank {sampled.rank}", sampled.node, "\n".join(_lines(sampled))),)
+
+
+def _of_unanswered(raw: bytes) -> tuple[Part, ...]:
+    """The process of a rank that left no stacks, as `ps` shows one."""
+    try:
+        seen = decode_unanswered(raw)
+    except SampledError:
+        return ()
+    return (Part(f"rank {seen.rank}", seen.node, "\n".join(_process_lines(seen))),)
+
+
+def _process_lines(seen: Unanswered) -> Iterator[str]:
+    yield f"rank {seen.rank} runs as pid {seen.pid} on host {seen.node}, and wrote no stacks"
+    yield f"Place: {text_of_side(seen.side)}"
+    yield "PID STAT WCHAN COMMAND"
+    yield f"{seen.pid} {seen.side.state} {seen.side.waits_in or '-'} rank {seen.rank}"
 
 
 def _lines(sampled: Sampled) -> Iterator[str]:
