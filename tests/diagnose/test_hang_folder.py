@@ -9,7 +9,7 @@ import pytest
 
 from laggard.cli import main
 from laggard.stacks.fault_text import header
-from laggard.stacks.frames import Frame
+from laggard.stacks.frames import NO_FRAME, Frame
 from laggard.stacks.kernel_side import SLEEPING, STOPPED, UNINTERRUPTIBLE, KernelSide
 from laggard.stacks.sampled import ASKED, STALLED, Counted, Sampled, Thread, write
 from laggard.stacks.unanswered import SUFFIX, Unanswered, encode
@@ -125,3 +125,12 @@ def test_a_rank_that_sleeps_in_the_kernel_is_accused_of_nothing(
     unanswered(tmp_path, 2, KernelSide(SLEEPING, "futex_wait_queue"))
     status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
     assert status != 1, text
+
+
+def test_a_rank_outside_python_is_accused_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in (0, 1, 3):
+        stacks(tmp_path, rank, WAIT, f"n{rank}")
+    stacks(tmp_path, 2, (NO_FRAME,), "n2")
+    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    assert status != 1, text
+    assert "known format" not in text, text

@@ -8,6 +8,7 @@ from typing import Final
 
 from laggard.diagnose.parts.part import Part
 from laggard.stacks.fault_text import faults_of
+from laggard.stacks.frames import NO_FRAME
 from laggard.stacks.kernel_side import text_of_side
 from laggard.stacks.sampled import FAULTS_KEY, KEY, Sampled, SampledError, Thread, decode
 from laggard.stacks.unanswered import KEY as UNANSWERED_KEY
@@ -29,8 +30,8 @@ def split_own_stacks(raw: bytes) -> tuple[Part, ...]:
         sampled = decode(raw) if raw.startswith(_HEADS[0]) else faults_of(raw, 0.0)
     except SampledError:
         return ()
-    if sampled is None or not sampled.is_still:
-        return ()
+    if sampled is None or not sampled.is_still or sampled.training.stacks[0].frames == (NO_FRAME,):
+        return ()  # it may well wait in a collective that C++ called
     return (Part(f"rank {sampled.rank}", sampled.node, "\n".join(_lines(sampled))),)
 
 
