@@ -149,12 +149,20 @@ def test_the_line_of_a_hung_rank_outlives_the_job(
     assert place.partition(" ")[0] in capsys.readouterr().out
 
 
+def recorded(folder: Path) -> list[str]:
+    """What the two ranks have recorded so far."""
+    files = [folder / "recording" / f"rank-{rank}.jsonl" for rank in range(2)]
+    return [file.read_text() if file.exists() else "" for file in files]
+
+
 def test_a_rank_that_is_stopped_is_told_by_the_one_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with job(tmp_path, "none", {}) as ranks:
-        wait_for("ranks/*/*.rank", tmp_path)
-        time.sleep(3.0)  # it trains
+        until = time.monotonic() + 240
+        while not all('"kind": "step"' in text for text in recorded(tmp_path)):
+            assert time.monotonic() < until, recorded(tmp_path)
+            time.sleep(0.2)
         ranks[1].send_signal(signal.SIGSTOP)
         wait_for("recording/hang-*/rank-1.kernel", tmp_path, 1)
         (seen,) = (tmp_path / "recording").glob("hang-*/rank-1.kernel")
