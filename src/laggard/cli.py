@@ -54,7 +54,9 @@ COMMANDS = (
     Command("stacks", "laggard.stack_answers.command", "show where in the code the ranks of a job are, or stand still"),
     Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
-    Command("mcp", "laggard.mcp.command", "answer an assistant's questions to a collector, over standard input (MCP)"),
+    Command(
+        "mcp", "laggard.assistant.command", "answer an assistant's questions to a collector, over standard input (MCP)"
+    ),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),

@@ -16,8 +16,7 @@ from support.cluster import Cluster
 from support.stack_documents import sampled
 from support.warm import Warm
 
-from laggard.errors import UsageError
-from laggard.mcp.questions import (
+from laggard.assistant.questions import (
     BEGIN,
     END,
     MAX_CHARACTERS,
@@ -33,6 +32,7 @@ from laggard.mcp.questions import (
     told,
     verdict,
 )
+from laggard.errors import UsageError
 from laggard.wire import encode
 from laggard.wire.stacks import MissingStacks, StacksDocument, rank_stacks
 

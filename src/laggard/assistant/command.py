@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable
 
 from laggard import __version__
+from laggard.assistant.questions import JOB, NOTE, QUESTIONS, Asked, Fetch, collector_fetch, marked, told
 from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL
 from laggard.errors import UsageError
-from laggard.mcp.questions import JOB, NOTE, QUESTIONS, Asked, Fetch, collector_fetch, marked, told
 
 _INSTRUCTIONS = (
     f"Health and stragglers of GPU training on a cluster. Begin with `verdict`; all tools only read. {JOB} {NOTE}"
