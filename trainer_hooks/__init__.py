@@ -9,7 +9,8 @@ the hooks. An error in a hook is counted, the agent shows the count, and the tra
 """
 
 from laggard.trainer_hooks.attach import attach
+from laggard.trainer_hooks.culprit import tell_culprit
 from laggard.trainer_hooks.loop import phase, step
 from laggard.trainer_hooks.own_metrics import metrics
 
-__all__ = ["attach", "metrics", "phase", "step"]
+__all__ = ["attach", "metrics", "phase", "step", "tell_culprit"]

@@ -8,15 +8,18 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
+from laggard.agent.ranks.kernel_side import KernelReader
 from laggard.agent.ranks.row import RankSnapshot
 from laggard.agent.ranks.stack_files import NO_FOLDER, Content, StackFile, changed_at, is_stack_file, read_stack_file
 from laggard.probes.host.reader import NoReader, ask
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
 from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
 from laggard.stacks.fault_text import faults_of
+from laggard.stacks.kernel_side import text_of_side
 from laggard.stacks.sampled import SUFFIX as STACKS_SUFFIX
 from laggard.stacks.sampled import Sampled, SampledError, decode, text_of
 from laggard.wire import encode
+from laggard.wire.ranks import RankRow
 from laggard.wire.stacks import MissingStacks, RankStacks, rank_stacks
 
 MAX_ANSWER_BYTES: Final = 8 << 20
@@ -35,6 +38,7 @@ class StackReader:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._no_reader = ""
+        self._kernel = KernelReader()
 
     def documents(self, snapshots: Iterable[RankSnapshot]) -> tuple[tuple[RankStacks, ...], tuple[MissingStacks, ...]]:
         """Those of the ranks that have some, of MAX_ANSWER_BYTES together, and why the others have none."""
@@ -50,11 +54,24 @@ class StackReader:
                     raise NoStacks("the answer would be too long: ask for fewer ranks")
                 found.append(stacks)
             except NoStacks as error:
-                missing.append(MissingStacks(snapshot.row.rank, str(error)))
+                missing.append(MissingStacks(snapshot.row.rank, str(error), self.kernel_text(snapshot.row)))
         return tuple(found), tuple(missing)
 
     def newest(self, snapshot: RankSnapshot) -> Sampled:
-        """The newest stacks of the rank. Raises NoStacks."""
+        """The newest stacks of the rank; where it has stood still since, with its place in the kernel. Raises
+        NoStacks."""
+        found = self._newest(snapshot)
+        if found.kernel or not found.is_still or found.at < snapshot.row.last_progress_timestamp_seconds:
+            return found
+        return found._replace(kernel=self.kernel_text(snapshot.row))
+
+    def kernel_text(self, row: RankRow) -> str:
+        """The place in the kernel of the main thread of a rank that runs, in words; empty: it is not known."""
+        side = self._kernel.side(row.owner, row.pid) if row.state == "running" else None
+        return "" if side is None else text_of_side(side)
+
+    def _newest(self, snapshot: RankSnapshot) -> Sampled:
+        """Raises NoStacks."""
         reason = ""
         for file, suffix in self._files(snapshot):
             try:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from laggard.agent.ras.client import RasError
+from laggard.nccl.ras import RasError
 
 OLDEST_NCCL: Final = (2, 28, 7)
 

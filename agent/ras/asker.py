@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.agent.ras.answer import UNKNOWN_HOST, Answer, Communicator, parse
-from laggard.agent.ras.client import LIMITS, Limits, RasError, RasTooOld, ask
 from laggard.agent.ras.history import History
 from laggard.agent.ras.listeners import Endpoint, Listener, find_listeners, is_local
 from laggard.agent.ras.processes import Processes
 from laggard.agent.ras.summary import Here, place_among_nodes, summarise
+from laggard.nccl.ras import LIMITS, Limits, RasError, RasTooOld, ask
 from laggard.wire.ras import RasJob, RasSource
 
 log = logging.getLogger("laggard.agent")
@@ -160,7 +160,7 @@ class RasAsker:
     def _ask(self, endpoint: Endpoint, listeners: Iterable[Listener], hooked: Collection[tuple[int, int]]) -> None:
         inodes = {it.inode for it in listeners if it.endpoint == endpoint}
         try:
-            answer = parse(ask(endpoint, self._limits))
+            answer = parse(ask(endpoint.host, endpoint.port, self._limits))
         except RasTooOld as error:
             self._too_old |= inodes
             self._state = "too_old", str(error)

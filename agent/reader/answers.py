@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from laggard.agent.ranks.kernel_side import NoSide, whole_side
 from laggard.agent.ranks.stack_files import StackFile, is_stack_file, read_stack_file
 from laggard.agent.reader.capabilities import CAP_DAC_READ_SEARCH, without_capability
 from laggard.agent.traffic.peers import VARIABLES
@@ -120,6 +121,18 @@ def _rank_stacks(host: Host, argument: str) -> bytes:
     return f"{content.changed!r}\n".encode() + content.text
 
 
+def _kernel_side(host: Host, argument: str) -> bytes:
+    """Where the main thread of a user's process stands in the kernel: names of the kernel's functions, and numbers."""
+    uid, _, pid = argument.partition(" ")
+    if not _UID.fullmatch(uid):
+        raise Refused("that is no user and process")
+    try:
+        side = whole_side(int(uid), _pid(pid))
+    except NoSide as error:
+        raise Refused(str(error)) from None
+    return msgspec.json.encode(side)
+
+
 def _may_trace() -> bool:
     """Whether this process has CAP_SYS_PTRACE."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
@@ -141,6 +154,7 @@ _REPLIES: Final[Mapping[str, Callable[[Host, str], bytes]]] = {
     "sockets": _sockets,
     "job_variables": _job_variables,
     "rank_stacks": _rank_stacks,
+    "kernel_side": _kernel_side,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from laggard.stacks.frames import Frame
 from laggard.stacks.sampled import Counted, Sampled, Thread
+from laggard.wire.stacks import MissingStacks
 
 MAX_BYTES: Final = 64 << 20
 """The most bytes of the stacks of all jobs together."""
@@ -22,7 +23,7 @@ class JobStacks(NamedTuple):
     """The stacks of one job, for those who read them. `missing`: why a rank has none; `ranks`: all of the job."""
 
     by_rank: Mapping[int, Sampled]
-    missing: Mapping[int, str]
+    missing: Mapping[int, MissingStacks]
     ranks: tuple[int, ...]
 
 
@@ -32,12 +33,12 @@ class HeldStacks:
     seconds. Equal frames of different ranks are held once: the ranks of a job run one script."""
 
     by_rank: Mapping[int, Sampled] = dataclasses.field(default_factory=dict)
-    missing: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    missing: Mapping[int, MissingStacks] = dataclasses.field(default_factory=dict)
     updated_at: float = 0.0
     bytes: int = 0
     _frames: dict[Frame, Frame] = dataclasses.field(default_factory=dict)
 
-    def add(self, found: Mapping[int, Sampled], missing: Mapping[int, str], now: float) -> None:
+    def add(self, found: Mapping[int, Sampled], missing: Mapping[int, MissingStacks], now: float) -> None:
         """Takes them over where they are newer. Readers may read meanwhile: the mapping is replaced as a whole."""
         newer = {
             rank: self._shared(each)
@@ -45,7 +46,7 @@ class HeldStacks:
             if rank not in self.by_rank or each.at >= self.by_rank[rank].at
         }
         self.by_rank = {**self.by_rank, **newer}
-        kept = {rank: reason for rank, reason in self.missing.items() if rank not in found}
+        kept = {rank: each for rank, each in self.missing.items() if rank not in found}
         self.missing = {**kept, **missing}
         self.updated_at = now
         used = {frame for each in self.by_rank.values() for frame in _frames_of(each)}
@@ -53,6 +54,10 @@ class HeldStacks:
         self.bytes = sum(_FRAME_BYTES + len(frame.file) + len(frame.function) for frame in used) + sum(
             map(_own_bytes, self.by_rank.values())
         )
+
+    def kernel(self) -> dict[int, str]:
+        """The places in the kernel of ranks without stacks, in words, where they are known."""
+        return {rank: each.kernel for rank, each in self.missing.items() if each.kernel}
 
     def clear(self) -> None:
         self.by_rank, self.missing, self._frames, self.bytes = {}, {}, {}, 0

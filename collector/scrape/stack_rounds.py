@@ -169,7 +169,7 @@ class StackRounds:
         ]
         answers = await asyncio.gather(*requests)
         found = {rank: each for answer in answers for rank, each in answer.found.items()}
-        missing = {it.rank: it.reason for answer in answers for it in answer.missing}
+        missing = {it.rank: it for answer in answers for it in answer.missing}
         if self._windows.jobs.get(key) is job:  # no other run took its place meanwhile
             await asyncio.to_thread(job.held_stacks.add, found, missing, time.monotonic())
             drop_beyond(self._windows.jobs.values(), MAX_BYTES)

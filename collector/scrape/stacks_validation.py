@@ -66,4 +66,4 @@ def validate_asked(body: bytes, owner: int, job_id: str, ranks: Collection[int])
 def _missing(it: MissingStacks, asked: Collection[int]) -> MissingStacks:
     if it.rank not in asked:
         raise ValueError("a rank that was not asked for")
-    return MissingStacks(it.rank, text_of(it.reason[:_REASON_CHARACTERS]))
+    return MissingStacks(it.rank, text_of(it.reason[:_REASON_CHARACTERS]), text_of(it.kernel[:_REASON_CHARACTERS]))

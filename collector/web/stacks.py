@@ -53,7 +53,7 @@ def stacks_document(key: JobKey, held: JobStacks, ranks: Collection[int] = ()) -
         if rank in held.by_rank:
             found.append(rank_stacks(held.by_rank[rank], most))
         else:
-            missing.append(MissingStacks(rank, held.missing.get(rank, _NOT_ASKED)))
+            missing.append(held.missing.get(rank, MissingStacks(rank, _NOT_ASKED)))
     return StacksDocument(key.owner, key.job_id, tuple(found), tuple(missing))
 
 

@@ -18,6 +18,7 @@ USES = {
     "grafana": ("-c", "import httpx, laggard.dashboards.push"),
     "otlp": ("-c", "from laggard.otlp.message import load; load()"),
     "terminal": ("-c", "import laggard.collector.top.screen"),
+    "mcp": ("-c", "import laggard.assistant.command; from mcp.server import MCPServer"),
     "tune": ("-c", "import optuna, laggard.tune.study.store"),
 }
 """What needs the extra, as arguments of Python. It fails without."""

@@ -58,6 +58,9 @@ COMMANDS = (
     Command("exclude", "laggard.suspects.exclude_command", "list the nodes that the next job is to leave out"),
     Command("confirm", "laggard.suspects.confirm_command", "measure a suspect node against peers: slow, or acquitted"),
     Command("cost", "laggard.collector.cost_command", "what incidents cost, in GPU-hours and money"),
+    Command(
+        "mcp", "laggard.assistant.command", "answer an assistant's questions to a collector, over standard input (MCP)"
+    ),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
@@ -66,7 +69,12 @@ COMMANDS = (
 )
 
 
-EXTRAS = {"numpy": "locate", "optuna": "tune", **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector")}
+EXTRAS = {
+    "numpy": "locate",
+    "optuna": "tune",
+    "mcp": "mcp",
+    **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector"),
+}
 """By package: the extra that installs it."""
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from laggard.cli import main
 from laggard.stacks.fault_text import header
-from laggard.stacks.frames import Frame
+from laggard.stacks.frames import NO_FRAME, Frame
+from laggard.stacks.kernel_side import SLEEPING, STOPPED, UNINTERRUPTIBLE, KernelSide
 from laggard.stacks.sampled import ASKED, STALLED, Counted, Sampled, Thread, write
+from laggard.stacks.unanswered import SUFFIX, Unanswered, encode
 
 MODULE = Frame("<module>", "/home/u/train.py", 120)
 WAIT = (Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9), MODULE)
@@ -91,3 +93,44 @@ def test_files_without_a_stack_accuse_nobody(tmp_path: Path, capsys: pytest.Capt
         stacks(tmp_path, rank, WAIT, "n")
     status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
     assert status != 1, text
+
+
+def unanswered(folder: Path, rank: int, side: KernelSide) -> None:
+    seen = Unanswered("j", rank, f"n{rank}", 100 + rank, 1.0, 31.0, side)
+    (folder / f"rank-{rank}{SUFFIX}").write_bytes(encode(seen))
+
+
+@pytest.mark.parametrize(
+    ("side", "told"),
+    [
+        (KernelSide(STOPPED, "do_signal_stop"), "was stopped: its process 102 is in state T in do_signal_stop"),
+        (KernelSide(UNINTERRUPTIBLE, "rpc_wait_bit_killable"), "hangs in the kernel: its process 102 is in state D in"),
+    ],
+)
+def test_a_rank_that_could_write_nothing_is_named_by_its_place_in_the_kernel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], side: KernelSide, told: str
+) -> None:
+    for rank in (0, 1, 3):
+        stacks(tmp_path, rank, WAIT, f"n{rank}")
+    unanswered(tmp_path, 2, side)
+    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    assert status == 1 and "Rank 2 on n2" in text and told in text, text
+
+
+def test_a_rank_that_sleeps_in_the_kernel_is_accused_of_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1, 3):
+        stacks(tmp_path, rank, WAIT, f"n{rank}")
+    unanswered(tmp_path, 2, KernelSide(SLEEPING, "futex_wait_queue"))
+    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    assert status != 1, text
+
+
+def test_a_rank_outside_python_is_accused_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in (0, 1, 3):
+        stacks(tmp_path, rank, WAIT, f"n{rank}")
+    stacks(tmp_path, 2, (NO_FRAME,), "n2")
+    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    assert status != 1, text
+    assert "known format" not in text, text

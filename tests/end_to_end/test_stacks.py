@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.ports import free_port
+from support.torch_version import GLOO_CAN_BE_RECORDED
 
 from laggard.recording.judged import judge_recording
 
@@ -146,6 +147,50 @@ def test_the_line_of_a_hung_rank_outlives_the_job(
 
     main(["diagnose", str(tmp_path / "recording")])
     assert place.partition(" ")[0] in capsys.readouterr().out
+
+
+def recorded(folder: Path) -> list[str]:
+    """What the two ranks have recorded so far."""
+    files = [folder / "recording" / f"rank-{rank}.jsonl" for rank in range(2)]
+    return [file.read_text() if file.exists() else "" for file in files]
+
+
+def test_a_rank_that_is_stopped_is_told_by_the_one_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with job(tmp_path, "none", {}) as ranks:
+        until = time.monotonic() + 240
+        while not all('"kind": "step"' in text for text in recorded(tmp_path)):
+            assert time.monotonic() < until, recorded(tmp_path)
+            time.sleep(0.2)
+        ranks[1].send_signal(signal.SIGSTOP)
+        wait_for("recording/hang-*/rank-1.kernel", tmp_path, 1)
+        (seen,) = (tmp_path / "recording").glob("hang-*/rank-1.kernel")
+        assert not list(seen.parent.glob("rank-0.kernel")), "it writes for itself"
+        for process in ranks:
+            process.kill()
+    from laggard.cli import main
+
+    assert main(["diagnose", str(seen.parent)]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"Rank 1 on n1 was stopped: its process {ranks[1].pid} is in state T" in told, told
+
+
+@pytest.mark.skipif(not GLOO_CAN_BE_RECORDED, reason="this torch's Flight Recorder does not hold gloo's collectives")
+def test_the_flight_recorder_of_a_hung_job_is_kept_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with job(tmp_path, "queue", {"TORCH_FR_BUFFER_SIZE": "200"}) as ranks:
+        wait_for("recording/hang-*/flight_recorder_*.json", tmp_path)
+        for process in ranks:
+            process.kill()
+    dumps = sorted((tmp_path / "recording").glob("hang-*/flight_recorder_*.json"))
+    from laggard.cli import main
+
+    assert main(["locate", "--trace", str(dumps[0].parent)]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("Rank 1"), told
+    assert main(["diagnose", str(dumps[0].parent)]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Rank 1" in told and "keep_forever" in told and "no known format" not in told, told
 
 
 def test_an_exceptions_line_is_told(tmp_path: Path) -> None:

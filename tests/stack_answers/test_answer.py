@@ -200,3 +200,24 @@ def test_a_rank_that_does_not_answer_is_told(
     found = ask_node(files, "j1", (), 20, 0.5, lambda share, text: shown.append(text))
     assert not found.sampled and "did not answer within 1 s" in found.missing[0].reason
     assert shown and shown[0] == "0 of 1 ranks have answered"
+
+
+def test_a_rank_without_stacks_is_told_with_its_place_in_the_kernel() -> None:
+    silent = "it did not answer within 25 s: its laggard is older, or hangs"
+    missing = (
+        MissingStacks(1, "its process is stopped, by a signal or a debugger", "stopped by a signal"),
+        MissingStacks(2, silent, "uninterruptible: rpc_wait_bit_killable (system call read, NFS)"),
+        MissingStacks(3, "it has ended"),
+    )
+    assert told(missing=missing)[1:] == [
+        "No stacks of rank 1: its process is stopped by a signal.",
+        f"No stacks of rank 2: {silent}; it is uninterruptible: rpc_wait_bit_killable (system call read, NFS).",
+        "No stacks of rank 3: it has ended.",
+    ]
+
+
+def test_a_rank_that_stands_in_a_file_is_told_with_its_place_in_the_kernel() -> None:
+    lines = told(standing(2, "save", 41)._replace(kernel="uninterruptible: nfs_wait_on_request (NFS)"))
+    assert lines[1] == (
+        "Rank 2: save (ckpt.py:41) (made no progress for 31 s); uninterruptible: nfs_wait_on_request (NFS)"
+    )

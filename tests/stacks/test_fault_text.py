@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.stacks.fault_text import faults_of, header, last_dump, read_faults
+from laggard.stacks.frames import NO_FRAME
 from laggard.stacks.sampled import CRASHED, HELD, TERMINATED, SampledError
 
 PROGRAM = """
@@ -107,3 +108,14 @@ def test_no_text_breaks_the_reader(text: str) -> None:
         dump = last_dump(each)
         frames = [frame for thread in dump.threads for frame in thread.frames] if dump else []
         assert all(frame.function.isprintable() and frame.file.isprintable() for frame in frames)
+
+
+def test_a_training_thread_without_a_frame_is_not_taken_for_another() -> None:
+    head = header("j", 0, "n", 7, 0x1)
+    text = (
+        b"Timeout (0:00:20)!\n"
+        b'Thread 0x0000000000000002 (most recent call first):\n  File "/home/u/feed.py", line 7 in feed\n\n'
+        b"Thread 0x0000000000000001 (most recent call first):\n  <no Python frame>\n"
+    )
+    found = faults_of(head + text, 1.0)
+    assert found is not None and found.training.stacks[0].frames == (NO_FRAME,)

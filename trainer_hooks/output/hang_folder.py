@@ -1,5 +1,6 @@
 """Keeps what a rank knows of a standstill in a folder, before a scheduler or torch's watchdog ends the job: its stacks,
-where it stood in its collectives, and the dump of torch's Flight Recorder where that is on.
+where it stood in its collectives, the dump of torch's Flight Recorder where that is on, which ranks beside it could
+write nothing themselves, and what NCCL RAS tells of all ranks.
 
 The ranks of a job share the folder `hang-TIME`: the first makes it, the others look for one that is a few minutes old.
 `laggard diagnose FOLDER` reads it.
@@ -13,11 +14,16 @@ import os
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from laggard.stacks.sampled import SUFFIX, Sampled, write, write_private
+from laggard.stacks.unanswered import SUFFIX as UNANSWERED_SUFFIX
+from laggard.stacks.unanswered import encode
 from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, seen_backends
 from laggard.trainer_hooks.collectives.flight_recorder_entries import safe_backends
+from laggard.trainer_hooks.output.ras_report import report_later
+from laggard.trainer_hooks.output.silent_peers import silent_peers
 
 SHARED_SECONDS: Final = 600.0
 """The age up to which a folder that another rank made is of the same standstill."""
@@ -25,46 +31,68 @@ SHARED_SECONDS: Final = 600.0
 MAX_FOLDERS: Final = 8
 """The most folders in one place: a job that stands still again and again fills no disk."""
 
+RAS_REPORT: Final = "ras-report.json"
 MAX_DUMP_BYTES: Final = 16 << 20
 _NAME: Final = re.compile(r"hang-\d{8}T\d{6}Z")
 
 
 class HangFolder:
-    """The folder of one rank. `base`: where it is made; `events` returns where the rank stands, for JSON."""
+    """The folder of one rank. `base`: where it is made; `events` returns where the rank stands, for JSON. `rank_files`:
+    where this user's rank files are; None: there are none."""
 
-    def __init__(self, base: str, rank: int, events: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, base: str, rank: int, events: Callable[[], dict[str, Any]], rank_files: str | None = None
+    ) -> None:
         self._base = base
         self._rank = rank
         self._events = events
+        self._rank_files = rank_files
 
     def keep(self, sampled: Sampled) -> None:
         """Writes all of it. Raises OSError."""
-        folder = self._folder(sampled.at)
+        folder, is_new = self._folder(sampled.at)
         if folder is None:
             return
         name = os.path.join(folder, f"rank-{self._rank}")
         write(name + SUFFIX, sampled)
-        write_private(f"{name}.events.json", json.dumps(self._events()).encode("ascii"))
+        events = self._events()
+        write_private(f"{name}.events.json", json.dumps(events).encode("ascii"))
         for number, dump in enumerate(_flight_recorder()):
             recorder = (
                 f"flight_recorder{f'-{number}' if number else ''}_{self._rank}.json"  # its rank is read of the end
             )
             write_private(os.path.join(folder, recorder), dump)
+        self._keep_silent_peers(folder, sampled)
+        # NCCL has crashed where it was asked during its initialisation (NVIDIA/nccl#1669): a first step has that behind
+        # it. Each question costs all ranks, so one rank asks, once.
+        if is_new and events.get("step"):
+            with contextlib.suppress(RuntimeError):
+                report_later(partial(write_private, os.path.join(folder, RAS_REPORT)))
 
-    def _folder(self, now: float) -> str | None:
-        """The folder of this standstill; None where there are too many."""
+    def _keep_silent_peers(self, folder: str, sampled: Sampled) -> None:
+        """Writes what is seen of ranks that can write nothing; the last rank that looked counts."""
+        if self._rank_files is None:
+            return
+        idle_seconds = sampled.stalled_seconds / 2  # they came to their place about when this one began to wait
+        for peer in silent_peers(self._rank_files, sampled.job_id, self._rank, idle_seconds):
+            write_private(os.path.join(folder, f"rank-{peer.rank}{UNANSWERED_SUFFIX}"), encode(peer))
+
+    def _folder(self, now: float) -> tuple[str | None, bool]:
+        """The folder of this standstill, None where there are too many; and whether this rank made it."""
         os.makedirs(self._base, exist_ok=True)
         names = sorted(name for name in os.listdir(self._base) if _NAME.fullmatch(name))
         for name in reversed(names):
             path = os.path.join(self._base, name)
             if abs(now - os.lstat(path).st_mtime) < SHARED_SECONDS:  # the mtime of the last rank that came
-                return path
+                return path, False
         if len(names) >= MAX_FOLDERS:
-            return None
+            return None, False
         path = os.path.join(self._base, time.strftime("hang-%Y%m%dT%H%M%SZ", time.gmtime(now)))
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(path, 0o700)
-        return path
+        except FileExistsError:
+            return path, False
+        return path, True
 
 
 def _flight_recorder() -> list[bytes]:

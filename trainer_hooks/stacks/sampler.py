@@ -18,7 +18,7 @@ from typing import Final
 from laggard.constants import PHASES
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
-from laggard.stacks.frames import MAX_NAME, Frame, kind_of
+from laggard.stacks.frames import MAX_NAME, NO_FRAME, Frame, kind_of
 from laggard.stacks.sampled import MAX_THREADS, Counted, Thread, shortened, text_of
 from laggard.trainer_hooks.record import periodic_thread
 
@@ -35,6 +35,7 @@ _OWN_WORK: Final = periodic_thread.__file__
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # CPython's code flags, inspect.CO_*
 
 _Walked = tuple[tuple[int, int], ...]  # id of the code, line; the innermost first
+_NOWHERE: Final[_Walked] = ((0, 0),)  # no code has the id 0
 _Where = tuple[int, int]  # phase, lane of the collective in flight or -1
 
 
@@ -62,17 +63,18 @@ class Sampler:
         began = time.thread_time()
         training, own = self._training(), threading.get_ident()
         frames = sys._current_frames()
-        if training not in frames:
-            training = _main_thread(frames, own)
+        main = threading.main_thread().ident
+        if training not in frames and main in frames:
+            training = main
         others = all_threads or self._taken % _OTHERS_EVERY == 0
         chosen = [training, *(each for each in frames if each not in (training, own))][: MAX_THREADS if others else 1]
         where = self._where()
         waits = False
         for ident in chosen:
-            walked = self._walk(frames[ident])
+            walked = self._walk(frames[ident]) if ident in frames else _NOWHERE
             counts = self._counts.setdefault(ident, Counter())
             if ident == training:
-                waits = any(self._codes[code].co_filename.endswith(_OF_CHILDREN) for code, _ in walked)
+                waits = any(self._is_of_children(code) for code, _ in walked)
             if walked:  # else it is in laggard's own work
                 counts[where if ident == training else (-1, -1), walked] += 1
         frames.clear()  # a frame keeps its locals alive
@@ -122,18 +124,18 @@ class Sampler:
             frame = frame.f_back
         return tuple(walked)
 
+    def _is_of_children(self, code_id: int) -> bool:
+        return code_id in self._codes and self._codes[code_id].co_filename.endswith(_OF_CHILDREN)
+
     def _frame(self, code_id: int, line: int) -> Frame:
+        if code_id not in self._codes:
+            return NO_FRAME
         code = self._codes[code_id]
         name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 and newer
         file = code.co_filename
         flags = code.co_flags
         kind = kind_of(file, bool(flags & _GENERATOR), bool(flags & (_COROUTINE | _ASYNC_GENERATOR)))
         return Frame(text_of(name)[:MAX_NAME], text_of(file), line or None, kind)
-
-
-def _main_thread(frames: dict[int, FrameType], own: int) -> int:
-    main = threading.main_thread().ident
-    return main if main in frames else next(each for each in frames if each != own)
 
 
 def _operation(lane: int, lanes: Sequence[Lane]) -> str:

@@ -18,6 +18,7 @@ from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED, WORD_PROGRESS, WORD_STEP_CELLS
 from laggard.stacks.ask import FILE, MIN_SECONDS_BETWEEN, read_ask
 from laggard.stacks.frames import Frame, kind_of
+from laggard.stacks.kernel_side import NotThere, read_kernel_side, text_of_side
 from laggard.stacks.sampled import ASKED, FAILED, STALLED, Counted, Sampled, Thread, shortened, text_of, write
 from laggard.trainer_hooks.stacks.children import Children
 from laggard.trainer_hooks.stacks.fault_file import FaultFile
@@ -164,7 +165,16 @@ class StackWatch:
             children.take_each()
         if threads := sampler.threads():
             whole = (*threads, *(children.threads() if children is not None else ()))
-            self._write(self._sampled(STALLED, at, 0.0, whole, stalled_seconds=quiet))
+            self._write(self._sampled(STALLED, at, 0.0, whole, stalled_seconds=quiet)._replace(kernel=self._kernel()))
+
+    def _kernel(self) -> str:
+        """Where the training thread stands in the kernel, in words; empty: it is not told."""
+        training = self._training()
+        thread = next((it.native_id for it in threading.enumerate() if it.ident == training), None)
+        try:
+            return text_of_side(read_kernel_side(os.getpid(), thread or os.getpid()))
+        except NotThere:
+            return ""
 
     def _read_progress(self) -> tuple[int, ...]:
         try:

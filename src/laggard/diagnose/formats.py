@@ -32,6 +32,7 @@ from laggard.diagnose.ras_report import RAS_REPORT, RAS_REPORT_JSON
 from laggard.diagnose.stack_dumps import STACK_DUMPS
 from laggard.diagnose.traceml import TRACEML, TRACEML_TEXT
 from laggard.diagnose.tuner_table import TUNER_TABLE
+from laggard.diagnose.unanswered import UNANSWERED
 
 FORMATS: Final[tuple[FileFormat, ...]] = (
     NVIDIA_SMI,
@@ -63,6 +64,7 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     NCCL_TESTS,
     LSPCI,
     *TOOL_OUTPUTS,
+    UNANSWERED,
     STACK_DUMPS,
     KERNEL_LOG,
     FILE_SYSTEM_LOG,

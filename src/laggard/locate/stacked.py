@@ -1,13 +1,15 @@
 """The places in the code of a job's culprits: the stacks that the ranks' processes took, put beside the verdict.
 
 A slow rank is compared with its peers, by shares of samples; a hung one stands beside a rank that waits for it; one
-that died left its last stack. Stacks accuse nobody: without a culprit they are a note on a job that stands still, and
-nothing else.
+that died left its last stack. Where a rank has no stack of its own, its place in the kernel stands in for one. Stacks
+accuse nobody: without a culprit they are a note on a job that stands still, and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from msgspec import structs
 
@@ -25,22 +27,25 @@ _STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang")
 _MAX_PEERS = 8
 _MAX_TEXT = 400
 _MAX_PLACE = 160
+_NO_PLACES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
-def with_stacks(location: Location, sampled: Iterable[Sampled]) -> Location:
+def with_stacks(location: Location, sampled: Iterable[Sampled], kernel: Mapping[int, str] = _NO_PLACES) -> Location:
     """The location, each culprit with its stack where there is one; a job that stands still without a culprit gets a
-    note on where its ranks stand."""
+    note on where its ranks stand. `kernel`: the places in the kernel, in words, of ranks without stacks."""
     by_rank = _by_rank(sampled)
-    if not by_rank:
+    if not by_rank and not kernel:
         return location
     accused = {rank for culprit in location.culprits for rank in culprit.ranks}
     culprits = tuple(
-        structs.replace(culprit, stack=stack) if (stack := _stack_of(culprit, by_rank, accused)) else culprit
+        structs.replace(culprit, stack=stack)
+        if (stack := _stack_of(culprit, by_rank, accused) or _kernel_stack(culprit, by_rank, kernel))
+        else culprit
         for culprit in location.culprits
     )
     notes = location.notes
     if _stood_still(location, by_rank):
-        notes = (*notes, *_standing_note(by_rank))
+        notes = (*notes, *_standing_note(by_rank, kernel))
     return structs.replace(location, culprits=culprits, notes=notes)
 
 
@@ -124,10 +129,31 @@ def _hung_stack(rank: int, by_rank: Mapping[int, list[Sampled]]) -> CulpritStack
     own, waiting = standing_beside(rank, all_of)
     if own is None:
         return None
-    text = own.place if waiting is None else f"{own.place}; {_who(waiting)} in {waiting.place}"
+    last = _standing(by_rank[rank])
+    place = f"{own.place}; {last.kernel}" if last is not None and last.kernel and not own.waits else own.place
+    text = place if waiting is None else f"{place}; {_who(waiting)} in {waiting.place}"
     if waiting is None:
         return _beside(rank, text, own.place, own.stack)
     return _beside(rank, text, own.place, own.stack, waiting.ranks[0], waiting.stack)
+
+
+def _kernel_stack(
+    culprit: Culprit, by_rank: Mapping[int, list[Sampled]], kernel: Mapping[int, str]
+) -> CulpritStack | None:
+    """Returns where a hung rank without a Python frame stands, beside a rank that waits for it."""
+    rank = next((each for each in culprit.ranks if each in kernel and each not in by_rank), None)
+    if culprit.kind != "hung" or rank is None:
+        return None
+    _, waiting = standing_beside(rank, _standings(by_rank))
+    text = kernel[rank] if waiting is None else f"{kernel[rank]}; {_who(waiting)} in {waiting.place}"
+    return CulpritStack(
+        text=printable_line(text, _MAX_TEXT),
+        place=printable_line(kernel[rank], _MAX_PLACE),
+        rank=rank,
+        frames=(),
+        peer=waiting.ranks[0] if waiting else None,
+        peer_frames=tuple(map(frame_text, waiting.stack.frames)) if waiting else (),
+    )
 
 
 def _standings(by_rank: Mapping[int, list[Sampled]]) -> tuple[Standing, ...]:
@@ -173,11 +199,12 @@ def _beside(
     )
 
 
-def _standing_note(by_rank: Mapping[int, list[Sampled]]) -> tuple[Note, ...]:
+def _standing_note(by_rank: Mapping[int, list[Sampled]], kernel: Mapping[int, str] = _NO_PLACES) -> tuple[Note, ...]:
     told = _standings(by_rank)
     if not told:
         return ()
-    text = "; ".join(f"{_who(each)} in {each.place}" for each in told[:4])
+    silent = [f"rank {rank} {kernel[rank]}" for rank in sorted(kernel) if rank not in by_rank][:2]
+    text = "; ".join((*silent, *(f"{_who(each)} in {each.place}" for each in told[:4])))
     more = f"; {counted(len(told) - 4, 'more place')}" if len(told) > 4 else ""
     longest = max((each.stalled_seconds for documents in by_rank.values() for each in documents), default=0.0)
     since = f" for {seconds_text(longest)} or more" if longest else ""

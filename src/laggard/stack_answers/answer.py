@@ -25,6 +25,7 @@ _MAX_COMPARED: Final = 16
 _PEERS: Final = 8
 _PLACES: Final = 3
 _LINE_CHARACTERS: Final = 400
+_STOPPED: Final = "its process is stopped"
 _WHY: Final = {
     STALLED: "made no progress for {seconds}",
     HELD: "ran no Python code for a while: C code holds Python's lock",
@@ -103,7 +104,8 @@ def _standing_lines(sampled: Sequence[Sampled]) -> Iterator[str]:
     for standing in told[:MAX_LINES]:
         first = why[standing.ranks[0]]
         reason = _WHY.get(first.why, "").format(seconds=seconds_text(first.stalled_seconds))
-        yield f"{_who(standing.ranks)}: {standing.place}{f' ({reason})' if reason else ''}"
+        kernel = f"; {first.kernel}" if first.kernel and not standing.waits else ""
+        yield f"{_who(standing.ranks)}: {standing.place}{f' ({reason})' if reason else ''}{kernel}"
     if len(told) > MAX_LINES:
         yield f"and {counted(len(told) - MAX_LINES, 'more place')}: --format json has all"
 
@@ -132,11 +134,17 @@ def _place_lines(sampled: Sequence[Sampled]) -> Iterator[str]:
 def _missing_lines(missing: Iterable[MissingStacks]) -> Iterator[str]:
     reasons: dict[str, list[int]] = {}
     for each in missing:
-        reasons.setdefault(each.reason, []).append(each.rank)
+        reasons.setdefault(_reason(each), []).append(each.rank)
     for reason, ranks in list(reasons.items())[:MAX_LINES]:
         yield f"No stacks of {ranks_text(ranks)}: {reason}."
     if len(reasons) > MAX_LINES:
         yield f"and {counted(len(reasons) - MAX_LINES, 'more reason')}: --format json has all"
+
+
+def _reason(missing: MissingStacks) -> str:
+    if missing.reason.startswith(_STOPPED) and missing.kernel.startswith("stopped"):
+        return f"its process is {missing.kernel}"
+    return f"{missing.reason}; it is {missing.kernel}" if missing.kernel else missing.reason
 
 
 def _who(ranks: Sequence[int]) -> str:

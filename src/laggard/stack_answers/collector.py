@@ -55,6 +55,7 @@ def _waited(url: str, reply: StacksAsked, refused: dict[int, str], told: Told) -
 def _gathered(held: StacksDocument, refused: dict[int, str], idents: set[str] | None = None) -> Gathered:
     sampled: dict[int, Sampled] = {}
     missing = {it.rank: it.reason for it in held.missing} | refused
+    kernel = {it.rank: it.kernel for it in held.missing}
     for each in held.ranks:
         try:
             found = sampled_of(each)
@@ -65,7 +66,8 @@ def _gathered(held: StacksDocument, refused: dict[int, str], idents: set[str] | 
             missing[each.rank] = "it has not answered this ask; an older answer is left out"
         else:
             sampled[each.rank] = found
-    return Gathered(held.owner, held.job_id, sampled, tuple(MissingStacks(*it) for it in sorted(missing.items())))
+    without = (MissingStacks(rank, reason, kernel.get(rank, "")) for rank, reason in sorted(missing.items()))
+    return Gathered(held.owner, held.job_id, sampled, tuple(without))
 
 
 def _held(url: str, name: str | None, ranks: Sequence[int]) -> StacksDocument:

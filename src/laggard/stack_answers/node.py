@@ -67,7 +67,10 @@ def ask_node(
         if kept is not None and rank not in sampled and kept.why != ASKED:
             sampled[rank] = kept
             del missing[rank]
-    return Gathered(job.owner, job.job_id, sampled, tuple(MissingStacks(*item) for item in sorted(missing.items())))
+    reader = StackReader(files.directory)
+    places = {rank: reader.kernel_text(able[rank].row) for rank in missing if rank in able}
+    without = tuple(MissingStacks(rank, reason, places.get(rank, "")) for rank, reason in sorted(missing.items()))
+    return Gathered(job.owner, job.job_id, sampled, without)
 
 
 def choose_job(rows: Iterable[RankRow], name: str | None, user: int) -> LocalJob:

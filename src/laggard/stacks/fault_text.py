@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.stacks.frames import Frame, kind_of
+from laggard.stacks.frames import NO_FRAME, Frame, kind_of
 from laggard.stacks.sampled import (
     CRASHED,
     FAULTS_KEY,
@@ -38,6 +38,7 @@ _HEAD = re.compile(
 _FRAME = re.compile(r'  File "(.{0,600})", line (\d{1,7}|\?\?\?) in (.{0,600})')
 _LAGGARDS: Final = "laggard/trainer_hooks/record/periodic_thread.py"  # in each thread of laggard's own
 _HOOKS: Final = "laggard/trainer_hooks/"
+_NO_FRAME: Final = "  <no Python frame>"
 _FATAL = re.compile(r"Fatal Python error: (.{1,200})")
 _TIMEOUT = re.compile(r"Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
 
@@ -116,9 +117,10 @@ def _dumps(lines: list[str]) -> Iterator[FaultDump]:
                 threads, timed_out, fatal = {}, timeout is not None, text_of(crash[1]) if crash else ""
             if ident is not None and head:
                 threads[ident] = FaultThread(ident, text_of(head[2] or ""), ())
-        elif frame and ident is not None:
+        elif (frame or line == _NO_FRAME) and ident is not None:
             thread = threads[ident]
-            threads[ident] = thread._replace(frames=(*thread.frames, _frame(*frame.groups())))
+            read = _frame(*frame.groups()) if frame else NO_FRAME
+            threads[ident] = thread._replace(frames=(*thread.frames, read))
     yield _dump(threads, timed_out, fatal)
 
 

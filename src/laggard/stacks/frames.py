@@ -44,6 +44,11 @@ class Frame(NamedTuple):
     kind: str = ""
 
 
+NO_FRAME: Final = Frame("no Python frame", "<C++, or another interpreter>", None)
+"""What stands for the stack of a thread that runs no Python code: a C++ program that embeds Python and goes on by
+itself, or the thread of an interpreter that this one does not see. Where in there it is, Python does not know."""
+
+
 class Located(Protocol):
     """The interface of what is a frame of any dump."""
 

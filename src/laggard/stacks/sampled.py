@@ -78,7 +78,8 @@ class Thread(NamedTuple):
 class Sampled(NamedTuple):
     """The stacks of one process. The first of `threads` is the one that trains. `at`: Unix time of the first sample;
     `seconds`: from the first to the last one; `stalled_seconds`: for how long the training had made no progress then,
-    0: it did. `ask`: what was asked, where somebody did."""
+    0: it did. `ask`: what was asked, where somebody did. `kernel`: where the training thread stood in the kernel
+    meanwhile, in words; empty: not known, or it went on."""
 
     job_id: str
     rank: int
@@ -91,6 +92,7 @@ class Sampled(NamedTuple):
     stalled_seconds: float = 0.0
     ask: str = ""
     threads_left_out: int = 0
+    kernel: str = ""
 
     @property
     def training(self) -> Thread:
@@ -244,6 +246,7 @@ def _sampled(value: Mapping[str, Any]) -> Sampled:
         stalled_seconds=_seconds(value["stalled_seconds"]),
         ask=text_of(value["ask"]),
         threads_left_out=number_of(value["threads_left_out"]),
+        kernel=text_of(value.get("kernel", "")),  # older ones do not tell it
     )
 
 

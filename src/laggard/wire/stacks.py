@@ -56,7 +56,8 @@ class StackThread(msgspec.Struct, frozen=True):
 class RankStacks(msgspec.Struct, frozen=True):
     """The stacks of one rank's process; the first thread is the one that trains. `why`: asked, stalled, failed,
     terminated, held (C code kept Python's lock), crashed. `at`: Unix time on the node's clock; `seconds`: for how long
-    samples were taken; `stalled_seconds`: for how long the training had made no progress; `ask`: what was answered."""
+    samples were taken; `stalled_seconds`: for how long the training had made no progress; `ask`: what was answered;
+    `kernel`: where the training thread stands in the kernel, in words, empty: not known, or it goes on."""
 
     rank: int
     job_id: str
@@ -71,13 +72,16 @@ class RankStacks(msgspec.Struct, frozen=True):
     ask: str = ""
     threads_left_out: int = 0
     laggard_stacks: int = 1
+    kernel: str = ""
 
 
 class MissingStacks(msgspec.Struct, frozen=True):
-    """A rank of which there are no stacks, and why."""
+    """A rank of which there are no stacks, and why. `kernel`: where its main thread stands in the kernel, in words;
+    empty: not known."""
 
     rank: int
     reason: str
+    kernel: str = ""
 
 
 class StacksDocument(msgspec.Struct, frozen=True):

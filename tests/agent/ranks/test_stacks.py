@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from laggard.agent.ranks.stack_files import NO_FOLDER, StackFile, read_stack_fil
 from laggard.agent.ranks.stacks import MAX_ANSWER_BYTES
 from laggard.stacks.fault_text import header
 from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import ASKED, HELD, Counted, Sampled, Thread, encode
+from laggard.stacks.sampled import ASKED, HELD, STALLED, Counted, Sampled, Thread, encode
 from laggard.wire import encode as encode_document
 from laggard.wire.stacks import StacksDocument, sampled_of
 
@@ -272,3 +273,34 @@ def test_a_stopped_rank_is_told(rank_dir: Path, start_rank: Start) -> None:
             time.sleep(0.1)
     finally:
         rank.process.send_signal(signal.SIGCONT)
+
+
+def stopped(directory: Path, rank: RankProcess) -> StacksDocument:
+    """What is answered once the kernel says that the rank's process is stopped."""
+    rank.process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 60
+    while "T" not in Path(f"/proc/{rank.process.pid}/stat").read_text().rpartition(")")[2].split()[0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return ask(directory)
+
+
+def test_a_rank_without_stacks_is_told_by_its_place_in_the_kernel(rank_dir: Path, start_rank: Start) -> None:
+    rank = start_rank(rank=0)
+    assert ask(rank_dir).missing[0].kernel.startswith("in the kernel: "), "it reads its commands"
+    (missing,) = stopped(rank_dir, rank).missing
+    assert missing.kernel == "stopped by a signal"
+    assert missing.reason == "its process is stopped, by a signal or a debugger"
+    rank.kill()
+    assert [it.kernel for it in ask(rank_dir).missing] == [""]
+
+
+def test_a_rank_that_stands_still_is_told_by_both(rank_dir: Path, start_rank: Start) -> None:
+    rank = start_rank(rank=0)
+    leave(rank, why=STALLED, at=time.time())
+    stopped(rank_dir, rank)
+    assert [each.kernel for each in ask(rank_dir).ranks] == ["stopped by a signal"]
+    leave(rank, why=STALLED, at=time.time() - 3600)
+    assert [each.kernel for each in ask(rank_dir).ranks] == [""], "it has gone on since"
+    leave(rank, why=ASKED, at=time.time())
+    assert [each.kernel for each in ask(rank_dir).ranks] == [""], "its samples say that it goes on"

@@ -17,7 +17,7 @@ from support.fake_ras import FakeCommunicator, FakeRank, FakeRas, status_json
 
 from laggard.agent.ras.answer import parse
 from laggard.agent.ras.asker import MIN_INTERVAL_SECONDS, SETTLE_SECONDS, SPREAD_SECONDS, RasAsker
-from laggard.agent.ras.client import LIMITS, Limits
+from laggard.nccl.ras import LIMITS, Limits
 from laggard.wire.ras import RasCommunicator, RasJob, RasSource
 
 AWAY = "203.0.113.7"  # an address for documentation (RFC 5737), of no machine

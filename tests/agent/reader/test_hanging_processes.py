@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.hostile import held_memory, needs_fuse
-from support.readers import Reader, environ
+from support.readers import OTHER, Reader, environ
 
 from laggard.agent.idle_rings.arrivals import Arrivals, GpuWatch
 from laggard.agent.ranks.reader import RankFiles
@@ -44,6 +44,7 @@ def test_it_takes_no_place_of_the_reader(tmp_path: Path) -> None:
             assert left_out, "it is told that processes are left out"
             with pytest.raises(NoReader, match="do not let themselves be read"):
                 ask(f"job_variables {pid}", environ(path))
+            assert b'"' in ask(f"kernel_side {OTHER} {pid}", environ(path)), "that takes no lock of its memory"
             assert json.loads(ask("clock", environ(path)))
     finally:
         reader.process.terminate()

@@ -202,3 +202,32 @@ def test_whose_a_connection_is_and_who_the_jobs_nodes_are_comes_through_the_read
         finally:
             rank.kill()
             rank.communicate()
+
+
+KERNEL = """
+from laggard.agent.ranks.kernel_side import KernelReader
+side = KernelReader().side({owner}, {pid})
+print(side.state, side.call >= 0, side.functions[:1])
+"""
+
+
+@pytest.mark.slow
+@as_root
+def test_where_a_process_stands_in_the_kernel_comes_through_the_reader(start_reader: Callable[..., Path]) -> None:
+    path = start_reader("--allow-user", str(NOBODY))
+    child = subprocess.Popen(["sleep", "600"], user=OTHER)
+    try:
+        deadline = time.monotonic() + 300
+        code = KERNEL.format(owner=OTHER, pid=child.pid)
+        while "sleep" not in (told := as_nobody(code, path)):
+            assert time.monotonic() < deadline, told
+        assert told.startswith("S True ('") and "nanosleep" in told, told
+        assert as_nobody(code, Path("/nowhere")) == "S False ()\n", "the state alone is everybody's to know"
+        with pytest.raises(OSError, match="no process of that number is that user's"):
+            ask(f"kernel_side {NOBODY} {child.pid}", environ(path))
+        for question in ("kernel_side", f"kernel_side {OTHER}", f"kernel_side {OTHER} ../1", "kernel_side x 1"):
+            with pytest.raises(OSError, match="that is no"):
+                ask(question, environ(path))
+    finally:
+        child.kill()
+        child.wait()

@@ -23,7 +23,7 @@ from laggard.collector.tenants.peers import Peer
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import PEER
 from laggard.wire import decode, encode
-from laggard.wire.stacks import StacksAsk, StacksAsked, StacksDocument, signed
+from laggard.wire.stacks import MissingStacks, StacksAsk, StacksAsked, StacksDocument, signed
 
 TOKEN = "correct horse battery staple"
 MINE, THEIRS = JobKey(61001, "mine"), JobKey(61002, "theirs")
@@ -41,7 +41,7 @@ class Source:
         self.asked: list[Any] = []
 
     def stacks(self, key: JobKey) -> JobStacks:
-        return JobStacks({0: sampled(0, 0.5, job_id=key.job_id)}, {1: "it has ended"}, (0, 1, 2))
+        return JobStacks({0: sampled(0, 0.5, job_id=key.job_id)}, {1: MissingStacks(1, "it has ended")}, (0, 1, 2))
 
     async def ask_for_stacks(self, key: JobKey, ranks: Sequence[int], samples: int, seconds: float) -> StacksAsked:
         self.asked.append((key, ranks, samples, seconds))

@@ -434,8 +434,8 @@ def test_a_file_of_an_earlier_release_gets_the_tables(tmp_path: Path) -> None:
     path = tmp_path / "incidents.sqlite"
     IncidentDatabase.open(str(path), 1 << 20, 1.0).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        for name in ("notices", "told", "advice"):
+        for name in ("notices", "told", "advice", "confirmations"):
             connection.execute(f"DROP TABLE {name}")
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     IncidentDatabase.open(str(path), 1 << 20, 1.0).close()
     assert waiting_in(path) == 0

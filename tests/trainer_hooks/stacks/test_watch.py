@@ -4,18 +4,22 @@ test runs a process of its own, since faulthandler and signals belong to a whole
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.paths import DATA
 
 from laggard.stacks.ask import FILE, FOLDER, new_ask, write_ask
 from laggard.stacks.fault_text import read_faults
+from laggard.stacks.frames import NO_FRAME
 from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Sampled, SampledError, read
 
 HEAD = """
@@ -363,3 +367,83 @@ def test_an_end_in_order_leaves_nothing(tmp_path: Path, start: Callable[..., sub
     process = start("begin(); time.sleep(2); end()")
     assert process.wait(60) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [FOLDER]
+
+
+def test_a_standstill_is_told_with_its_place_in_the_kernel(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    start("begin(); os.read(os.pipe()[0], 1)", stall=3.0)
+    found = wait_for(lambda: told(tmp_path), STALLED)
+    assert "pipe" in found.kernel and found.kernel.endswith("(system call read)"), found.kernel
+    assert [frame.function for frame in found.training.stacks[0].frames] == ["<module>"]
+
+
+def test_a_thread_in_a_sub_interpreter_stands_where_that_was_called(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    start(
+        """
+        try:
+            import _interpreters as interpreters
+            run = interpreters.exec
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+            run = interpreters.run_string
+        def calls_another(): run(interpreters.create(), "import time; time.sleep(60)")
+        begin(); calls_another()
+        """,
+        stall=3.0,
+    )
+    found = wait_for(lambda: told(tmp_path), STALLED)
+    assert "calls_another" in functions(found)
+
+
+def embedding(folder: Path) -> str:
+    """The program that embeds this Python, compiled."""
+    include, library = sysconfig.get_config_var("INCLUDEPY"), sysconfig.get_config_var("LDLIBRARY") or ""
+    places = [sysconfig.get_config_var("LIBDIR") or "", "/usr/lib/x86_64-linux-gnu"]
+    place = next((each for each in places if os.path.exists(os.path.join(each, library))), None)
+    if (
+        shutil.which("gcc") is None
+        or not os.path.exists(f"{include}/Python.h")
+        or place is None
+        or ".so" not in library
+    ):
+        pytest.skip("needs gcc, and Python's header and shared library")
+    program, name = str(folder / "embedding"), library.removeprefix("lib").partition(".so")[0]
+    source = str(DATA / "embedding" / "embedding.c")
+    words = [
+        "gcc",
+        source,
+        "-o",
+        program,
+        f"-I{include}",
+        f"-L{place}",
+        f"-Wl,-rpath,{place}",
+        f"-l{name}",
+        "-ldl",
+        "-lm",
+    ]
+    subprocess.run(words, check=True, timeout=300)
+    return program
+
+
+def test_a_program_that_embeds_python_is_told_as_what_it_is(tmp_path: Path) -> None:
+    argv = f"import sys; sys.argv = ['x', {str(tmp_path)!r}, '3.0']\n"
+    code = (
+        f"{argv}{HEAD}\nother = threading.Thread(target=threading.Event().wait, daemon=True); other.start()\nbegin()\n"
+    )
+    environment = {**os.environ, "PYTHONHOME": sys.base_prefix, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [embedding(tmp_path), code]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+        found = wait_for(lambda: told(tmp_path), STALLED)
+    finally:
+        process.kill()
+        process.communicate()
+    assert found.training.stacks[0].frames == (NO_FRAME,)
+    assert found.kernel.endswith("(system call pause)") or "in the kernel" in found.kernel, found.kernel
+    others = {frame.function for thread in found.threads[1:] for stack in thread.stacks for frame in stack.frames}
+    assert "Event.wait" in others or "wait" in others, "they do not stand for the thread that trains"

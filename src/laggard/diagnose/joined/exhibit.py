@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from laggard.diagnose.joined.clock import wall_time
 from laggard.diagnose.joined.identities import Identity, identities, of_container, ranks_that_write, served
 from laggard.diagnose.joined.origin import Origin
-from laggard.diagnose.joined.processes import Process, processes
+from laggard.diagnose.joined.processes import UNANSWERED_HEAD, Process, processes
 from laggard.diagnose.joined.sockets import Connection, connections, named_addresses, own_addresses
 from laggard.diagnose.joined.stacks import KIND, Stack, stacks
 
@@ -81,7 +81,7 @@ def read_exhibit(path: str, origin: Origin, text: str, kind: str, is_job: bool, 
         path,
         origin,
         False,
-        (*served(text), *of_container(text), *(_of_unknown(text) if kind in ("", KIND) else ())),
+        (*served(text), *of_container(text), *_of_unclear(text, kind)),
         frozenset(),
         processes(text),
         stacks(text),
@@ -92,6 +92,10 @@ def read_exhibit(path: str, origin: Origin, text: str, kind: str, is_job: bool, 
         _last_time(text, year) if kind else None,
         text if not kind and len(text) <= _MAX_NOTE_CHARACTERS and not rows else "",
     )
+
+
+def _of_unclear(text: str, kind: str) -> tuple[Identity, ...]:
+    return _of_unknown(text) if kind in ("", KIND) or UNANSWERED_HEAD.match(text) else ()
 
 
 def _of_unknown(text: str) -> tuple[Identity, ...]:

@@ -17,6 +17,9 @@ _NODE_RANK = re.compile(r"--(?:node[-_]rank|machine[-_]rank)[= ](\d{1,6})\b")
 _PER_NODE = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)[= ](\d{1,4})\b")
 _LOCAL_RANK = re.compile(r"--local[-_]rank[= ](\d{1,5})\b")
 
+UNANSWERED_HEAD: Final = re.compile(r"rank \d{1,10} runs as pid \d{1,10} on host \S{0,260}, and wrote no stacks\n")
+"""The first line about a rank that another one saw, as parts/own_stacks.py writes it."""
+
 
 class Process(NamedTuple):
     """`state`: its letters, as `Ssl` or `T`. `waits`: the kernel's function that it sleeps in."""

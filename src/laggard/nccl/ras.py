@@ -13,7 +13,8 @@ import socket
 import time
 from typing import Final, NamedTuple
 
-from laggard.agent.ras.listeners import Endpoint
+DEFAULT_PORT: Final = 28028
+"""The port at which NCCL listens where NCCL_RAS_ADDR names no other (src/ras/ras_internal.h: NCCL_RAS_CLIENT_PORT)."""
 
 ANSWER_SECONDS: Final = 5
 """The time that NCCL waits for processes that do not answer it, its own default; it may take twice that."""
@@ -43,11 +44,11 @@ class Limits(NamedTuple):
 LIMITS: Final = Limits()
 
 
-def ask(endpoint: Endpoint, limits: Limits = LIMITS) -> bytes:
+def ask(host: str, port: int, limits: Limits = LIMITS) -> bytes:
     """Returns the JSON text of the status. Raises RasError."""
     deadline = time.monotonic() + limits.seconds
     try:
-        with socket.create_connection((endpoint.host, endpoint.port), timeout=limits.seconds) as connection:
+        with socket.create_connection((host, port), timeout=limits.seconds) as connection:
             exchange = _Exchange(connection, deadline, limits.bytes)
             greeting = exchange.command("CLIENT PROTOCOL 2")
             if not greeting.startswith(b"SERVER PROTOCOL "):

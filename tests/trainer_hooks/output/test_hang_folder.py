@@ -1,0 +1,126 @@
+"""What a rank keeps of a standstill: its own files, what NCCL RAS tells, and who beside it can write nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agents import RankProcess
+from support.fake_ras import FakeCommunicator, FakeRank, FakeRas
+from support.stack_documents import sampled
+
+from laggard.cli import main
+from laggard.stacks.sampled import STALLED
+from laggard.stacks.unanswered import decode
+from laggard.trainer_hooks.output.hang_folder import RAS_REPORT, HangFolder
+from laggard.trainer_hooks.output.ras_report import own_report
+
+Ras = Callable[..., FakeRas]
+
+
+@pytest.fixture
+def ras(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ras]:
+    """A stand-in for the RAS of a job of this process, at an address that NCCL_RAS_ADDR names."""
+    started: list[FakeRas] = []
+
+    def start(pid: int = 0, **how: Any) -> FakeRas:
+        ranks = [FakeRank(rank, pid=(pid or os.getpid()) + rank, missing=rank == 2) for rank in range(4)]
+        started.append(FakeRas([FakeCommunicator(ranks)], **how))
+        monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{started[-1].port}")
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def keep(base: Path, step: int = 7, rank_files: Path | None = None, stalled_seconds: float = 31.0) -> Path:
+    """Returns the folder in which rank 0 kept what it knows."""
+    events = {"laggard_events": 1, "step": step, "phase": "backward", "lanes": []}
+    folder = HangFolder(str(base), 0, lambda: events, None if rank_files is None else str(rank_files))
+    folder.keep(sampled(0, why=STALLED, stalled_seconds=stalled_seconds))
+    (found,) = base.glob("hang-*")
+    return found
+
+
+def until_there(path: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_ras_tells_is_kept_and_read(tmp_path: Path, ras: Ras, capsys: pytest.CaptureFixture[str]) -> None:
+    server = ras()
+    folder = keep(tmp_path)
+    until_there(folder / RAS_REPORT)
+    assert (folder / RAS_REPORT).stat().st_mode & 0o077 == 0
+    assert main(["diagnose", str(folder)]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Rank 2" in told and "does not answer RAS" in told, told
+    asked = len(server.commands)
+    assert keep(tmp_path) == folder
+    time.sleep(0.2)
+    assert len(server.commands) == asked, "the rank that finds the folder asks nobody"
+
+
+def test_nccl_is_not_asked_before_the_first_step(tmp_path: Path, ras: Ras) -> None:
+    server = ras()
+    folder = keep(tmp_path, step=0)
+    time.sleep(0.2)
+    assert not server.commands and not (folder / RAS_REPORT).exists()
+
+
+def test_an_answer_about_another_job_is_none(ras: Ras) -> None:
+    server = ras(pid=1)
+    assert own_report(os.environ) == b"" and server.commands.count("STATUS") == 2
+
+
+def test_an_older_nccl_is_not_asked_for_its_status(ras: Ras) -> None:
+    server = ras(nccl=(2, 27, 7))
+    assert own_report(os.environ) == b"" and "STATUS" not in server.commands
+
+
+def test_a_port_at_which_another_user_listens_is_not_asked(tmp_path: Path, ras: Ras) -> None:
+    server = ras()
+    table = tmp_path / "tcp"
+    row = "   0: 0100007F:{:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {:5d} 0 1 1 x 100 0 0 10 0\n"
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    table.write_text(head + row.format(server.port, os.geteuid()))
+    assert b'"communicators"' in own_report(os.environ, (str(table),))
+    table.write_text(head + row.format(server.port, os.geteuid()) + row.format(server.port, os.geteuid() + 1))
+    asked = len(server.commands)
+    assert own_report(os.environ, (str(table),)) == b"" and len(server.commands) == asked
+    table.write_text(head + row.format(server.port + 1, os.geteuid()) + "garbage\n \n")
+    assert own_report(os.environ, (str(table), "/nowhere")) == b""
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:x")
+    assert own_report({"NCCL_RAS_ADDR": "[::1]:9"}) == b""
+
+
+def test_a_rank_that_is_stopped_is_seen_by_the_one_beside_it(
+    tmp_path: Path, rank_dir: Path, start_rank: Callable[..., RankProcess]
+) -> None:
+    ranks = [start_rank(rank=rank, directory=rank_dir) for rank in (0, 1, 2)]
+    start_rank(rank=3, directory=rank_dir, job_id="another").process.send_signal(signal.SIGSTOP)
+    for rank in ranks:
+        rank.do("beat")
+    ranks[2].process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 60
+    files: set[str] = set()
+    while "rank-2.kernel" not in files:
+        assert time.monotonic() < deadline
+        folder = keep(tmp_path / "kept", rank_files=rank_dir, stalled_seconds=0.0)
+        files = {file.name for file in folder.glob("*.kernel")}
+    assert files <= {"rank-1.kernel", "rank-2.kernel"}, "rank 1 may be late with its next beat; the others do not count"
+    seen = decode((folder / "rank-2.kernel").read_bytes())
+    assert (seen.rank, seen.pid, seen.side.state) == (2, ranks[2].process.pid, "T")
+    assert keep(tmp_path / "moved", rank_files=rank_dir, stalled_seconds=3600.0).is_dir()
+    assert not list((tmp_path / "moved").glob("*/*.kernel")), "it has moved since this one began to wait"
