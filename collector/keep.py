@@ -68,7 +68,7 @@ def recommendation_of_collector(url: str, job: str | None) -> Recommendation:
 
 
 def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage:
-    location, timings = judged
+    location, timings = judged.location, judged.timings
     key = str(location.job_id)
     name = recorded_text(location.job_id, location.owner, timings.script, timings.started_at)
     return _without_collector(

@@ -212,7 +212,7 @@ def build_snapshot(
 
 def _with_stacks(locate: Locate, job: Job, timings: JobTimings) -> Location:
     """The verdict, with where in the code its culprits stand."""
-    return with_stacks(locate(timings), job.stacks.values(), job.held_stacks.kernel())
+    return with_stacks(locate(timings), job.stacks.values(), kernel=job.held_stacks.kernel())
 
 
 def _with_unseen(jobs: Sequence[JobSnapshot], unseen: Mapping[JobKey, UnseenJob]) -> list[JobSnapshot]:

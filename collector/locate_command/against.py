@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from laggard.collector.locate_command.recording import check_job
 from laggard.errors import UsageError
 from laggard.locate.against.compare import compare
 from laggard.locate.against.digest import Described, digest_of
+from laggard.locate.against.in_the_code import places_of_changes
 from laggard.locate.describe import culprit_text, sentence
-from laggard.model import Location, Note, Verdict
+from laggard.model import Culprit, Location, Note, Verdict
 from laggard.recording.judged import JudgedRecording, judge_recording
+from laggard.stacks.sampled import Sampled
 from laggard.terminal.progress import Progress, size_of, size_text
-from laggard.text.words import printable_line
+from laggard.text.words import joined, printable_line
 from laggard.wire.comparison import Comparison
 from laggard.wire.digest import Digest
 
@@ -32,37 +36,83 @@ _NO_TIMES = "does not tell what steps are made of: --against compares laggard's 
 def compared(url: str, paths: Sequence[str] | None, job: str | None, run: str) -> Comparison:
     """The recording at `paths`, or without one the job that the collector at `url` watches, beside the run that was
     asked for. Raises UsageError."""
+    if not run.strip() or (paths is not None and not all(path.strip() for path in paths)):
+        which = "--against" if not run.strip() else "--trace"
+        raise UsageError(f"{which} names nothing: is a variable empty? Give a recording, a file or a directory")
     if paths is None:
         from laggard.collector.locate_command import kept_digests
 
         now, location = kept_digests.digest_now(url, job)
-        before = kept_digests.digest_kept(url, job, run) if _KEPT.fullmatch(run) else _recorded(run)
-    elif _KEPT.fullmatch(run) and not os.path.exists(run):
+        if _KEPT.fullmatch(run):
+            return _told(compare(kept_digests.digest_kept(url, job, run), now, run), location)
+        recorded = _recorded([run])
+        if recorded.digest is None:
+            return _told(_nothing_to_compare(None, recorded, now.job_id, run), location, recorded.lacks)
+        return _told(compare(recorded.digest, now, printable_line(run, 120)), location, recorded.lacks)
+    if _KEPT.fullmatch(run) and not os.path.exists(run):
         raise UsageError(f"--against {run} is kept by a collector: leave out --trace, or name a recording")
+    with Progress() as progress:
+        size_bytes = size_of([*paths, run])
+        progress.begin_reading(f"reading {size_text(size_bytes)}", size_bytes)
+        judged = judge_recording(paths)
+        check_job(job, judged)
+        now_read, before = _digest(judged, ", ".join(paths)), _recorded([run])
+    lacks = (*now_read.lacks, *before.lacks)
+    if now_read.digest is None or before.digest is None:
+        found = _nothing_to_compare(now_read, before, judged.location.job_id, run)
     else:
-        with Progress() as progress:
-            size_bytes = size_of([*paths, run])
-            progress.begin_reading(f"reading {size_text(size_bytes)}", size_bytes)
-            judged = judge_recording(paths)
-            check_job(job, judged)
-            location = judged.location
-            now, before = _digest(judged, ", ".join(paths)), _recorded(run)
-    found = compare(before, now, printable_line(run, 120))
-    return _with_peers_evidence(found, location)
+        found = compare(before.digest, now_read.digest, printable_line(run, 120))
+        found = structs.replace(
+            found, notes=(*found.notes, *_same_run(paths, run), *_place_notes(found, judged, before))
+        )
+    return _told(found, judged.location, lacks)
 
 
-def _recorded(path: str) -> Digest:
-    return _digest(judge_recording([path]), path)
+class _Read(NamedTuple):
+    """A recording's digest; None where damage left no step of it. `lacks`: notes on what of it was lost."""
+
+    digest: Digest | None
+    lacks: tuple[Note, ...]
+    stacks: tuple[Sampled, ...]
 
 
-def _digest(judged: JudgedRecording, path: str) -> Digest:
+def _recorded(paths: Sequence[str]) -> _Read:
+    return _digest(judge_recording(paths), ", ".join(paths))
+
+
+def _digest(judged: JudgedRecording, path: str) -> _Read:
+    """Raises UsageError where the recording tells no steps; where it lost them, they are lacking."""
     timings = judged.timings
     found = digest_of(timings, Described(owner=judged.location.owner))
     if not timings.steps_recorded or (found and not timings.waits_recorded and len(timings.ranks) > 1):
         raise UsageError(f"{printable_line(path, 200)} {_NO_TIMES}")
-    if found is None:
+    lacks = tuple(note for note in judged.location.notes if note.kind == "lacks")
+    if found is None and not (lacks and len(timings.ranks)):
         raise UsageError(f"{printable_line(path, 200)} {_NO_STEPS}")
-    return found
+    return _Read(found, lacks, judged.stacks)
+
+
+def _nothing_to_compare(now: _Read | None, before: _Read, job_id: str | None, run: str) -> Comparison:
+    told = (("this run", now), ("the run before", before))
+    which = [name for name, each in told if each is not None and each.digest is None]
+    text = f"{joined(which)} {_NO_STEPS}"
+    against = printable_line(run, 120)
+    return Comparison(
+        verdict=Verdict.UNKNOWN, job_id=job_id, against=against, step=None, notes=(Note("too_few_steps", text),)
+    )
+
+
+def _same_run(paths: Sequence[str], run: str) -> tuple[Note, ...]:
+    """The note on a run that is compared with itself, by mistake as a rule."""
+    if {os.path.realpath(path) for path in paths} != {os.path.realpath(run)}:
+        return ()
+    return (Note("same_run", "both are the same recording: it is compared with itself"),)
+
+
+def _place_notes(found: Comparison, judged: JudgedRecording, before: _Read) -> tuple[Note, ...]:
+    if not any(change.seconds > 0 for change in found.changes):
+        return ()
+    return places_of_changes(found.changes, judged.stacks, before.stacks)
 
 
 def _stands_still(location: Location) -> bool:
@@ -70,11 +120,9 @@ def _stands_still(location: Location) -> bool:
     return location.verdict is not Verdict.OK and bool(kinds & _STILL)
 
 
-def _with_peers_evidence(found: Comparison, location: Location) -> Comparison:
-    """The comparison, with the culprits that the other ranks of this run show; `unknown` at least where it came to a
-    standstill: its steps tell of the time before that alone."""
-    from msgspec import structs
-
+def _told(found: Comparison, location: Location, lacks: Sequence[Note] = ()) -> Comparison:
+    """The comparison, with the culprits that the other ranks of this run show, and what of the runs was lost; `unknown`
+    at least where it came to a standstill: its steps tell of the time before that alone."""
     if _stands_still(location):
         stack = next((culprit.stack for culprit in location.culprits if culprit.stack), None)
         where = f", in {stack.place}" if stack else ""
@@ -82,7 +130,11 @@ def _with_peers_evidence(found: Comparison, location: Location) -> Comparison:
         verdict = Verdict.UNKNOWN if found.verdict is Verdict.OK else found.verdict
         found = structs.replace(found, verdict=verdict, notes=(*found.notes, still))
     notes = tuple(
-        Note("culprit", f"by the other ranks of this run, {culprit_text(it)}", ranks=it.ranks[:64], node=it.node)
+        Note("culprit", f"by the other ranks of this run, {_with_place(it)}", ranks=it.ranks[:64], node=it.node)
         for it in location.culprits[:3]
     )
-    return structs.replace(found, notes=(*found.notes, *notes))
+    return structs.replace(found, notes=(*found.notes, *notes, *dict.fromkeys(lacks)))
+
+
+def _with_place(culprit: Culprit) -> str:
+    return f"{culprit_text(culprit)}{f': {culprit.stack.text}' if culprit.stack else ''}"

@@ -42,7 +42,7 @@ class RecordingSource:
         return recommend_by_timings(self._judged.timings, self.location.culprits).items
 
     def job_lines(self) -> Iterator[Line]:
-        location, timings = self._judged
+        location, timings = self._judged.location, self._judged.timings
         if text := recorded_text(location.job_id, location.owner, timings.script, timings.started_at):
             yield Line(f"  Job {text}", "aside")
 

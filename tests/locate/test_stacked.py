@@ -118,13 +118,13 @@ def test_hostile_names_stay_on_one_line() -> None:
 def test_a_hung_rank_without_a_python_frame_is_told_by_its_place_in_the_kernel() -> None:
     hung = location(Culprit("hung", (2,)))
     waits = [took(rank, STALLED, WAIT) for rank in (0, 1, 3)]
-    told = with_stacks(hung, waits, {2: "stopped by a signal"})
+    told = with_stacks(hung, waits, kernel={2: "stopped by a signal"})
     stack = told.culprits[0].stack
     assert stack is not None and (stack.rank, stack.frames, stack.place) == (2, (), "stopped by a signal")
     assert stack.text == "stopped by a signal; 3 ranks in all_reduce, called in <module> (train.py:120)"
-    alone = with_stacks(hung, [], {2: "stopped by a signal"}).culprits[0].stack
+    alone = with_stacks(hung, [], kernel={2: "stopped by a signal"}).culprits[0].stack
     assert alone is not None and alone.text == "stopped by a signal" and alone.peer is None
-    assert with_stacks(hung, waits, {1: "stopped by a signal"}).culprits[0].stack is None
+    assert with_stacks(hung, waits, kernel={1: "stopped by a signal"}).culprits[0].stack is None
 
 
 def test_a_hung_rank_with_a_stack_is_told_by_both() -> None:
@@ -143,4 +143,4 @@ def test_a_place_in_the_kernel_accuses_nobody() -> None:
     assert not told.culprits
     assert told.notes[1].text.startswith("the processes stand still for 31 s or more: rank 2 in the kernel: futex_wait")
     slow = Culprit("slow_host", (2,))
-    assert with_stacks(location(slow), [], {2: "in the kernel: futex_wait_queue"}).culprits[0].stack is None
+    assert with_stacks(location(slow), [], kernel={2: "in the kernel: futex_wait_queue"}).culprits[0].stack is None

@@ -38,20 +38,46 @@ def standing(rank: int, function: str, line: int) -> Sampled:
 def test_a_slow_job_is_answered_by_what_the_slow_rank_does_more() -> None:
     lines = told(*(sampled(rank, 0.71 if rank == 2 else 0.02) for rank in range(4)))
     assert lines == [
-        "Job j1 of ada: stacks of 4 ranks, 200 samples of each over 10 s.",
         "Rank 2 on n0 differs: forward: 71 % of the samples in tokenize (data.py:88); peers 2 %.",
         "Rank 2: 71 % tokenize (data.py:88); 29 % all_reduce, called in train (train.py:20)",
         "Ranks 0-1 and 3 (3): as rank 0: 98 % all_reduce, called in train (train.py:20); 2 % tokenize (data.py:88)",
+        "Job j1 of ada: stacks of 4 ranks, 200 samples of each over 10 s.",
     ]
 
 
 def test_a_job_that_stands_still_is_answered_by_where_its_ranks_stand() -> None:
     waiting = [sampled(rank, why=STALLED, seconds=0.0, stalled_seconds=31.0) for rank in (0, 1, 3)]
     assert told(*waiting, standing(2, "save", 41)) == [
-        "Job j1 of ada: stacks of 4 ranks.",
+        "Rank 2 on n0 stands still for 31 s or more in save (ckpt.py:41): ranks 0-1 and 3 wait in all_reduce.",
         "Rank 2: save (ckpt.py:41) (made no progress for 31 s)",
         "Ranks 0-1 and 3 (3): all_reduce, called in train (train.py:20) (made no progress for 31 s)",
+        "Job j1 of ada: stacks of 4 ranks.",
     ]
+    silent = (MissingStacks(4, "it has ended"),)
+    assert told(*waiting, standing(2, "save", 41), missing=silent)[0].endswith(" in all_reduce; rank 4 told nothing.")
+
+
+def test_a_standstill_is_told_in_one_sentence_whoever_stands_where() -> None:
+    def first(*ranks: Sampled) -> str:
+        return told(*ranks)[0]
+
+    wait = [sampled(rank, why=STALLED, seconds=0.0, stalled_seconds=31.0) for rank in range(4)]
+    since = "for 31 s or more"
+    place = "all_reduce, called in train (train.py:20)"
+    assert first(*wait) == f"All 4 ranks wait {since} in {place}: none of them stands in its own code."
+    assert first(wait[0]) == f"Rank 0 stands still {since} in {place}."
+    own = [standing(rank, "save", 41) for rank in range(4)]
+    assert first(*own) == f"The ranks stand still {since} in save (ckpt.py:41), none of them in a collective."
+    assert first(wait[0], *own[1:]) == f"3 ranks stand in their own code, at 1 place; 1 waits {since}."
+    assert first(own[0], own[1], *wait[2:]) == (
+        f"Ranks 0-1 stand still {since} in save (ckpt.py:41): ranks 2-3 wait in all_reduce."
+    )
+
+
+def test_ranks_that_go_on_alike_are_told_in_one_sentence() -> None:
+    ranks = [sampled(rank, 0.5) for rank in range(3)]
+    assert told(*ranks)[0] == "The ranks go on, and none does more of anything than the others."
+    assert told(ranks[0])[0] == "Rank 0 goes on; there is no other to compare it with."
 
 
 def test_healthy_ranks_differ_in_nothing() -> None:
@@ -65,7 +91,8 @@ def test_who_has_not_answered_is_told_once_a_reason() -> None:
         MissingStacks(100, "\x1b[2Jstopped"),
     )
     lines = told(missing=missing)
-    assert lines[0] == "Job j1 of ada: stacks of 0 of 101 ranks."
+    assert lines[0] == "No rank has told its stacks."
+    assert lines[-1] == "Job j1 of ada: stacks of 0 of 101 ranks."
     assert lines[1] == "No stacks of ranks 0-99: it has ended."
     assert all(line.isprintable() for line in lines)
 
@@ -73,7 +100,7 @@ def test_who_has_not_answered_is_told_once_a_reason() -> None:
 def test_four_thousand_ranks_are_answered_in_a_few_lines() -> None:
     began = time.monotonic()
     lines = told(*(sampled(rank, 0.7 if rank == 4000 else 0.02) for rank in range(4096)))
-    assert lines[1].startswith("Rank 4000 on n0 differs: ") and len(lines) == 4
+    assert lines[0].startswith("Rank 4000 on n0 differs: ") and len(lines) == 4
     assert time.monotonic() - began < 120
 
 
@@ -101,6 +128,16 @@ def test_what_is_no_list_of_ranks_is_told_in_one_line(text: str, capsys: pytest.
 def test_what_cannot_be_asked_is_64(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stacks", "j1", *words]) == 64
     assert capsys.readouterr().out == ""
+
+
+def test_a_rank_directory_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for name, why in (("nope", "does not exist"), ("file", "is no directory"), ("a\x1bb", "does not exist")):
+        assert main(["stacks", "--rank-dir", str(tmp_path / name)]) == 64
+        error = capsys.readouterr().err
+        assert why in error and "--rank-dir" in error and "\x1b" not in error
+    assert main(["stacks", "--rank-dir", ""]) == 64
+    assert "--rank-dir '' does not exist" in capsys.readouterr().err
 
 
 def test_which_job_is_meant() -> None:

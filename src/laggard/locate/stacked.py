@@ -2,18 +2,22 @@
 
 A slow rank is compared with its peers, by shares of samples; a hung one stands beside a rank that waits for it; one
 that died left its last stack. Where a rank has no stack of its own, its place in the kernel stands in for one. Stacks
-accuse nobody: without a culprit they are a note on a job that stands still, and nothing else.
+accuse nobody but of a hang (stacked_hang.py): else, without a culprit, they are a note on a job that stands still, and
+nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
 from msgspec import structs
 
-from laggard.model import Culprit, CulpritStack, Location, Note
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.stacked_hang import hung_by_stacks
+from laggard.model import Culprit, CulpritStack, Location, Note, Verdict
 from laggard.stacks.difference import MIN_SAMPLES, Difference, difference
 from laggard.stacks.frames import collective_of, frame_text, own_frame, place_text, short_text
 from laggard.stacks.gathered import Standing, differing_from, standing_beside, standings
@@ -24,18 +28,27 @@ _SLOW_KINDS = ("slow_compute", "slow_host", "slow_input", "uneven_work", "busy_t
 _STANDING = (STALLED, HELD, TERMINATED, CRASHED, ASKED)
 _LAST = (FAILED, CRASHED, TERMINATED, HELD, STALLED)
 _STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang")
+_ENDED_NOTES = ("first_unseen", "ended")
 _MAX_PEERS = 8
 _MAX_TEXT = 400
 _MAX_PLACE = 160
 _NO_PLACES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
-def with_stacks(location: Location, sampled: Iterable[Sampled], kernel: Mapping[int, str] = _NO_PLACES) -> Location:
-    """The location, each culprit with its stack where there is one; a job that stands still without a culprit gets a
-    note on where its ranks stand. `kernel`: the places in the kernel, in words, of ranks without stacks."""
+def with_stacks(
+    location: Location,
+    sampled: Iterable[Sampled],
+    timings: JobTimings | None = None,
+    kernel: Mapping[int, str] = _NO_PLACES,
+) -> Location:
+    """The location, each culprit with its stack where there is one; a job that stands still without a culprit gets the
+    rank that its stacks call hung, or a note on where its ranks stand. `timings`: those of the location; None: nobody
+    is called hung. `kernel`: the places in the kernel, in words, of ranks without stacks."""
     by_rank = _by_rank(sampled)
     if not by_rank and not kernel:
         return location
+    if timings is not None and _may_be_hung(location, by_rank):
+        location = _with_hung(location, by_rank, timings)
     accused = {rank for culprit in location.culprits for rank in culprit.ranks}
     culprits = tuple(
         structs.replace(culprit, stack=stack)
@@ -44,9 +57,46 @@ def with_stacks(location: Location, sampled: Iterable[Sampled], kernel: Mapping[
         for culprit in location.culprits
     )
     notes = location.notes
-    if _stood_still(location, by_rank):
-        notes = (*notes, *_standing_note(by_rank, kernel))
+    if not location.ranks_seen and not location.culprits:
+        notes = (*notes, *standing_notes(chain.from_iterable(by_rank.values())))
+    elif _stood_still(location, by_rank) and (told := _standing_note(by_rank, kernel)):
+        notes = (*_without_deaths(notes, location), *told)
     return structs.replace(location, culprits=culprits, notes=notes)
+
+
+def _may_be_hung(location: Location, by_rank: Mapping[int, list[Sampled]]) -> bool:
+    """Whether who hangs is not known: nothing else is known of the job, it is said to have waited, or a rank of whose
+    end nothing is recorded is taken for dead."""
+    if location.culprits:
+        return all(it.kind == "dead" and it.end is None for it in location.culprits)
+    if location.verdict is not Verdict.UNKNOWN:
+        return False
+    return not location.ranks_seen or _stood_still(location, by_rank) or _was_ended_standing(location, by_rank)
+
+
+def _was_ended_standing(location: Location, by_rank: Mapping[int, list[Sampled]]) -> bool:
+    stalled = any(each.why in (STALLED, HELD) for documents in by_rank.values() for each in documents)
+    return stalled and any(note.kind in _ENDED_NOTES for note in location.notes)
+
+
+def _with_hung(location: Location, by_rank: Mapping[int, list[Sampled]], timings: JobTimings) -> Location:
+    standing = {rank: each for rank, documents in by_rank.items() if (each := _standing(documents)) is not None}
+    culprits = hung_by_stacks(timings, standing, by_rank)
+    dead = {rank for it in location.culprits for rank in it.ranks}
+    hung = {rank for it in culprits for rank in it.ranks}
+    if not culprits or (dead and not (dead == hung and all(standing[rank].why == HELD for rank in dead))):
+        return location
+    notes = tuple(note for note in location.notes if note.kind not in ("first_unseen", "rank_died"))
+    return structs.replace(location, verdict=Verdict.FAIL, culprits=culprits, notes=notes)
+
+
+def _without_deaths(notes: tuple[Note, ...], location: Location) -> tuple[Note, ...]:
+    """The notes without those on who died first: of a job that stood still before it was ended nobody asks that."""
+    return (
+        notes
+        if any(it.kind == "dead" for it in location.culprits)
+        else tuple(note for note in notes if note.kind != "first_unseen")
+    )
 
 
 def _stood_still(location: Location, by_rank: Mapping[int, list[Sampled]]) -> bool:

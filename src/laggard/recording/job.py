@@ -40,6 +40,7 @@ class RecordedJob:
         self.gaps: list[str] = []
         self.owner: int | None = None
         self.stacks: tuple[Sampled, ...] = ()
+        self.moved_at: dict[int, float] = {}
         self._parts: list[RecordedPart] = []
         self._group_names: dict[str, int] = {}
 
@@ -66,6 +67,9 @@ class RecordedJob:
             for rank in part.without_end:
                 if part.writer.lives(None if is_over else part.last_record_at(tables, rank)):
                     part.living.add(rank)
+        self.moved_at = {
+            rank: at for part in parts for rank in part.lines if (at := part.last_step_at(tables, rank)) is not None
+        }
         ambiguous = self._ambiguous_ranks(parts, tables)
         ranks = np.array(sorted({rank for part in parts for rank in part.ranks} - ambiguous), np.int64)
         rows = tables.rank_steps(ranks)

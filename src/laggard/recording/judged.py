@@ -12,11 +12,15 @@ from laggard.locate.verdict import locate
 from laggard.model import Location, Note, Verdict, Window
 from laggard.recording.reader import read_recording
 from laggard.recording.recorded_timings import RecordedTimings
+from laggard.stacks.sampled import Sampled
 
 
 class JudgedRecording(NamedTuple):
+    """`stacks`: those that the ranks' processes left."""
+
     location: Location
     timings: JobTimings
+    stacks: tuple[Sampled, ...] = ()
 
 
 def judge_recording(paths: Sequence[str]) -> JudgedRecording:
@@ -36,14 +40,12 @@ def judge_recording(paths: Sequence[str]) -> JudgedRecording:
         location = _with_stacks(locate(timings), recording)
     gaps = tuple(Note("lacks", text) for text in recording.gaps)
     whole = structs.replace(location, notes=location.notes + unseen + gaps, owner=recording.owner)
-    return JudgedRecording(whole, recording.timings)
+    return JudgedRecording(whole, recording.timings, recording.stacks)
 
 
 def _with_stacks(location: Location, recording: RecordedTimings) -> Location:
     if not recording.stacks:
         return location
-    from laggard.locate.stacked import standing_notes, with_stacks  # older recordings have none
+    from laggard.locate.stacked import with_stacks  # older recordings have none
 
-    if not location.ranks_seen:
-        return structs.replace(location, notes=standing_notes(recording.stacks))
-    return with_stacks(location, recording.stacks)
+    return with_stacks(location, recording.stacks, recording.timings)

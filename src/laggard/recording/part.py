@@ -144,6 +144,13 @@ class RecordedPart:
         """Those of them that are not known to run."""
         return self.without_end - self.living
 
+    def last_step_at(self, tables: Tables, rank: int) -> float | None:
+        """The time at which the rank finished its last step, in Unix time."""
+        about, ended = self.lines.get(rank), tables.last_end(rank)
+        return (
+            None if about is None or about.unix_minus_clock is None or ended is None else ended + about.unix_minus_clock
+        )
+
     def last_record_at(self, tables: Tables, rank: int) -> float | None:
         """The time at which the rank wrote its last record, by its clock, in Unix time."""
         about, beat, ended = self.lines.get(rank), self.beat_lines.get(rank), tables.last_end(rank)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from laggard.errors import UsageError
@@ -15,13 +16,15 @@ from laggard.recording.kinds import Kind, kind_of
 from laggard.recording.lines import read_lines
 from laggard.recording.recorded_timings import RecordedTimings
 from laggard.recording.unseen_marks import read_marks, unseen_alone, unseen_of
-from laggard.stacks.sampled import Sampled
+from laggard.stacks.sampled import HELD, STALLED, Sampled
 from laggard.text.words import counted
 
 WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
 NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
 
 _RUN = re.compile(r"run-([1-9]\d{0,5})")
+_HANG = re.compile(r"hang-\d{8}T\d{6}Z")  # what ranks keep of a standstill (trainer_hooks/output/hang_folder.py)
+_EVENTS = ".events.json"  # where ranks stood at a standstill: `laggard diagnose` reads it
 _MAX_ENTRIES = 100_000
 _MAX_FOLDERS = 64  # that are looked into, and files of each, for where a recording may be
 
@@ -32,9 +35,8 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
     gaps: list[str] = []
     by_kind: dict[Kind, list[Path]] = {}
     try:
-        for path in paths:
-            for file, kind in _recognised(Path(path), gaps):
-                by_kind.setdefault(kind, []).append(file)
+        for file, kind in _once(paths, gaps):
+            by_kind.setdefault(kind, []).append(file)
         marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
         stacks = _read_stacks(by_kind.pop(Kind.FAULTS, []), by_kind.pop(Kind.STACKS, []), gaps)
         if not by_kind and stacks:
@@ -49,11 +51,37 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
             raise UsageError(f"the rank had nothing to say: {', '.join(map(str, paths))}")
         ((kind, files),) = by_kind.items()
         found = _read(kind, files, gaps)
-        job_id = found.timings.job_id
-        found = dataclasses.replace(found, stacks=(*found.stacks, *(it for it in stacks if it.job_id == job_id)))
+        job_id = found.timings.job_id or _job_of(stacks)
+        all_of = (*found.stacks, *(it for it in stacks if it.job_id == job_id))
+        found = dataclasses.replace(found, stacks=tuple(it for it in all_of if not _is_over(it, found.moved_at)))
         return dataclasses.replace(found, unseen=unseen_of(marks, found.timings.job_id)) if marks else found
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _once(paths: Sequence[str | Path], gaps: list[str]) -> Iterator[tuple[Path, Kind]]:
+    """The files at the paths, each once: a folder and a file in it may both be given."""
+    seen: set[str] = set()
+    repeated = 0
+    for path in paths:
+        for file, kind in _recognised(Path(path), gaps):
+            place = os.path.realpath(file)
+            if place not in seen:
+                yield file, kind
+            repeated += place in seen
+            seen.add(place)
+    if repeated:
+        gaps.append(f"{counted(repeated, 'file')} given twice: read once")
+
+
+def _is_over(sampled: Sampled, moved_at: Mapping[int, float]) -> bool:
+    """Whether the stack is of a standstill after which the rank finished a step."""
+    return sampled.why in (STALLED, HELD) and sampled.at < moved_at.get(sampled.rank, 0.0)
+
+
+def _job_of(stacks: Sequence[Sampled]) -> str | None:
+    """The job of the newest stacks, beside files that tell no job, as a Flight Recorder's dumps."""
+    return max(stacks, key=lambda each: each.at).job_id if stacks else None
 
 
 def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
@@ -63,7 +91,7 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
         if not read_lines(file, job):
             raise UsageError(f"{file} {NO_RECORDING}")
     timings = job.timings()
-    return RecordedTimings(timings, tuple(job.gaps), job.owner, stacks=job.stacks)
+    return RecordedTimings(timings, tuple(job.gaps), job.owner, stacks=job.stacks, moved_at=job.moved_at)
 
 
 def _read_stacks(faults: Sequence[Path], stacks: Sequence[Path], gaps: list[str]) -> list[Sampled]:
@@ -110,12 +138,27 @@ def _recognised(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
     if not any(kind for _, kind in found):
         path = _newest_run(_only_folder(path, gaps), gaps)
         found = _files_in(path)
-    passed_over = [entry.name for entry, kind in found if kind is None]
-    if len(passed_over) == len(found):
+    passed_over = [entry.name for entry, kind in found if kind is None and not entry.name.endswith(_EVENTS)]
+    if all(kind is None for _, kind in found):
         raise UsageError(f"{path} holds no recording; `laggard run --record {path}` writes one")
     if passed_over:
         gaps.append(f"{path}: {counted(len(passed_over), 'file')} passed over, no recording: {_few(passed_over)}")
-    return [(entry, kind) for entry, kind in found if kind is not None]
+    own = [(entry, kind) for entry, kind in found if kind is not None]
+    return own + (_newest_hang(path, gaps) if any(kind is Kind.LINES for _, kind in own) else [])
+
+
+def _newest_hang(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
+    """The stacks that ranks kept of the recording's last standstill. Names tell the time, and sort by it."""
+    names = (entry.name for entry in itertools.islice(path.iterdir(), _MAX_ENTRIES))
+    newest = max((name for name in names if _HANG.fullmatch(name)), default=None)
+    if newest is None or not (path / newest).is_dir():
+        return []
+    try:
+        found = _files_in(path / newest)
+    except OSError as error:  # it is its user's alone
+        gaps.append(f"{path / newest} is left out: {error.strerror}")
+        return []
+    return [(entry, kind) for entry, kind in found if kind in (Kind.STACKS, Kind.FAULTS)]
 
 
 def _newest_run(path: Path, gaps: list[str]) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,6 +34,8 @@ class RecordedTimings:
     """The note on processes that trained and were not recorded, where there are any."""
     stacks: tuple[Sampled, ...] = ()
     """The stacks that the ranks' processes left."""
+    moved_at: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """When ranks finished their last step, Unix seconds by rank, where that is known."""
 
 
 def read_each(

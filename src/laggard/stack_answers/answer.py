@@ -11,7 +11,7 @@ from laggard.stacks.difference import MIN_SAMPLES, Difference, Place, difference
 from laggard.stacks.frames import collective_of, own_frame, place_text, short_text
 from laggard.stacks.gathered import standings
 from laggard.stacks.sampled import CRASHED, HELD, STALLED, TERMINATED, Counted, Sampled
-from laggard.text.words import counted, printable_line, ranks_text, seconds_text
+from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
 from laggard.wire.stacks import MissingStacks
 
 STILL_SHARE: Final = 0.95
@@ -44,14 +44,54 @@ class Answers(NamedTuple):
 
 
 def answer_lines(answers: Answers) -> list[str]:
-    """The lines, the answer first."""
+    """The lines, the answer first, in one sentence; then where each rank is, who did not answer, and whose stacks they
+    are."""
     sampled = list(answers.sampled.values())
-    lines = [_head(answers)]
     if sampled and is_still(sampled):
-        lines += _standing_lines(sampled)
+        lines = [_standing_sentence(sampled, answers), *_standing_lines(sampled)]
     else:
-        lines += [*_difference_lines(answers.sampled), *_place_lines(sampled)]
-    return [printable_line(line, _LINE_CHARACTERS) for line in (*lines, *_missing_lines(answers.missing))]
+        differing = list(_difference_lines(answers.sampled))
+        lines = [*(differing or [_without_difference(sampled)]), *_place_lines(sampled)]
+    shown = (*lines, *_missing_lines(answers.missing), _head(answers))
+    return [printable_line(line, _LINE_CHARACTERS) for line in shown]
+
+
+def _standing_sentence(sampled: Sequence[Sampled], answers: Answers) -> str:
+    """Who is waited for, where the stacks tell: the ranks at one place outside of collectives, while others wait in
+    one. A rank that has not answered may be whom all wait for."""
+    told = standings(sampled)
+    out, waiting = [each for each in told if not each.waits], [each for each in told if each.waits]
+    longest = max(each.stalled_seconds for each in sampled)
+    since = f" for {seconds_text(longest)} or more" if longest else ""
+    if len(sampled) == 1:
+        return f"Rank {sampled[0].rank} stands still{since} in {told[0].place}."
+    if not out:
+        alike = waiting[0].place if len(told) == 1 else f"collectives, at {counted(len(told), 'place')}"
+        return f"All {len(sampled)} ranks wait{since} in {alike}: none of them stands in its own code."
+    if not waiting:
+        at = f"in {told[0].place}" if len(told) == 1 else f"at {counted(len(told), 'place')}"
+        return f"The ranks stand still{since} {at}, none of them in a collective."
+    if len(out) > 1 or 2 * len(out[0].ranks) > len(sampled):
+        count = sum(len(each.ranks) for each in out)
+        verb = "waits" if len(sampled) - count == 1 else "wait"
+        return f"{count} ranks stand in their own code, at {counted(len(out), 'place')}; {len(sampled) - count} {verb}{since}."
+    victims = sorted(rank for each in waiting for rank in each.ranks)
+    node = answers.sampled[out[0].ranks[0]].node
+    on = f" on {node}" if node and len(out[0].ranks) == 1 else ""
+    verb = "stands" if len(out[0].ranks) == 1 else "stand"
+    doubt = f"; {ranks_text(it.rank for it in answers.missing)} told nothing" if answers.missing else ""
+    return (
+        f"{capital(ranks_text(out[0].ranks))}{on} {verb} still{since} in {out[0].place}: {ranks_text(victims)}"
+        f" {'waits' if len(victims) == 1 else 'wait'} in {waiting[-1].waits}{doubt}."
+    )
+
+
+def _without_difference(sampled: Sequence[Sampled]) -> str:
+    if not sampled:
+        return "No rank has told its stacks."
+    if len(sampled) == 1:
+        return f"Rank {sampled[0].rank} goes on; there is no other to compare it with."
+    return "The ranks go on, and none does more of anything than the others."
 
 
 def is_still(sampled: Sequence[Sampled]) -> bool:

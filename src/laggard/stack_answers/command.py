@@ -23,6 +23,7 @@ from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.terminal.progress import Bar
 from laggard.text.users import user_text
+from laggard.text.words import printable_line
 from laggard.wire.stacks import MAX_RANKS, StacksDocument, rank_stacks
 
 _MIN_SECONDS: Final = 0.1
@@ -71,6 +72,10 @@ def _gather(arguments: argparse.Namespace) -> Gathered:
         if arguments.collector:
             token = read_token_file(arguments.token_file, "--token-file") if arguments.token_file else ""
             return ask_collector(arguments.collector, token, *asked, bar.show)
+        if arguments.rank_dir is not None and not os.path.isdir(arguments.rank_dir):
+            what = "is no directory" if os.path.exists(arguments.rank_dir) else "does not exist"
+            named = printable_line(repr(arguments.rank_dir), 200)
+            raise UsageError(f"--rank-dir {named} {what}: give the one that the ranks have (LAGGARD_RANK_DIR)")
         files = RankFiles(arguments.rank_dir or rank_dir(os.environ), node_name(os.environ))
         return ask_node(files, *asked, bar.show)
 

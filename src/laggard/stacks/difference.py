@@ -50,14 +50,14 @@ class Difference(NamedTuple):
     where: str
     stack: Counted
 
-    def text(self) -> str:
-        """Such as `forward: 71 % of its samples in tokenize (data.py:88), its peers 2 %`."""
+    def text(self, whom: str = "peers") -> str:
+        """Such as `forward: 71 % of the samples in tokenize (data.py:88); peers 2 %`. `whom`: what the peers are."""
         phase = f"{self.phase.replace('_', ' ')}: " if self.phase else ""
         calls = f", which calls {short_text(self.calls)}" if self.calls and not self.caller else ""
         caller = f", called in {short_text(self.caller)}" if self.caller else ""
         where = f" of {self.where}" if self.where else ""
         return f"{phase}{_percent(self.share)} of the samples{where} in {short_text(self.frame)}{calls}{caller}" + (
-            f"; peers {_percent(self.peers_share)}" if self.peers_share is not None else ""
+            f"; {whom} {_percent(self.peers_share)}" if self.peers_share is not None else ""
         )
 
 

@@ -185,7 +185,7 @@ def read_small_file(path: str, most: int, owner: int | None = None) -> bytes:
     with os.fdopen(fd, "rb") as file:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode) or about.st_size > most:
-            raise SampledError(f"no regular file of at most {most} bytes")
+            raise SampledError(f"no regular file of at most {most >> 10} KiB")
         if owner is not None and about.st_uid != owner:
             raise SampledError("it is another user's")
         return file.read(most)
@@ -194,7 +194,7 @@ def read_small_file(path: str, most: int, owner: int | None = None) -> bytes:
 def decode(text: bytes) -> Sampled:
     """The document in `text`. Raises SampledError."""
     if len(text) > MAX_BYTES:
-        raise SampledError(f"longer than {MAX_BYTES} bytes")
+        raise SampledError(f"longer than {MAX_BYTES >> 10} KiB")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

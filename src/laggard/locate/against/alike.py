@@ -84,7 +84,10 @@ def _bytes_by_kind(digest: Digest) -> dict[str, float]:
 
 
 def _nodes(before: Digest, now: Digest) -> Iterator[Difference]:
-    """The nodes that left and came; of a very large job those that the digests name."""
+    """The nodes that left and came; of a very large job those that the digests name. Of a run of which not all ranks
+    were seen no node is known to be missing."""
     left, new = sorted(set(before.nodes) - set(now.nodes)), sorted(set(now.nodes) - set(before.nodes))
+    left = left if now.ranks_seen >= now.world_size else []
+    new = new if before.ranks_seen >= before.world_size else []
     if before.nodes and now.nodes and (left or new):
         yield Difference("nodes", ", ".join(left), ", ".join(new))

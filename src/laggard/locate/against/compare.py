@@ -77,7 +77,7 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     largest = max((abs(each.seconds) for each in found), default=0.0)
     kept = [each for each in found if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
-    waiting = _waiting_notes(step, kept)
+    waiting = _waiting_notes(step, kept, _are_whole(before, now))
     if not kept:
         step = _with_share(step, None)
     changes = [_with_share(each, step.seconds if step.share else None) for each in kept]
@@ -95,15 +95,23 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     )
 
 
-def _waiting_notes(step: Change, changes: Sequence[Change]) -> tuple[Note, ...]:
+def _are_whole(before: Digest, now: Digest) -> bool:
+    """Whether all ranks of both runs were seen."""
+    return all(each.ranks_seen >= each.world_size for each in (before, now))
+
+
+def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tuple[Note, ...]:
     """The note on a step that changed for certain, where parts explain little of it. What is left is waiting for one
-    another, which is nobody's cause."""
+    another, which is nobody's cause; where not all ranks were seen, others may be waited for."""
     left = step.seconds - sum(each.seconds for each in changes)
     if not step.share or left / step.seconds < MOSTLY:
         return ()
+    what = f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for"
+    if not whole:
+        return (Note("waiting", f"{what} other ranks, and whom they wait for may be one that was not seen"),)
     text = (
-        f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for one another, in which no rank is"
-        " the last more often than before: as where something else takes their CPUs now and then"
+        f"{what} one another, in which no rank is the last more often than before: as where something else takes their"
+        " CPUs now and then"
     )
     return (Note("waiting", text),)
 
@@ -136,12 +144,12 @@ def _too_short(digest: Digest, which: str) -> Iterator[Note]:
 
 
 def _notes(before: Digest, now: Digest) -> Iterator[Note]:
-    for digest, which in ((before, "the run before"), (now, "this run")):
+    for digest, which in ((now, "this run"), (before, "the run before")):
         if abs(digest.drift - 1) > DRIFT_RATIO:
             text = f"{which} was not even: its last third took {digest.drift:.2f} times as long as its first"
             yield Note("drift", text)
         if digest.ranks_seen < digest.world_size:
-            yield Note("partial", f"{which} was seen of {digest.ranks_seen} of {digest.world_size} ranks")
+            yield Note("partial", f"seen: {digest.ranks_seen} of {counted(digest.world_size, 'rank')} of {which}")
 
 
 def _error(before: Estimate, now: Estimate) -> float:

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from laggard.locate.against.compare import is_changed
+from laggard.locate.against.in_the_code import IN_THE_CODE
 from laggard.text.words import capital, joined, phase_text, printable_line, ranks_text, seconds_text
 from laggard.wire.comparison import Change, Comparison, Difference
 
 _MAX_IN_SENTENCE = 3
 _MAX_CHARACTERS = 80
-_IN_SENTENCE = ("waiting", "standstill")
+_MAX_NUMBER = 1e18
+_IN_SENTENCE = ("waiting", "standstill", "partial")
+_BEFORE_ANSWER = "partial"
+_ASIDE = ("culprit", "lacks", "same_run")
+"""Kinds of notes that stand below the answer whatever it is."""
+_TRIFLE_SECONDS = 1e-9  # what rounding leaves of a difference
 
 
 def sentence(comparison: Comparison) -> str:
     """The answer; it ends with a full stop and holds no line break, whatever text is in the comparison."""
     still = next((note.text for note in comparison.notes if note.kind == "standstill"), None)
-    before = f"{capital(still)}. Until then: " if still else ""
+    seen = [note.text for note in comparison.notes if note.kind == _BEFORE_ANSWER]
+    before = f"{capital('; '.join(seen))}. " if seen else ""
+    before += f"{capital(still)}. Until then: " if still else ""
     return printable_line(f"{before}{_answer(comparison)}.")
 
 
 def _answer(comparison: Comparison) -> str:
     if comparison.step is None:
         reasons = [_difference_text(each) for each in comparison.not_alike[:_MAX_IN_SENTENCE]]
-        reasons += [note.text for note in comparison.notes]
+        reasons += [note.text for note in comparison.notes if note.kind not in (*_IN_SENTENCE, *_ASIDE)]
         return f"Cannot compare with {comparison.against}: {'; '.join(reasons) or 'nothing is known of it'}"
     parts = [_change_text(change) for change in comparison.changes[:_MAX_IN_SENTENCE]]
     waiting = [note.text for note in comparison.notes if note.kind == "waiting"]
@@ -47,14 +55,16 @@ def details(comparison: Comparison) -> Iterator[str]:
             f"A step takes {seconds_text(step.now_seconds)}, before {seconds_text(step.before_seconds)}"
             f" (95 % interval of the change: {_signed(step.low_seconds)} to {_signed(step.high_seconds)})"
         )
+        of_code = (note for note in comparison.notes if note.kind == IN_THE_CODE)
+        yield from (capital(printable_line(note.text)) for note in of_code)
         for change in comparison.changes:
             yield capital(printable_line(_detail_text(change)))
         if comparison.changes or is_changed(comparison):
             yield capital(_seen_text(comparison))
     for difference in comparison.differences or ():
         yield printable_line(f"Changed: {_difference_text(difference)}", 400)
-    if comparison.step is not None:
-        yield from (capital(printable_line(note.text)) for note in comparison.notes if note.kind not in _IN_SENTENCE)
+    shown = comparison.notes if comparison.step else [it for it in comparison.notes if it.kind in _ASIDE]
+    yield from (capital(printable_line(note.text)) for note in shown if note.kind not in (*_IN_SENTENCE, IN_THE_CODE))
 
 
 def _ratio_text(step: Change) -> str:
@@ -89,13 +99,14 @@ def name_of(change: Change) -> str:
 
 
 def _size_text(size: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}"
     return f"{size} B"
 
 
 def _signed(seconds: float) -> str:
+    seconds = seconds if abs(seconds) >= _TRIFLE_SECONDS else 0.0
     return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
 
 
@@ -132,4 +143,24 @@ def _difference_text(difference: Difference) -> str:
     if difference.name == "nodes":
         return joined([text for text in (f"{before} left" if before else "", f"{now} came" if now else "") if text])
     name = printable_line(difference.name, _MAX_CHARACTERS)
-    return f"{name} {before or 'not set'} -> {now or 'not set'}"
+    told = _size_of if name.startswith("bytes of ") else _count_of if name.startswith("elements of ") else str
+    return f"{name} {told(before) or 'not set'} -> {told(now) or 'not set'}"
+
+
+def _size_of(text: str) -> str:
+    """A number of bytes as people read it; a text that is none as it is: a digest may hold anything."""
+    number = _number(text)
+    return text if number is None else _size_text(round(number))
+
+
+def _count_of(text: str) -> str:
+    number = _number(text)
+    return text if number is None else f"{number:,.0f}"
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < _MAX_NUMBER else None
