@@ -105,14 +105,14 @@ def by_tool(results: Sequence[Result], tools: Sequence[str]) -> list[str]:
 
 
 WHOSE = (
-    "**The simulator, the cases and the judge are laggard's own**, and its rules were written with such cases: these are "
-    "no figures of running clusters. Whoever is out of scope at something does not claim it (bench/quality/scope.py has "
-    "each claim with its source). The row `hang_network` requires nobody, so it counts in no recall."
+    "**The simulator, the cases and the judge are laggard's own**, and its rules were written with such cases: these "
+    "are no figures of running clusters. Who is out of scope at something does not claim it: bench/quality/scope.py has "
+    "each claim with its source. The row `hang_network` requires nobody, so it counts in no recall."
 )
 
 
 def of_tool(results: Sequence[Result], tool: str, hours: float) -> tuple[str, ...]:
-    """A tool's row. Tools that read dumps were asked about jobs that stopped, and about no other: the rest leave none."""
+    """A tool's row. Tools that read dumps were asked about jobs that stopped: no other leaves any."""
     claimed = within(results, tool)
     strong, weak = tally(slow(claimed, STRONG), tool), tally([one for one in claimed if one.size == 0.05], tool)
     stops, everything = tally(stopped(claimed), tool), tally(results, tool)

@@ -1,4 +1,4 @@
-"""What each tool claims to find: in which forms of a recording, layouts and faults, and where its documentation says so.
+"""What each tool claims to find: in which forms of a recording, layouts and faults, and where it says so.
 
 A tool is scored on what it claims as well as on everything, and where it claims nothing it stands as out of scope. A
 claim is read widely: what the documentation leaves open counts as claimed only where the tool's own words name it."""

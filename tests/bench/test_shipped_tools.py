@@ -1,7 +1,7 @@
 """Tools that run as they ship: they are asked in processes of their own, and say what they say where they are at home.
 
-torch's fr_trace is in every environment. The others are tried where `python bench/quality/tools/shipped/environments.py`
-has installed them: no test downloads anything."""
+torch's fr_trace is in every environment. The others are tried where bench/quality/tools/shipped/environments.py has
+installed them: no test downloads anything."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DUMPS = "flight_recorder"
 
 def dumps(trace: Path) -> Request | None:
     folder = trace.parent / DUMPS
-    return {"folder": str(folder), "pattern": "*"} if folder.is_dir() else None
+    return {"folder": str(folder), "pattern": "*_*"} if folder.is_dir() else None
 
 
 def nvrx_windows(trace: Path) -> Request | None:

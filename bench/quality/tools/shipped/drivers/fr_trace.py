@@ -1,5 +1,5 @@
 """torch's fr_trace, by its main(): the database that it writes names for each collective that is not whole the ranks
-that never came to it. With dumps missing it refuses, and says of whom; then it is run with --allow-incomplete-ranks, as
+that never came to it, and those that called something else. With dumps missing it refuses, and says of whom; then it is run with --allow-incomplete-ranks, as
 it advises."""
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import tempfile
 from typing import Any
 
 from torch.distributed.flight_recorder import fr_trace
+
+OTHER_CALLS = ("COLLECTIVE_TYPE_MISMATCH", "SIZE_OR_SYNTAX_MISMATCH", "COLLECTIVE_DTYPE_MISMATCH")
 
 
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -27,5 +29,14 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
             fr_trace.main([*words, "--allow-incomplete-ranks"])
         with open(database, "rb") as file:
             _, found = pickle.load(file)
-    missing = {int(rank) for one in found.collectives for rank in one.missing_ranks or ()}
-    return [{"kind": "hung", "ranks": [rank]} for rank in sorted(missing | set(without))]
+    accused = set(without)
+    for one in found.collectives:
+        accused |= {int(rank) for rank in one.missing_ranks or ()}
+        accused |= {int(rank) for rank, call in (one.mismatch_collectives or {}).items() if is_another_call(call)}
+    return [{"kind": "hung", "ranks": [rank]} for rank in sorted(accused)]
+
+
+def is_another_call(call: Any) -> bool:
+    """Whether fr_trace says that a rank called something else. That some ranks are done and others are not accuses
+    nobody."""
+    return call.type_of_mismatch.state.name in OTHER_CALLS

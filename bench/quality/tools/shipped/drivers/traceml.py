@@ -1,5 +1,5 @@
-"""TraceML's step-time diagnosis, by its analyser and its rules with the policy of its final summary, on rows such as its
-own database has. Only what it says of one rank counts: that a job is bound by its input accuses nobody."""
+"""TraceML's step-time diagnosis, by its analyser and its rules with the policy of its final summary, on rows such as
+its own database has. Only what it says of one rank counts: that a job is bound by its input accuses nobody."""
 
 from __future__ import annotations
 
