@@ -106,8 +106,8 @@ def by_tool(results: Sequence[Result], tools: Sequence[str]) -> list[str]:
 
 WHOSE = (
     "**The simulator, the cases and the judge are laggard's own**, and its rules were written with such cases: these "
-    "are no figures of running clusters. Who is out of scope at something does not claim it: bench/quality/scope.py has "
-    "each claim with its source. The row `hang_network` requires nobody, so it counts in no recall."
+    "are no figures of running clusters. Who is out of scope at something does not claim it: bench/quality/scope.py "
+    "has each claim with its source. The row `hang_network` requires nobody, so it counts in no recall."
 )
 
 

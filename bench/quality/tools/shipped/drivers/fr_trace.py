@@ -1,6 +1,6 @@
 """torch's fr_trace, by its main(): the database that it writes names for each collective that is not whole the ranks
-that never came to it, and those that called something else. With dumps missing it refuses, and says of whom; then it is run with --allow-incomplete-ranks, as
-it advises."""
+that never came to it, and those that called something else. With dumps missing it refuses, and says of whom; then it is
+run with --allow-incomplete-ranks, as it advises."""
 
 from __future__ import annotations
 
