@@ -8,8 +8,8 @@
 An answer is `right` where every culprit named is at fault (or the very note that the case asks for), `narrowed` where
 all at fault are among the ranks of one culprit or note that names a group, `wrong` where somebody else is named,
 `unsure` where nobody is. Where nobody is at fault, `right` is to name nobody. Tools that name ranks alone are right
-where they name none but those at fault, and narrowed where those are among others, but not all. A tool that ends with an
-error has refused: torch's fr_trace reads pickles of one version."""
+where they name none but those at fault, and narrowed where those are among others, but not all. A tool that ends with
+an error has refused: torch's fr_trace reads pickles of one version."""
 
 from __future__ import annotations
 

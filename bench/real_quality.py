@@ -1,13 +1,13 @@
-"""Real trainings on gloo, which something befalls from outside their program, and what is said of them: docs/benchmark.md.
+"""Real trainings on gloo that something befalls from outside, and what is said of them: docs/benchmark.md.
 
     python bench/real_quality.py                            all that have no result yet, about forty minutes; as root
     python bench/real_quality.py --job ddp --fault quota    one of them
     python bench/real_quality.py --again                    judges the recordings that are there anew
     python bench/real_quality.py --write                    puts the table into docs/benchmark.md, too
 
-Each run leaves a case in out/real_runs: `trace`, a recording for each rank, and truth.json, which no tool reads. Its result is
-a line in results.jsonl there; a run that has one is not run again, so that an interrupted bench goes on where it was.
-Processes are slowed and times are judged: leave the machine alone meanwhile."""
+Each run leaves a case in out/real_runs: `trace`, a recording for each rank, and truth.json, which no tool reads. Its
+result is a line in results.jsonl there; a run that has one is not run again, so that an interrupted bench goes on where
+it was. Processes are slowed and times are judged: leave the machine alone meanwhile."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def answer_of_tool(tool: Callable[[Path], Sequence[Named]], folder: Path) -> Ans
 
 
 def judge_tool(case: DumpCase, answer: Answer) -> str:
-    """One of MARKS, or REFUSED, for a tool that names ranks and no more. Several, with the one at fault, are narrowed."""
+    """One of MARKS, or REFUSED, for a tool that names ranks alone. Several, with the one at fault, are narrowed."""
     accused = {rank for ranks in answer.culprits for rank in ranks}
     if answer.verdict == REFUSED:
         return REFUSED

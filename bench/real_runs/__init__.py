@@ -1,1 +1,1 @@
-"""Real trainings on gloo that something befalls from outside their program, with its truth, and what is said of them."""
+"""Real trainings on gloo that something befalls from outside, with the truth of it, and what is said of them."""

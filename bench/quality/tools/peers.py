@@ -63,9 +63,9 @@ def transfer_of_ranks(trace: Trace) -> Floats:
 def megatron_sniff_test(directory: Path) -> list[Named]:
     """Megatron-LM's sniff test: of each of its measures, whoever is off the ranks' median by more than the larger of
     one median deviation and a tenth of the median. It measures while training stands still; here the own time of a
-    forward and of a backward pass stand for its matrix products, and the least time that a member of a collective of one kind
-    and group size spent in it for its collectives, over each rank's calls. Who is faster than the median is not named,
-    although it marks them, too."""
+    forward and of a backward pass stand for its matrix products, and the least time that a member of a collective of
+    one kind and group size spent in it for its collectives, over each rank's calls. Who is faster than the median is
+    not named, although it marks them, too."""
     trace = read(directory)
     named: dict[int, Named] = {}
     for phase in ("forward", "backward"):
