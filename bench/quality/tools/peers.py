@@ -17,7 +17,7 @@ from quality.trace import Trace, read
 Floats = npt.NDArray[np.float64]
 
 DLROVER_FACTOR = 2.0  # dlrover NetworkCheckRendezvousManager: slower than twice the median
-MEGATRON_LEAST = 0.10  # megatron/training/gpu_sniff_test.py, OUTLIER_MIN_DEVIATION_FRAC
+MIN_MEGATRON_SHARE = 0.10  # megatron/training/gpu_sniff_test.py, OUTLIER_MIN_DEVIATION_FRAC
 LAST_SHARE = 0.5
 TOGETHER_SECONDS = 1e-3
 OWN_TIME_FACTOR = 1.1
@@ -86,7 +86,7 @@ def slower(seconds: Floats) -> list[int]:
         return []
     middle = float(np.median(rates[there]))
     deviation = float(np.median(np.abs(rates[there] - middle)))
-    return np.flatnonzero(there & (middle - rates > max(deviation, MEGATRON_LEAST * middle))).tolist()
+    return np.flatnonzero(there & (middle - rates > max(deviation, MIN_MEGATRON_SHARE * middle))).tolist()
 
 
 def transfers_by_kind(trace: Trace) -> list[Floats]:
