@@ -8,8 +8,9 @@
 An answer is `right` where every culprit named is at fault (or the very note that the case asks for), `narrowed` where
 all at fault are among the ranks of one culprit or note that names a group, `wrong` where somebody else is named,
 `unsure` where nobody is. Where nobody is at fault, `right` is to name nobody. Tools that name ranks alone are right
-where they name none but those at fault, and narrowed where those are among others, but not all. A tool that ends with
-an error has refused: torch's fr_trace reads pickles of one version."""
+where they name none but those at fault, and narrowed where those are among others, but not all. They get each
+case as pickles of one torch, which is what they read; laggard gets it as it came, of several versions or as JSON. A
+tool that ends with an error has refused."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from quality.dumps import HELD_OUT, answer_of, answer_of_tool, judge_answer, judge_tool, table
@@ -25,7 +27,7 @@ from quality.run import scratch
 from quality.tools.shipped.adapters import DUMPS, SHIPPED
 from quality.tools.shipped.environments import install
 from quality.tools.shipped.process import close_all
-from simulator.dump_cases import KINDS, dump_case, write_case
+from simulator.dump_cases import KINDS, DumpCase, dump_case, write_case
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,6 +40,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tools", action="store_true", help="ask torch's fr_trace and NVRx about the same dumps, too")
     made.add_argument("--keep", type=Path, help="leave the dumps in this folder")
     return made
+
+
+def plain(case: DumpCase) -> DumpCase:
+    """The same case dumped by one torch, as pickles: what the tools of others read. Who left no dump left none."""
+    return case._replace(dumping=tuple(replace(how, torch="2.13", form="pickle") for how in case.dumping))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             answer = answer_of(folder)
             mark = judge_answer(case, answer)
             results[kind, mark] += 1
+            if tools:
+                shutil.rmtree(folder)
+                write_case(plain(case), folder)
             for name, tool in tools.items():
                 said = answer_of_tool(tool, place / "trace")
                 of_tools[name][kind, judge_tool(case, said)] += 1

@@ -17,8 +17,6 @@ PHASED: Final = frozenset(("host", "device"))
 EVERY_FORM: Final = frozenset(("host", "device", "sparse"))
 EVERY_LAYOUT: Final = frozenset(LAYOUTS)
 DATA_PARALLEL: Final = frozenset(name for name, layout in LAYOUTS.items() if layout.tp == layout.pp == layout.ep == 1)
-DDP: Final = frozenset(name for name in DATA_PARALLEL if LAYOUTS[name].zero == 0)
-FSDP: Final = frozenset(name for name in DATA_PARALLEL if LAYOUTS[name].zero == 3)
 SLOW: Final = frozenset(SLOW_FAULTS)
 GPU: Final = frozenset(name for name in SLOW if name.startswith("GPU"))
 HOST: Final = frozenset(("host", "host, from mid-run"))
@@ -84,12 +82,13 @@ SCOPES: Final = {
         ),
     ),
     "TraceML step time": Scope(
-        GPU | HOST | {"host's CPU", "input", "pauses", "garbage collection", "two at once"}, PHASED, DDP | FSDP,
+        GPU | HOST | {"host's CPU", "input", "pauses", "garbage collection", "two at once"}, PHASED, DATA_PARALLEL,
         (
             Claim("names a culprit rank by the backward pass (DDP), or forward and backward (FSDP)", TRACEML_POLICY),
             Claim("from 10 % of the step on", TRACEML_POLICY),
             Claim("is no direct timing of NCCL, all-reduce or synchronisation", TRACEML_POLICY),
             Claim("covers DDP and FSDP, on one node and several", "traceml, docs/user_guide/distributed-training.md"),
+            Claim("covers DeepSpeed", "traceml, docs/user_guide/integrations/deepspeed.md"),
         ),
     ),
     "torch fr_trace": Scope(

@@ -1,7 +1,6 @@
 """Tools that run as they ship: they are asked in processes of their own, and say what they say where they are at home.
 
-torch's fr_trace is in every environment. The others are tried where bench/quality/tools/shipped/environments.py has
-installed them: no test downloads anything."""
+They are tried where bench/quality/tools/shipped/environments.py has installed them: no test downloads anything."""
 
 from __future__ import annotations
 
@@ -121,7 +120,7 @@ def test_a_tool_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: p
 
 def test_every_environment_is_pinned() -> None:
     for environment in ENVIRONMENTS:
-        assert environment.version and all("==" in one for one in environment.requirements)
+        assert environment.version and all("==" in one for one in environment.requirements), environment
         assert bool(environment.repository) == bool(environment.commit)
 
 

@@ -2,7 +2,7 @@
 
     python bench/quality/tools/shipped/environments.py      all that lack, and where each lies
 
-fr_trace needs nothing: it is a part of the torch that the benchmark runs with. Versions are pinned here, and stand in
+fr_trace is a part of the torch that the benchmark runs with. Versions are pinned here, and stand in
 docs/compared.md, which a test compares."""
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def torch_version() -> str:
 
 
 NVRX_REPOSITORY: Final = "https://github.com/NVIDIA/nvidia-resiliency-ext"
-TORCH: Final = Environment("torch", torch_version())
+TORCH: Final = Environment("torch", torch_version(), ("tabulate==0.9.0",))
+"""The benchmark's own torch, with what its tutorial of the Flight Recorder asks for besides."""
 NVRX: Final = Environment("nvidia-resiliency-ext", "0.4.1", ("nvidia-resiliency-ext==0.4.1",), packages=False)
 """Without what it depends on: its scores need torch alone, which is the benchmark's."""
 NVRX_NEWEST: Final = Environment(
