@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines demo-table others-suites gpu-check soak docs release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites gpu-check soak docs release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -94,6 +94,12 @@ bench-engines:
 	@scripts/setup
 	@scripts/setup-engines
 	@.venv-engines/bin/python bench/every_engine.py $(ARGS)
+
+# Real trainings on gloo that something befalls from outside, as root, some forty minutes on an idle machine:
+# docs/benchmark.md. Goes on where it was stopped. ARGS="--job ddp --fault quota", "--again", "--write".
+bench-real:
+	@scripts/setup
+	@$(BIN)/python bench/real_quality.py $(ARGS)
 
 # Tests that others wrote, without the hooks and with them: docs/others-suites.md.
 #   make others-suites ARGS="--deepspeed https://github.com/deepspeedai/DeepSpeed"

@@ -23,6 +23,9 @@ from quality.report import document, misses, put_into
 from quality.run import run
 from quality.tools.laggard import locate
 from quality.tools.peers import PEERS
+from quality.tools.shipped.adapters import SHIPPED
+from quality.tools.shipped.environments import CannotInstall, install
+from quality.tools.shipped.process import Shipped
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WHOLE, QUICK = (6, 9, 39), (1, 1, 2)  # cases of each slow fault and size, of each way to stop, of each innocent kind
@@ -58,10 +61,24 @@ def chosen_tool(flags: argparse.Namespace) -> tuple[str, Tool]:
     return module, tool
 
 
+def installed() -> dict[str, Tool]:
+    """The tools that run as they ship, each installed; one that cannot be is left out, with a word why."""
+    found: dict[str, Tool] = {}
+    for name, tool in SHIPPED.items():
+        assert isinstance(tool, Shipped)
+        try:
+            install(tool.environment)
+        except CannotInstall as why:
+            print(f"{name} is left out: it cannot be installed: {why}", file=sys.stderr)
+        else:
+            found[name] = tool
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser().parse_args(arguments)
     name, tool = chosen_tool(flags)
-    tools = {name: tool} | ({} if flags.no_peers else PEERS)
+    tools = {name: tool} | ({} if flags.no_peers else installed() | PEERS)
     counts = tuple(map(int, flags.cases.split(","))) if flags.cases else QUICK if flags.quick else WHOLE
     asked = [one for one in entries(flags.seed, *counts) if not flags.row or one.row in flags.row]
     again = f"--seed {flags.seed} --cases {','.join(map(str, counts))}"

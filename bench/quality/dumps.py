@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +12,14 @@ from simulator.dump_cases import DumpCase
 from laggard.errors import UsageError
 from laggard.locate import verdict
 from laggard.recording.reader import read_recording
+from quality.answer import Named
 
 HELD_OUT = 1000
 """The first of the seeds that nobody has looked at while rules were written."""
 
 MARKS = ("right", "narrowed", "unsure", "wrong")
+REFUSED = "refused"
+"""The mark of dumps that another tool ended with an error on."""
 ACCUSING = ("mismatch", "deadlock")
 
 
@@ -32,7 +36,7 @@ def answer_of(folder: Path) -> Answer:
     try:
         location = verdict.locate(read_recording([folder]).timings)
     except UsageError as refused:
-        return Answer("refused", (), (), (str(refused),))
+        return Answer(REFUSED, (), (), (str(refused),))
     reasons = tuple(text for culprit in location.culprits for text in culprit.evidence[:1])
     return Answer(
         location.verdict.value,
@@ -40,6 +44,29 @@ def answer_of(folder: Path) -> Answer:
         tuple((note.kind, note.ranks) for note in location.notes),
         (*reasons, *(note.text for note in location.notes)),
     )
+
+
+def answer_of_tool(tool: Callable[[Path], Sequence[Named]], folder: Path) -> Answer:
+    """What another tool said of the dumps in the folder. One that names several ranks accuses all of them, each."""
+    try:
+        named = tool(folder)
+    except RuntimeError as refused:
+        return Answer(REFUSED, (), (), (str(refused),))
+    return Answer("fail" if named else "unknown", tuple(one.ranks for one in named), (), ())
+
+
+def judge_tool(case: DumpCase, answer: Answer) -> str:
+    """One of MARKS, or REFUSED, for a tool that names ranks alone. Several, with the one at fault, are narrowed."""
+    accused = {rank for ranks in answer.culprits for rank in ranks}
+    if answer.verdict == REFUSED:
+        return REFUSED
+    if case.expected == "nobody":
+        return "wrong" if accused else "right"
+    if not accused:
+        return "unsure"
+    if accused <= case.culprits:
+        return "right"
+    return "narrowed" if case.culprits & accused and len(accused) < case.world_size else "wrong"
 
 
 def judge_answer(case: DumpCase, answer: Answer) -> str:
@@ -71,8 +98,9 @@ def judge_answer(case: DumpCase, answer: Answer) -> str:
 def table(results: Counter[tuple[str, str]]) -> str:
     """The counts of each kind, as a table in Markdown."""
     kinds = list(dict.fromkeys(kind for kind, _ in results))
-    lines = [f"| kind | {' | '.join(MARKS)} |", "|---|" + "---|" * len(MARKS)]
+    marks = [*MARKS, *([REFUSED] if any(mark == REFUSED for _, mark in results) else [])]
+    lines = [f"| kind | {' | '.join(marks)} |", "|---|" + "---|" * len(marks)]
     for kind in kinds:
-        lines.append(f"| {kind} | {' | '.join(str(results[kind, mark]) for mark in MARKS)} |")
-    sums = [sum(results[kind, mark] for kind in kinds) for mark in MARKS]
+        lines.append(f"| {kind} | {' | '.join(str(results[kind, mark]) for mark in marks)} |")
+    sums = [sum(results[kind, mark] for kind in kinds) for mark in marks]
     return "\n".join([*lines, f"| all | {' | '.join(map(str, sums))} |"])

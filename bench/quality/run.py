@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 from simulator.case import Case, Simulated, simulate
 from simulator.faults import Fault, Unlocatable
+from simulator.flight_recorder import write_dumps
 from simulator.recording import write
 
 from quality.answer import Named, Tool
 from quality.matrix import Entry
 from quality.score import FALSE, score
+from quality.tools.shipped.adapters import DUMPS
 
 TRUNCATED = (8, 10, 12, 14, 16, 18, 20, 25, 30, 40)  # steps seen since the fault began
 SMALLEST_TIMED = 0.1  # the size from which on the steps to the verdict are counted
@@ -47,6 +49,8 @@ def run_entry(entry: Entry, tools: dict[str, Tool], timed: str | None) -> Result
     folder = Path(tempfile.mkdtemp(prefix="laggard-case-", dir=scratch()))
     try:
         write(simulated, folder)
+        if simulated.ending != "complete" and any(getattr(tool, "dumps", False) for tool in tools.values()):
+            write_dumps(simulated, folder / DUMPS, timing=False)
         answers = {name: ask(tool, folder / "trace", simulated.truth) for name, tool in tools.items()}
         steps = None
         if timed and entry.size >= SMALLEST_TIMED and all(one["found"] for one in answers[timed]["found"]):

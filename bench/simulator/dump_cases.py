@@ -52,6 +52,10 @@ class DumpCase(NamedTuple):
     dumping: tuple[Dumping, ...]
     played: Played
 
+    @property
+    def world_size(self) -> int:
+        return len(self.dumping)
+
 
 class Impossible(ValueError):
     """The layout has no place for such a fault."""

@@ -2,7 +2,7 @@
 
 The fields are those of torch 2.13's ProcessGroupNCCL, version 2.10 of the format. Who is dead leaves no dump; who hangs
 in its own work does, since the watchdog is a thread of its own. Each send and recv is an entry of its own, as they are
-where they are not coalesced."""
+where they are not coalesced. Without TORCH_NCCL_ENABLE_TIMING, as torch ships, nothing tells what a device began."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BYTES_PER_ELEMENT = 2
 NAMES = {"reduce_scatter": "_reduce_scatter_base", "all_gather": "_all_gather_base"}
 
 
-def write_dumps(simulated: Simulated, directory: Path) -> None:
-    """Writes `directory`/rank_N for every rank that is not dead."""
+def write_dumps(simulated: Simulated, directory: Path, timing: bool = True) -> None:
+    """Writes `directory`/rank_N for every rank that is not dead; `timing`: with TORCH_NCCL_ENABLE_TIMING."""
     directory.mkdir(parents=True, exist_ok=True)
     layout = simulated.programme.layout
     by_node = clocks(simulated)
@@ -34,15 +34,24 @@ def write_dumps(simulated: Simulated, directory: Path) -> None:
     for writer in writers:
         if writer.rank not in simulated.dead_at:
             with (directory / f"rank_{writer.rank}").open("wb") as file:
-                pickle.dump(dump(writer, numbers, world), file)
+                pickle.dump(dump(writer, numbers, world, timing), file)
 
 
-def dump(writer: RankWriter, numbers: dict[Group, str], world: Group) -> dict[str, Any]:
+def sizes_of(op: str, elements: int, members: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Returns the sizes of a call's input and output, of which the larger one has about so many elements: a part of it
+    goes into an all_gather, and comes out of a reduce_scatter."""
+    part = max(1, elements // members)
+    whole = [[part * members]] if op in NAMES else [[max(1, elements)]]
+    return {"all_gather": ([[part]], whole), "reduce_scatter": (whole, [[part]])}.get(op, (whole, whole))
+
+
+def dump(writer: RankWriter, numbers: dict[Group, str], world: Group, timing: bool = True) -> dict[str, Any]:
     """Returns one rank's dump: its newest collectives, in the order of their calls."""
     columns = writer.columns()
     calls = writer.simulated.times.ready.shape[0] * len(writer.calls)
     found: list[dict[str, Any]] = []
     counts: dict[tuple[Group, bool], int] = defaultdict(int)
+    status: dict[Group, list[int]] = defaultdict(lambda: [-1, -1, -1])
     for place in range(calls):
         step, call = divmod(place, len(writer.calls))
         if not np.isfinite(columns.issued[step, call]):
@@ -58,7 +67,11 @@ def dump(writer: RankWriter, numbers: dict[Group, str], world: Group) -> dict[st
         if record.peer is not None:
             arrow = "->" if record.op == "send" else "<-"
             name += f" {record.group.ranks.index(writer.rank)}{arrow}{record.group.ranks.index(record.peer)}"
-        sizes = ((record.size // BYTES_PER_ELEMENT,),)
+        inputs, outputs = sizes_of(record.op, record.size // BYTES_PER_ELEMENT, len(record.group.ranks))
+        start = start if timing else None
+        last = status[record.group]
+        number = counts[record.group, paired]
+        last[0], last[1], last[2] = number, number if start else last[1], number if end else last[2]
         found.append(
             {
                 "frames": [],
@@ -70,9 +83,9 @@ def dump(writer: RankWriter, numbers: dict[Group, str], world: Group) -> dict[st
                 "op_id": counts[record.group, False] + counts[record.group, True],
                 "profiling_name": f"nccl:{name}",
                 "time_created_ns": issued,
-                "input_sizes": sizes,
+                "input_sizes": inputs,
                 "input_dtypes": ["BFloat16"],
-                "output_sizes": sizes,
+                "output_sizes": outputs,
                 "output_dtypes": ["BFloat16"],
                 "state": "completed" if end else "started" if start else "scheduled",
                 "time_discovered_started_ns": start,
@@ -91,4 +104,6 @@ def dump(writer: RankWriter, numbers: dict[Group, str], world: Group) -> dict[st
         for group, number in numbers.items()
         if writer.rank in group.ranks
     }
-    return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": found[-BUFFER_ENTRIES:]}
+    names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+    said = {numbers[group]: dict(zip(names, last, strict=True)) for group, last in status.items()}
+    return {"version": "2.10", "pg_config": config, "pg_status": said, "entries": found[-BUFFER_ENTRIES:]}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.devices import Call, Played
+from simulator.flight_recorder import sizes_of
 from simulator.layout import Group
 from simulator.programme import Programme
 
@@ -143,7 +144,7 @@ def _entry(call: Call, rank: int, number: int, own: int, count: tuple[int, int],
     begun = _clock(call.begun, how) if how.timing and call.begun <= how.moment else None
     begun = done if by_hook else begun
     empty = 0 if how.form == "json" else None
-    sizes = [[max(1, record.size // BYTES_PER_ELEMENT)]]
+    inputs, outputs = sizes_of(record.op, record.size // BYTES_PER_ELEMENT, len(record.group.ranks))
     world = record.group.role == "world"
     entry = {
         "record_id": 0,
@@ -154,9 +155,9 @@ def _entry(call: Call, rank: int, number: int, own: int, count: tuple[int, int],
         "op_id": seq + p2p,
         "profiling_name": f"{release.backend}:{name}",
         "time_created_ns": _clock(call.launched, how),
-        "input_sizes": sizes,
+        "input_sizes": inputs,
         "input_dtypes": ["BFloat16"],
-        "output_sizes": sizes,
+        "output_sizes": outputs,
         "output_dtypes": ["BFloat16"],
         "state": "completed" if done else "started" if begun else "scheduled",
         "time_discovered_started_ns": begun or empty,

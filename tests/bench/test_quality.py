@@ -82,10 +82,9 @@ def test_a_dead_node_is_found_by_all_of_its_ranks() -> None:
 @pytest.mark.parametrize(
     ("tool", "fault", "kind"),
     (
-        (peers.nvrx, Fault("slow_gpu", 0.6, rank=3), "slow_compute"),
         (peers.dlrover, Fault("slow_host", 1.5, rank=3), "slow_host"),
-        (peers.traceml, Fault("slow_input", 0.3, rank=3), "slow_input"),
-        (peers.flight_recorder, Fault("hang_compute", rank=3), "hung"),
+        (peers.xputimer_stacks, Fault("hang_compute", rank=3), "hung"),
+        (peers.megatron_sniff_test, Fault("slow_gpu", 0.2, rank=3), "slow_compute"),
         (peers.most_often_last, Fault("slow_gpu", 0.2, rank=3), "slow"),
         (peers.largest_own_time, Fault("slow_gpu", 0.2, rank=3), "slow"),
     ),
@@ -110,7 +109,7 @@ def test_a_peer_names_nobody_where_a_recording_lacks_what_it_goes_by(form: str, 
     write(simulate(Case(layout, form, seed=3, steps=12, faults=(slow,))), tmp_path)
     named = {name: tool(tmp_path / "trace") for name, tool in peers.PEERS.items()}
     by_waits = {"most often last", "largest own time"}
-    by_phases = {"NVRx relative GPU score", "DLRover pair rule", "TraceML step time"}
+    by_phases = {"DLRover pair rule", "Megatron-LM sniff test"}
     expected = by_waits if form == "sparse" else by_waits | by_phases
     assert {name for name, found in named.items() if found} == expected
     assert all([one.ranks for one in named[name]] == [(3,)] for name in by_waits)

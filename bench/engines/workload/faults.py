@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from workload import plan
+from workload import disk, plan
 
 SLOW_SECONDS = 0.04
 WARM_UP_SECONDS = 0.2
@@ -39,6 +39,7 @@ def _before_forward(module: Any, arguments: Any) -> None:
 
 def before_input() -> None:
     """The data of a step is about to be read."""
+    disk.read()
     if plan.CASE == "input" and plan.is_victim() and plan.step >= plan.SLOW_FROM:
         _sleep(SLOW_SECONDS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
-from workload import faults
+from workload import faults, plan
 
 WIDTH = 32
 ROWS = 16
@@ -14,14 +14,30 @@ FORWARD_SECONDS = 0.004
 """Of a block, for a batch as usual; backward takes half as long again."""
 
 
+CPU_WIDTH = 256
+CPU_PRODUCTS = 4
+"""Products of matrices of this width that a block does for a batch as usual, where the CPU works: some milliseconds."""
+
+
 @torch.compiler.disable
 def work(data: torch.Tensor, rows: int, seconds: float = FORWARD_SECONDS) -> torch.Tensor:
     """Takes the time that an accelerator needs for so many rows, here and in the backward pass."""
     taken = seconds * rows / ROWS
-    time.sleep(taken)
+    _take(taken)
     if data.requires_grad:
-        data.register_hook(lambda _: time.sleep(1.5 * taken))
+        data.register_hook(lambda _: _take(1.5 * taken))
     return data
+
+
+def _take(seconds: float) -> None:
+    """Takes so many seconds of an accelerator, or half of them, and of a CPU as much work as there is in the rest."""
+    if not plan.CPU_WORK:
+        time.sleep(seconds)
+        return
+    time.sleep(seconds / 2)
+    matrix = torch.ones(CPU_WIDTH, CPU_WIDTH)
+    for _ in range(max(1, round(CPU_PRODUCTS * seconds / FORWARD_SECONDS))):
+        torch.mm(matrix, matrix)
 
 
 class Block(torch.nn.Module):

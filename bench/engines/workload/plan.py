@@ -11,6 +11,10 @@ STEPS = int(os.environ.get("ENGINE_STEPS", "80"))
 ODD_COLLECTIVE = os.environ.get("ENGINE_ODD_COLLECTIVE", "extra")
 MARK = os.environ.get("ENGINE_MARK", "")
 """A file that is made when the fault begins."""
+CPU_WORK = os.environ.get("ENGINE_WORK", "") == "cpu"
+"""Whether half of the work is done by the CPU: what befalls the process from outside can slow only that."""
+DISK = os.environ.get("ENGINE_DISK", "")
+"""A file of which each step reads a part, past the page cache; empty: nothing is read."""
 
 SLOW_FROM = max(STEPS // 10, 2)
 """The first step of a fault that lasts."""

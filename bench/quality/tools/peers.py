@@ -1,4 +1,5 @@
-"""What other tools do, written anew on recordings, with the thresholds that they ship. Each sees all ranks at once.
+"""What other tools do that cannot run without GPUs or after the fact, written anew on recordings with the thresholds
+that they ship, and two simple rules. Each sees all ranks at once. Tools that can run as they ship are in shipped/.
 
 Where a tool measures something that a recording has in another form, the nearest is taken, and said. None is tuned."""
 
@@ -15,13 +16,11 @@ from quality.trace import Trace, read
 
 Floats = npt.NDArray[np.float64]
 
-NVRX_THRESHOLD = 0.75  # nvidia_resiliency_ext.attribution.straggler.reporting, relative GPU score
 DLROVER_FACTOR = 2.0  # dlrover NetworkCheckRendezvousManager: slower than twice the median
-TRACEML_IMPACT, TRACEML_CAUSE = 0.10, 0.80  # traceml diagnostics.step_time: warns from 10 % of the step, names a cause
+MIN_MEGATRON_SHARE = 0.10  # megatron/training/gpu_sniff_test.py, OUTLIER_MIN_DEVIATION_FRAC
 LAST_SHARE = 0.5
 TOGETHER_SECONDS = 1e-3
 OWN_TIME_FACTOR = 1.1
-COMPUTE = ("forward", "backward", "optimizer")
 
 
 def medians(values: Floats) -> Floats:
@@ -29,19 +28,6 @@ def medians(values: Floats) -> Floats:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of a rank that has none
         return np.asarray(np.nanmedian(values, axis=0))
-
-
-def nvrx(directory: Path) -> list[Named]:
-    """NVRx's relative GPU score: for each kernel the fastest rank's median over this rank's, averaged by total time.
-    Own times of phases stand for kernels; those that not every rank runs are left out, and collectives too."""
-    trace = read(directory)
-    kernels = [medians(trace.own(phase)) for phase in COMPUTE if phase in trace.spans]
-    kernels = [kernel for kernel in kernels if np.isfinite(kernel).all() and kernel.min() > 0]
-    if not kernels:
-        return []
-    weights = np.array(kernels)
-    scores = (np.array([kernel.min() / kernel for kernel in kernels]) * weights).sum(axis=0) / weights.sum(axis=0)
-    return [Named("slow_compute", (int(rank),)) for rank in np.flatnonzero(scores < NVRX_THRESHOLD)]
 
 
 def dlrover(directory: Path) -> list[Named]:
@@ -74,47 +60,62 @@ def transfer_of_ranks(trace: Trace) -> Floats:
     )
 
 
-def traceml(directory: Path) -> list[Named]:
-    """TraceML's step-time diagnosis: the rank with the shortest backward pass, waits included, keeps the others
-    waiting, by the upper median less its own; from a tenth of the step on it is named, with the part that is longer
-    than its peers' by most of that. Gradients that are reduced after the backward pass count as a part of it, as they
-    are with DDP; where the forward pass waits for others, as with FSDP, it counts as well."""
+def megatron_sniff_test(directory: Path) -> list[Named]:
+    """Megatron-LM's sniff test: of each of its measures, whoever is off the ranks' median by more than the larger of
+    one median deviation and a tenth of the median. It measures while training stands still; here the own time of a
+    forward and of a backward pass stand for its matrix products, and the least time that a member of a collective of
+    one kind and group size spent in it for its collectives, over each rank's calls. Who is faster than the median is
+    not named, although it marks them, too."""
     trace = read(directory)
-    if not {"forward", "backward", "optimizer"} <= set(trace.begins):
-        return []
-    sharded = float(np.nanmedian(trace.waits["forward"])) > 0
-    backward = medians(trace.begins["optimizer"] - trace.begins["forward" if sharded else "backward"])
-    if not np.isfinite(backward).all():
-        return []
-    step = float(np.nanmedian(trace.lengths))
-    culprit = int(np.argmin(backward))
-    cost = float(np.sort(backward)[len(backward) // 2] - backward[culprit])
-    if cost < TRACEML_IMPACT * step:
-        return []
-    for phase, kind in (("input", "slow_input"), ("forward", "slow_compute"), ("optimizer", "slow_compute")):
+    named: dict[int, Named] = {}
+    for phase in ("forward", "backward"):
         if phase in trace.spans:
-            seconds = medians(trace.spans[phase])
-            if seconds[culprit] - np.nanmedian(seconds) >= TRACEML_CAUSE * cost:
-                return [Named(kind, (culprit,), phase=phase, recoverable=cost / step)]
-    return [Named("slow", (culprit,), recoverable=cost / step)]
+            for rank in slower(medians(trace.own(phase))):
+                named.setdefault(rank, Named("slow_compute", (rank,), phase=phase))
+    for transfers in transfers_by_kind(trace):
+        for rank in slower(transfers):
+            named.setdefault(rank, Named("slow_link", (rank,)))
+    return [named[rank] for rank in sorted(named)]
 
 
-def flight_recorder(directory: Path) -> list[Named]:
-    """torch's fr_trace: in each group in which somebody's newest collective has not ended, the members that have not
-    called it are missing. It does not follow a missing rank into the group that it waits in."""
+def slower(seconds: Floats) -> list[int]:
+    """Returns the ranks that Megatron-LM's rule marks as slow; it goes by rates, which are one over the seconds."""
+    rates = 1.0 / np.where(seconds > 0, seconds, np.nan)
+    there = np.isfinite(rates)
+    if there.sum() < 2:
+        return []
+    middle = float(np.median(rates[there]))
+    deviation = float(np.median(np.abs(rates[there] - middle)))
+    return np.flatnonzero(there & (middle - rates > max(deviation, MIN_MEGATRON_SHARE * middle))).tolist()
+
+
+def transfers_by_kind(trace: Trace) -> list[Floats]:
+    """Returns, for each operation and size of group, each rank's median over its calls of what the member that came
+    last spent in them."""
+    calls = trace.collectives
+    if not len(calls.key):
+        return []
+    least = np.full(calls.key.max() + 1, np.inf)
+    np.fmin.at(least, calls.key, calls.end - calls.start)
+    members = np.array([len(ranks) for ranks in trace.members])[calls.group]
+    found = []
+    for op, size in sorted(set(zip(calls.op.tolist(), members.tolist(), strict=True))):
+        mine = (calls.op == op) & (members == size) & np.isfinite(least[calls.key])
+        of_ranks = [least[calls.key[mine & (calls.rank == rank)]] for rank in range(trace.ranks)]
+        found.append(np.array([np.median(each) if len(each) else np.nan for each in of_ranks]))
+    return found
+
+
+def xputimer_stacks(directory: Path) -> list[Named]:
+    """XPUTimer's merged stacks of a hang: once work on a device stands, it takes the stacks of all ranks and draws them
+    as one, in which whoever stands elsewhere than in the collective is seen. Its metrics of slow kernels have no
+    threshold: they are a board. A rank stands in a collective where its newest call has not ended."""
     trace = read(directory)
     calls = trace.collectives
-    pairs = np.isin(calls.op, [number for number, op in enumerate(trace.ops) if op in ("send", "recv")])
-    missing: set[int] = set()
-    for number, members in enumerate(trace.members):
-        mine = (calls.group == number) & ~pairs
-        pending = mine & np.isnan(calls.end)
-        if not pending.any():
-            continue
-        counts = {rank: int((mine & (calls.rank == rank)).sum()) for rank in members}
-        most = max(counts[int(rank)] for rank in calls.rank[pending])
-        missing |= {rank for rank in members if counts[rank] < most}
-    return [Named("hung", (rank,)) for rank in sorted(missing)]
+    inside = set(calls.rank[np.isnan(calls.end)].tolist())
+    if len(inside) <= trace.ranks // 2:
+        return []
+    return [Named("hung", (rank,)) for rank in range(trace.ranks) if rank not in inside]
 
 
 def aligned(trace: Trace) -> Floats:
@@ -173,10 +174,9 @@ def largest_own_time(directory: Path) -> list[Named]:
 
 
 PEERS = {
-    "NVRx relative GPU score": nvrx,
     "DLRover pair rule": dlrover,
-    "TraceML step time": traceml,
-    "torch fr_trace": flight_recorder,
+    "XPUTimer merged stacks": xputimer_stacks,
+    "Megatron-LM sniff test": megatron_sniff_test,
     "most often last": most_often_last,
     "largest own time": largest_own_time,
 }

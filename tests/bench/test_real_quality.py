@@ -1,0 +1,114 @@
+"""Real runs: their truth, what an answer is worth, the table, and one short run for real where this machine can."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import real_quality
+from namespaces import can_make
+from real_runs import befall, catalogue
+from real_runs.judge import MISSED, PARTLY, RIGHT, WRONG, judge
+from real_runs.report import DISTURBED, put_into, table
+from real_runs.trial import Usage
+
+
+def named(kind: str, *ranks: int) -> dict[str, Any]:
+    return {"kind": kind, "ranks": list(ranks)}
+
+
+def truth(job: str, fault: str) -> dict[str, object]:
+    return catalogue.truth_of(catalogue.Run(job, fault))
+
+
+def test_there_are_more_than_sixty_runs_and_any_part_of_them_has_some_of_each() -> None:
+    runs = list(catalogue.runs())
+    assert len(runs) == len(set(runs)) == len(catalogue.JOBS) * len(catalogue.FAULTS) > 60
+    first = runs[: 3 * len(catalogue.JOBS)]
+    assert set(Counter(run.job for run in first).values()) == {3}
+    assert set(Counter(run.fault for run in first).values()) == {3}
+
+
+@pytest.mark.parametrize("run", list(catalogue.runs()), ids="-".join)
+def test_the_truth_names_a_rank_of_the_job_or_nobody(run: catalogue.Run) -> None:
+    document = catalogue.truth_of(run)
+    assert bool(document["victims"]) == bool(document["kinds"]) == (run.fault not in ("none", "all_slow"))
+    assert set(document["victims"]) <= set(range(document["ranks"]))  # type: ignore[arg-type, call-overload]
+
+
+def test_nobody_can_know_whose_link_is_slow_in_a_job_of_one_group() -> None:
+    assert not truth("ddp", "link")["required"] and truth("pipeline_1f1b", "link")["required"]
+    assert judge(truth("ddp", "link"), []) == RIGHT
+    assert judge(truth("pipeline_1f1b", "link"), []) == MISSED
+
+
+def test_an_answer_is_right_by_its_rank_and_kind() -> None:
+    quota = truth("ddp", "quota")
+    (victim,) = quota["victims"]  # type: ignore[misc]
+    assert judge(quota, [named("slow_compute", victim)]) == RIGHT
+    assert judge(quota, [named("slow_host", victim)]) == RIGHT
+    assert judge(quota, [named("slow_input", victim)]) == PARTLY
+    assert judge(quota, [named("slow_link", 0, victim)]) == PARTLY
+    assert judge(quota, [named("slow_compute", victim), named("slow_compute", 0)]) == WRONG
+    assert judge(quota, [named("slow_compute", 0)]) == WRONG
+    assert judge(quota, []) == MISSED
+
+
+def test_a_link_is_right_by_one_of_its_ends() -> None:
+    link = truth("pipeline_gpipe", "link")
+    assert judge(link, [named("slow_link", 1, 2)]) == RIGHT
+    assert judge(link, [named("slow_link", 2, 3)]) == WRONG
+
+
+@pytest.mark.parametrize("fault", ("none", "all_slow"))
+def test_where_nobody_is_at_fault_naming_anybody_is_wrong(fault: str) -> None:
+    assert judge(truth("ddp", fault), []) == RIGHT
+    assert judge(truth("ddp", fault), [named("slow_compute", 1)]) == WRONG
+
+
+def test_runs_beside_which_others_worked_stand_apart() -> None:
+    answers = {
+        ("ddp", "none"): {"worth": RIGHT, "others": 0.0},
+        ("ddp", "quota"): {"worth": MISSED, "others": 2 * DISTURBED},
+        ("fsdp2", "quota"): {"worth": RIGHT},  # not known
+        ("ddp", "disk"): {"failed": "no cgroup"},
+    }
+    quiet, disturbed = table(answers).split("While others used more than 10 % of the machine:")
+    assert "| all 1 | 1 | 0 | 0 | 0 |" in quiet and "| all 2 | 1 | 0 | 1 | 0 |" in disturbed
+    assert "- ddp, disk: no run: no cgroup" in disturbed
+    page = "before\n<!-- real runs -->\nold\n<!-- end of real runs -->\nafter\n"
+    written = put_into(page, "new")
+    assert "old" not in written and "new" in written and written.startswith("before") and written.endswith("after\n")
+
+
+def test_what_this_process_uses_is_not_counted_as_of_others() -> None:
+    usage = Usage()
+    busy = sum(range(3_000_000))
+    usage.look()
+    assert busy and 0.0 <= usage.others() <= 1.0
+
+
+def test_a_machine_without_the_cgroup_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(befall, "CGROUPS", tmp_path)
+    with pytest.raises(befall.CannotBefall, match="no cgroup controller cpu"), befall.quota([os.getpid()], 0.5):
+        pass
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_recorded_judged_and_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not can_make():
+        pytest.skip("needs root")
+    words = ["--out", str(tmp_path), "--job", "ddp", "--fault", "sigkill", "--steps", "500"]
+    assert real_quality.main(words) == 0
+    first = capsys.readouterr().out
+    assert "1 of 1" in first and json.loads((tmp_path / "ddp-sigkill" / "truth.json").read_text())["victims"] == [1]
+    (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
+    result = json.loads(line)
+    assert result["named"] == [named("dead", 1)] and result["worth"] == RIGHT
+    assert real_quality.main(words) == 0 and "1 of 1" not in capsys.readouterr().out
+    assert real_quality.main([*words, "--again"]) == 0
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 1
