@@ -1,4 +1,4 @@
-"""Draws a case: a job, what befalls it, how it was recorded, and the truth. A seed and a name give the same case again."""
+"""Draws a case: a job, what befalls it, how it was recorded, and the truth. Seed and name give the same case again."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 
 from strange.cluster import Cluster
 from strange.draw import Drawn, draw_cluster, draw_design
-from strange.faults import Fault, culprit_of, machine, same_ends
+from strange.faults import Fault, culprit_of, half_of_a_stage, machine, same_ends, stands_out
 from strange.layouts import Places, build
 from strange.program import GPU, Program, Times
-from strange.recording import Clocks, Identity, Losses, write
+from strange.recording import Clocks, Identity, Losses, recorder_tells, write
 from strange.simulate import Job, Noise, Run, lengthening, run
 from strange.stories import FAMILIES, Story, tell
 
-MAX_LINES = 170_000
+MAX_LINES = 110_000
 """About how many lines a recording has; what decides how many steps it has, within MIN_STEPS and MAX_STEPS."""
 MIN_STEPS, MAX_STEPS = 60, 200
 MIN_STEPS_HUGE = 40
@@ -50,9 +50,8 @@ def make_case(seed: int, name: str, folder: Path) -> dict[str, Any]:
     job = Job(drawn.world, programs, _of_step(drawn, steps), _noise(drawn), _shape(rng, drawn, steps))
     happened = run(job, story.faults, rng)
     who = _identity(rng, name, drawn, cluster, story, len(happened.times), happened)
-    work = _work(rng, drawn, job, steps)
-    lines = write(folder / name / "recording", who, job, happened, list(story.faults), work)
-    truth = _truth(seed, name, family, drawn, cluster, programs, story, happened, who)
+    lines = write(folder / name / "recording", who, job, happened, list(story.faults), _work(drawn, steps))
+    truth = _truth(seed, name, family, drawn, cluster, job, story, happened, who)
     return truth | {"lines": lines}
 
 
@@ -125,7 +124,7 @@ def _batch_of(drawn: Drawn, program: Program) -> Times:
     return (by_rank[program.owner] * 64 + program.micro % 64).astype(np.int64)  # type: ignore[return-value]
 
 
-def _work(rng: np.random.Generator, drawn: Drawn, job: Job, steps: int) -> Times:
+def _work(drawn: Drawn, steps: int) -> Times:
     """[steps, world]: the tokens that each rank says it was given."""
     tokens = np.full((steps, drawn.world), 8192.0 * drawn.design.micros)
     for rank in drawn.lighter:
@@ -151,7 +150,8 @@ def _identity(
     clocks = Clocks(offset, drift, unix, jump, jump_at)
     job_id = f"{zlib.crc32(name.encode()) % 10**7}"
     hidden = "deep_ep" if story.told_hidden else ""
-    return Identity(job_id, cluster, clocks, losses, bool(rng.random() < 0.6), bool(rng.random() < 0.6), hidden)
+    recorder, witnesses, ahead = (bool(rng.random() < 0.6) for _ in range(3))
+    return Identity(job_id, cluster, clocks, losses, recorder, witnesses, ahead, hidden)
 
 
 def _losses(rng: np.random.Generator, drawn: Drawn, story: Story, steps: int) -> Losses:
@@ -175,12 +175,12 @@ def _truth(
     family: str,
     drawn: Drawn,
     cluster: Cluster,
-    programs: tuple[Program, ...],
+    job: Job,
     story: Story,
     happened: Run,
     who: Identity,
 ) -> dict[str, Any]:
-    found = [_fault_truth(i, fault, cluster, programs[0], story, happened, who) for i, fault in enumerate(story.faults)]
+    found = [_fault_truth(place, drawn, job, story, happened, who) for place in range(len(story.faults))]
     verdicts = story.verdicts or _verdicts(found)
     step = np.diff(happened.ends[:, 1], prepend=0.0)
     return {
@@ -204,48 +204,98 @@ def _truth(
 def _verdicts(faults: list[dict[str, Any]]) -> tuple[str, ...]:
     """Those that are right. Where nobody need be named, unknown is, and, if the job goes on, so is ok."""
     right = {{"hang": "hang", "death": "dead"}.get(each["kind"], "slow") for each in faults}
+    if any(each["how"].endswith("timeout") for each in faults):
+        right.add("dead")  # it was killed in the end, when those that waited had given up
     if all(each["optional"] for each in faults):
         right |= {"unknown"} if right & {"hang", "dead"} else {"unknown", "ok"}
     return tuple(right)
 
 
-def _fault_truth(
-    place: int, fault: Fault, cluster: Cluster, program: Program, story: Story, happened: Run, who: Identity
-) -> dict[str, Any]:
-    optional, accepted = fault.optional, []
-    if fault.kind in ("hang", "death"):
-        accepted = [machine(cluster, fault.stops, "hang" if fault.kind == "hang" else "dead")]
-        size = run_size = None
-    else:
-        scenario = 2 + place if len(story.faults) > 1 else 1
-        active = fault.active if len(fault.active) else np.ones(len(happened.times))
-        size, run_size = (round(each, 5) for each in lengthening(happened, scenario, active))
-        if size < HIDDEN_SHARE and not optional:
-            optional = "it is hidden: steps are longer by less than they differ by themselves"
-    same: list[dict[str, Any]] = []
-    if fault.kind == "slow_link":
-        for part in fault.parts:
-            assert part.element is not None
-            alike, used = same_ends(program, part.element)
-            accepted.append(culprit_of(cluster, part.element))
-            same += [culprit_of(cluster, each) for each in alike if each != part.element]
-            if not used:
-                optional = "no collective uses it"
-    elif fault.kind in ("slow_compute", "slow_host"):
-        kind = "compute" if fault.kind == "slow_compute" else "host"
-        accepted = [machine(cluster, part.ranks, kind) for part in fault.parts]
-    accepted += list(story.instead)
-    lost = {rank for each in accepted for rank in each["ranks"]}
-    if lost and lost <= who.losses.ranks and not optional:
-        optional = "its ranks were not recorded"
+def _fault_truth(place: int, drawn: Drawn, job: Job, story: Story, happened: Run, who: Identity) -> dict[str, Any]:
+    fault, cluster = story.faults[place], who.cluster
+    size = run_size = alone = None
+    if not fault.stops:
+        several = len(story.faults) > 1
+        size, run_size = lengthening(happened, 0, 2 + place if several else 1, fault.active)
+        alone = max(size, _alone(story, happened, place)) if several else size
+    accepted, same = _accepted(fault, cluster, job.programs)
+    accepted += story.instead
     return {
         "name": fault.name,
         "kind": fault.kind,
-        "how": fault.how,
-        "size": size,
-        "size_of_run": run_size,
-        "first_step": int(np.flatnonzero(fault.active)[0]) if fault.active.any() else max(fault.stop_step, 0),
+        "how": " ".join(filter(None, (fault.how, fault.ended if fault.kind == "hang" else ""))),
+        "size": None if size is None else round(size, 5),
+        "size_alone": None if alone is None else round(alone, 5),
+        "size_of_run": None if run_size is None else round(run_size, 5),
+        "first_step": int(np.flatnonzero(fault.active)[0]) if fault.active.any() else fault.stop_step,
         "accepted": accepted,
         "same_in_any_recording": same,
-        "optional": optional,
+        "optional": _why_optional(
+            fault, accepted, alone if _as_large_as_others(story, happened, place) else size, drawn, job, happened, who
+        ),
     }
+
+
+def _alone(story: Story, happened: Run, place: int) -> float:
+    """By how much the fault would make the step longer if it were the only one."""
+    return lengthening(happened, 2 + len(story.faults) + place, 1, story.faults[place].active)[0]
+
+
+def _as_large_as_others(story: Story, happened: Run, place: int) -> bool:
+    """Whether the fault is about as large as the largest of several: these hide one another, so that to repair one
+    gains nothing, and all have to be named."""
+    if len(story.faults) < 2:
+        return False
+    sizes = [_alone(story, happened, other) for other in range(len(story.faults))]
+    return sizes[place] >= 0.8 * max(sizes)
+
+
+def _accepted(
+    fault: Fault, cluster: Cluster, programs: tuple[Program, ...]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The culprits, and those that no recording tells from them."""
+    if fault.stops:
+        return [machine(cluster, fault.stops, "hang" if fault.kind == "hang" else "dead")], []
+    if fault.kind != "slow_link":
+        kind = "compute" if fault.kind == "slow_compute" else "host"
+        return [machine(cluster, part.ranks, kind) for part in fault.parts], []
+    elements = [part.element for part in fault.parts if part.element is not None]
+    alike = [other for each in elements for other in same_ends(programs[0], each) if other != each]
+    return [culprit_of(cluster, each) for each in elements], [culprit_of(cluster, each) for each in alike]
+
+
+def _why_optional(
+    fault: Fault,
+    accepted: list[dict[str, Any]],
+    size: float | None,
+    drawn: Drawn,
+    job: Job,
+    happened: Run,
+    who: Identity,
+) -> str:
+    """The reason why nobody need name the fault; empty where there is none."""
+    always = bool(fault.active.all())
+    if fault.optional:
+        return fault.optional
+    if size is not None and size < HIDDEN_SHARE:
+        return "it is hidden: steps are longer by less than they differ by themselves"
+    if {rank for each in accepted for rank in each["ranks"]} <= who.losses.ranks and accepted[0]["ranks"]:
+        return "its ranks were not recorded"
+    if fault.how == "gpu" and who.ahead and not recorder_tells(who, job, happened, fault.stops[0]):
+        return "all hosts ran ahead, and the Flight Recorder does not tell whose GPU stands still"
+    links = [part.element for part in fault.parts if part.element is not None]
+    if links and always and not all(stands_out(job.programs[0], each) for each in links):
+        return "no transfer is like those that are slow: the network may be slower by design"
+    stages = _stages(drawn)
+    everybody = [range(drawn.world)]
+    if any(
+        part.how and half_of_a_stage(part.ranks, stages if part.how == "gpu" else everybody) for part in fault.parts
+    ):
+        return "half of those that do the same work are slow alike, or more: nobody stands out"
+    return ""
+
+
+def _stages(drawn: Drawn) -> list[range]:
+    """The ranks that do the same work: those of a pipeline's stage."""
+    each = drawn.world // drawn.design.pp
+    return [range(first, first + each) for first in range(0, drawn.world, each)]

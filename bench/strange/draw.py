@@ -13,9 +13,9 @@ from strange.schedules import SCHEDULES
 from strange.simulate import Noise
 
 HUGE_WORLD = 4096
-HUGE_EVERY = 100
+HUGE_EVERY = 150
 """One case of so many has HUGE_WORLD ranks."""
-WORLDS = ((8, 0.14), (16, 0.24), (32, 0.26), (64, 0.21), (128, 0.08), (256, 0.04), (512, 0.03))
+WORLDS = ((8, 0.15), (16, 0.25), (32, 0.27), (64, 0.21), (128, 0.07), (256, 0.03), (512, 0.02))
 """How many ranks jobs have, and how often."""
 STRICT_FAMILIES = ("stages", "routing", "hot_expert", "context")
 """The families that need a certain layout."""
@@ -60,7 +60,7 @@ def pick(rng: np.random.Generator, *values: Any) -> Any:
 
 def draw_design(rng: np.random.Generator, family: str, place: int) -> Drawn:
     world = int(rng.choice([size for size, _ in WORLDS], p=[share for _, share in WORLDS]))
-    if family in ("quorum", "leaf", "rack", "cooling", "three", "hetero_equal"):
+    if family in ("quorum", "leaf", "rack", "cooling", "three", "hetero_equal", "host", "input"):
         world = max(world, 32)
     engine = _engine(rng, family)
     domain = 18 if rng.random() < 0.15 and world > 72 else 1
@@ -98,9 +98,7 @@ def _design(rng: np.random.Generator, family: str, engine: str, world: int, gpus
     return _megatron(rng, family, world, gpus, forward, size)
 
 
-def _megatron(
-    rng: np.random.Generator, family: str, world: int, gpus: int, forward: float, size: float
-) -> Design:
+def _megatron(rng: np.random.Generator, family: str, world: int, gpus: int, forward: float, size: float) -> Design:
     """Sizes that fit the world: tensor parallelism within a node, and two replicas at least, where there is room."""
     tp = int(pick(rng, *[it for it in (1, 2, 4, 8) if it <= gpus and it * 4 <= world]))
     pp = int(pick(rng, *[it for it in (1, 2, 4, 8) if tp * it * 2 <= world]))

@@ -1,8 +1,9 @@
-"""What makes a step longer, or stop: faults as additions to a program's durations, and who may be named for them. Pure."""
+"""What makes a step longer, or stop: additions to a program's durations, and who may be named for them. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,24 +57,45 @@ class Fault:
     stops: tuple[int, ...] = ()
     stop_step: int = -1
     how: str = ""
+    ended: str = "killed"  # how a job that stands still ends: all are killed, or those that wait give up (timeout)
     optional: str = ""  # why nobody need name it
 
     def share(self, part: int, step: int) -> float:
         return float((self.shares[part] if self.shares else self.active)[step])
 
 
-def same_ends(program: Program, element: Element) -> tuple[list[Element], bool]:
-    """The parts of the network that are slow in the very same collectives of the same ranks: no recording tells them
-    apart. And whether anything in the program uses it."""
+def same_ends(program: Program, element: Element) -> list[Element]:
+    """The parts of the network that are slow in the very same collectives of the same ranks as this one, which is one
+    of them: no recording tells them apart."""
     slots: dict[Element, set[tuple[Any, ...]]] = {}
     for each in {(it.members, it.op) for it in program.transfers}:
         members, op = each
         for used, places in users(program.cluster, members, "ring" if op == "send" else op).items():
             slots.setdefault(used, set()).update((members, op, place) for place in places)
-    own = slots.get(element)
-    if not own:
-        return [element], False
-    return [other for other, theirs in slots.items() if theirs == own][:MAX_CLASS], True
+    own = slots[element]
+    return [other for other, theirs in slots.items() if theirs == own][:MAX_CLASS]
+
+
+def stands_out(program: Program, element: Element) -> bool:
+    """Whether a link that is always slow differs from others: a transfer alike in operation, size and extent does not
+    use it, or some members of an exchange do not. Else it may be a network that is slower by design."""
+    slow, other = set(), set()
+    for members, op, size in {(it.members, it.op, it.size) for it in program.transfers}:
+        nodes = {program.cluster.node_of(rank) for rank in members}
+        leaves = {program.cluster.leaf_of(node) for node in nodes}
+        domains = {program.cluster.domain_of(rank) for rank in members}
+        alike = (op, size, len(members), len(nodes), len(domains), len(leaves) > 1)
+        places = users(program.cluster, members, "ring" if op == "send" else op).get(element, set())
+        if places and len(places) < len(members) and op == "all_to_all":
+            return True
+        (slow if places else other).add(alike)
+    return bool(slow & other)
+
+
+def half_of_a_stage(ranks: Sequence[int], stages: Sequence[Sequence[int]]) -> bool:
+    """Whether slow GPUs are half of the ranks that do the same work, or more: then nobody stands out."""
+    mine = set(ranks)
+    return any(2 * len(mine & set(stage)) >= len(stage) for stage in stages)
 
 
 def culprit_of(cluster: Cluster, element: Element) -> dict[str, Any]:

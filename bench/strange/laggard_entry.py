@@ -1,6 +1,6 @@
 """laggard's entry: asks `laggard locate --trace` about each case, by its command line alone, and writes the answers.
 
-    python bench/strange/laggard_entry.py DIR > ANSWERS.jsonl
+python bench/strange/laggard_entry.py DIR > ANSWERS.jsonl
 """
 
 from __future__ import annotations
@@ -56,7 +56,13 @@ def translated(document: dict[str, Any]) -> dict[str, Any]:
             verdict = "ok"  # work that is unevenly divided is no machine's fault
     elif verdict not in ("ok", "unknown"):
         verdict = "unknown"
-    return {"verdict": verdict, "culprits": culprits}
+    return {"verdict": verdict, "culprits": culprits, "suspects": _suspects(document)}
+
+
+def _suspects(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those for whom others wait, where laggard names them in a note and accuses nobody."""
+    notes = [note for note in document.get("notes", []) if note["kind"] == "not_arrived"]
+    return [{"kind": "hang", "ranks": list(note.get("ranks", [])), "nodes": []} for note in notes]
 
 
 def culprit(each: dict[str, Any]) -> dict[str, Any]:

@@ -80,13 +80,18 @@ def _opening(b: Builder, d: Design) -> None:
     b.compute(b.ranks[:1] if d.lead_waits else b.ranks, d.input, INPUT)
     b.phase(b.ranks, "input", begun)
     if d.lead_waits:
-        b.sync(b.group("world", b.ranks), "broadcast", 4e6)
+        b.sync(_world(b, d), "broadcast", 4e6)
 
 
-def _closing(b: Builder, d: Design, norm: Group | None = None) -> None:
+def _world(b: Builder, d: Design) -> Group:
+    """The default group. Engines that divide the data among all ranks use it for that, too."""
+    return b.group("dp" if d.engine in ("ddp", "fsdp", "rl", "zeropp") else "world", b.ranks)
+
+
+def _closing(b: Builder, d: Design) -> None:
     """The norm of the gradients, and the optimizer."""
     begun = b.begun(b.ranks)
-    b.sync(norm or b.group("world", b.ranks), "all_reduce", 8)
+    b.sync(_world(b, d), "all_reduce", 8)
     b.compute(b.ranks, 0.04 * d.forward * d.micros)
     b.phase(b.ranks, "optimizer", begun)
 
@@ -100,7 +105,7 @@ def _work(b: Builder, d: Design, seconds: float, micro: int, ranks: Sequence[int
 
 
 def _ddp(b: Builder, d: Design, outer: bool) -> None:
-    world = b.group("dp", b.ranks)
+    world = _world(b, d)
     _opening(b, d)
     for micro in range(d.micros):
         begun = b.begun(b.ranks)
@@ -130,8 +135,7 @@ def _across(b: Builder, groups: Sequence[Group]) -> list[Group]:
 
 def _sharded(b: Builder, d: Design, outer: bool) -> None:
     """FSDP2 with prefetch; in the engine `hsdp` it shards within an island and reduces across them."""
-    width = len(b.ranks) if d.engine in ("fsdp", "rl") else d.island
-    shards = _by_node(b, width)
+    shards = [_world(b, d)] if d.engine in ("fsdp", "rl") else _by_node(b, d.island)
     replicas = _across(b, shards) if len(shards) > 1 else []
     _opening(b, d)
     for micro in range(d.micros):
@@ -171,7 +175,7 @@ def _zeropp(b: Builder, d: Design, outer: bool) -> None:
     width = min(d.island, len(b.ranks))
     nodes = _by_node(b, width)
     rails = _across(b, nodes) if len(nodes) > 1 else []
-    world = b.group("dp", b.ranks)
+    world = _world(b, d)
     _opening(b, d)
     for micro in range(d.micros):
         begun = b.begun(b.ranks)

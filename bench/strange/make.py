@@ -1,7 +1,7 @@
 """Makes a set of cases: for each a folder with the recording of a job, and the truth.
 
-    python bench/strange/make.py --seed 1 --count 300 --out DIR
-    python bench/strange/make.py --seed 1 --count 300 --out DIR --case 0007-gpu    one case of that set
+python bench/strange/make.py --seed 1 --count 300 --out DIR
+python bench/strange/make.py --seed 1 --count 300 --out DIR --case 0007-gpu    one case of that set
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from strange.cases import make_case, names  # noqa: E402
+from strange.cases import make_case, names
 
 
 def parser() -> argparse.ArgumentParser:

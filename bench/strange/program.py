@@ -39,7 +39,8 @@ class SpanRecord(NamedTuple):
 
 
 class CallRecord(NamedTuple):
-    """A collective of one rank: its events. `wait`: the event at which the rank began to wait."""
+    """A collective of one rank: its events. `wait`: the event at which the rank began to wait; `ready`, `done`: those
+    at which its kernel began and ended, which for one that is hidden behind work is before `end`."""
 
     rank: int
     group: str
@@ -49,6 +50,8 @@ class CallRecord(NamedTuple):
     start: int
     end: int
     wait: int
+    ready: int
+    done: int
 
 
 class Transfer(NamedTuple):
@@ -69,6 +72,7 @@ class Handle:
     size: int
     ends: dict[int, int]
     starts: dict[int, int]
+    ready: dict[int, int]
 
 
 class Builder:
@@ -138,7 +142,8 @@ class Builder:
         begun = self.begun(group.ranks)
         ends = self._transfer(group, op, size, [self.main[rank] for rank in group.ranks])
         for rank in group.ranks:
-            self.calls.append(CallRecord(rank, group.name, op, -1, int(size), begun[rank], ends[rank], begun[rank]))
+            start, end = begun[rank], ends[rank]
+            self.calls.append(CallRecord(rank, group.name, op, -1, int(size), start, end, start, start, end))
             self.main[rank] = ends[rank]
 
     def silent(self, group: Group) -> None:
@@ -154,7 +159,8 @@ class Builder:
         ready = [self._event((self.main[rank], self.comm[rank]), 0.0, FREE, rank) for rank in group.ranks]
         ends = self._transfer(group, op, size, ready)
         self.comm.update(ends)
-        return Handle(group, op, int(size), ends, self.begun(group.ranks))
+        by_rank = dict(zip(group.ranks, ready, strict=True))
+        return Handle(group, op, int(size), ends, self.begun(group.ranks), by_rank)
 
     def wait(self, handle: Handle | None, starts: Mapping[int, int] | None = None) -> None:
         """The main stream waits for it. `starts`: where its record begins, if not at the launch, as DDP's do."""
@@ -164,16 +170,15 @@ class Builder:
             before = self.main[rank]
             self.main[rank] = self._event((before, handle.ends[rank]), 0.0, FREE, rank)
             start, begun = (handle.starts[rank], before) if starts is None else (starts[rank], starts[rank])
-            call = CallRecord(rank, handle.group.name, handle.op, -1, handle.size, start, self.main[rank], begun)
-            self.calls.append(call)
+            waiting = (start, self.main[rank], begun, handle.ready[rank], handle.ends[rank])
+            self.calls.append(CallRecord(rank, handle.group.name, handle.op, -1, handle.size, *waiting))
 
     def send(self, group: Group, source: int, target: int, size: float) -> int:
         """A send that its rank goes on from at once; returns the event at which the data is there."""
         begun = self.main[source]
         self.main[source] = self._event((begun,), LAUNCH_SECONDS, FREE, source)
-        self.calls.append(
-            CallRecord(source, group.name, "send", target, int(size), begun, self.main[source], begun)
-        )
+        end = self.main[source]
+        self.calls.append(CallRecord(source, group.name, "send", target, int(size), begun, end, begun, begun, end))
         seconds = size / self.cluster.speed(source, target, None, 1.0) + self.cluster.hop(source, target)
         there = self._event((begun,), seconds, TRANSFER, target)
         self.transfers.append(Transfer((source, target), "send", size, (there,)))
@@ -182,9 +187,8 @@ class Builder:
     def recv(self, group: Group, source: int, target: int, size: float, there: int) -> None:
         begun = self.main[target]
         self.main[target] = self._event((begun, there), 0.0, FREE, target)
-        self.calls.append(
-            CallRecord(target, group.name, "recv", source, int(size), begun, self.main[target], begun)
-        )
+        end = self.main[target]
+        self.calls.append(CallRecord(target, group.name, "recv", source, int(size), begun, end, begun, begun, end))
 
 
 def _runs(members: tuple[int, ...]) -> str:
@@ -210,7 +214,8 @@ class Program:
         self.owner = np.array(built.owner)[order]
         self.micro = np.array(built.micro)[order]
         self.levels = self._compile(built, order, place)
-        self.entry = place[[built.first[rank] for rank in self.ranks] + [built.first[rank] + len(self.ranks) for rank in self.ranks]]
+        first = np.array([built.first[rank] for rank in self.ranks])
+        self.entry = place[np.concatenate((first, first + len(first)))]  # main streams, then the others
         self.exit = place[[built.main[rank] for rank in self.ranks] + [built.comm[rank] for rank in self.ranks]]
         self.spans, self.calls, self.groups = built.spans, built.calls, built.groups
         self.transfers = [each._replace(events=tuple(place[list(each.events)])) for each in built.transfers]

@@ -58,6 +58,7 @@ class Identity:
     losses: Losses
     recorder: bool  # whether torch's Flight Recorder told the beats anything
     witnesses: bool  # whether ranks saw how others of their machine ended
+    ahead: bool  # whether hosts launch what follows while the GPU waits, up to the end of the step
     hidden: str = ""  # the library whose waits nobody sees, where the ranks know of it
 
 
@@ -133,6 +134,18 @@ def write(folder: Path, who: Identity, job: Job, run: Run, faults: list[Fault], 
             (folder / f"rank-{rank}.jsonl").write_text(text, encoding="utf-8")
             lines += text.count("\n")
     return lines
+
+
+def recorder_tells(who: Identity, job: Job, run: Run, rank: int) -> bool:
+    """Whether the Flight Recorder shows that the rank alone has not begun a collective of the world that all others
+    have."""
+    program, times = job.programs[job.of_step[len(run.times) - 1]], run.times[-1]
+    begun = dict.fromkeys(program.ranks, 0)
+    for call in program.calls:
+        if len(program.groups[call.group].ranks) == job.world:
+            begun[call.rank] += int(np.isfinite(times[program.place[call.ready]]))
+    others = [count for other, count in begun.items() if other != rank and other not in who.losses.ranks]
+    return who.recorder and bool(others) and begun[rank] < min(others)
 
 
 def _by_rank(program: Program, no_steps: bool) -> dict[int, _Rank]:
@@ -241,55 +254,44 @@ class _RankFile:
     def _broken(self, mine: _Rank, step: int, times: Times) -> list[str]:
         """The step that did not end: what of it did, and what the rank says of where it stands."""
         assert self.stop is not None
-        quiet = GIVE_UP_SECONDS if self.stop.kind == "hang" else 6.0
         is_culprit = self.rank in self.stop.stops
         stood_since = float(times[np.isfinite(times)].max())
         clock = self.who.clocks.read(self.rank, times)
-        lines, entered, done, flight = [], Counter(self.done), Counter(self.done), None
-        cut = stood_since - 0.1 if self.stop.kind == "death" and is_culprit and self.stop.how != "exception" else np.inf
+        killed = self.stop.kind == "death" and is_culprit and self.stop.how != "exception"
+        cut = stood_since - 0.1 if killed else np.inf
+        entered, done = Counter(self.done), Counter(self.done)
+        lines, flight = [], None
         for place, call in enumerate(mine.calls):
             lane, seq = mine.lane[place], self.done[mine.lane[place]] + mine.within[place]
-            begun, over = times[mine.start[place]], times[mine.end[place]]
-            if not np.isfinite(begun):
-                continue
-            entered[lane] += 1
-            if np.isfinite(over):
+            begun, over = (float(times[events[place]]) for events in (mine.start, mine.end))
+            launched = np.isfinite(begun) or self._launches_ahead(is_culprit)
+            entered[lane] += int(launched)
+            if over < cut:
                 done[lane] += 1
-                if over < cut:
-                    line = mine.call_lines[place]
-                    values = (
-                        step,
-                        seq,
-                        clock[mine.start[place]],
-                        clock[mine.start[place]],
-                        clock[mine.end[place]],
-                        clock[mine.end[place]] - clock[mine.wait[place]],
-                    )
-                    lines.append(line % values)
-            elif flight is None:
-                flight = (call, seq, float(begun))
-        if self.stop.how == "gpu":
-            flight = self._runs_ahead(mine, entered, flight, times)
-        end = self.last_end
-        phase = self._phase(mine, times)
-        beats = self.stop.kind == "hang" and not (is_culprit and self.stop.how == "stopped")
-        if beats:
-            for after in (1.2, 6.0, 31.0, quiet - 3.0):
-                lines.append(self._beat(end, after, phase, flight, entered, done, is_culprit))
+                shown = (clock[events[place]] for events in (mine.start, mine.start, mine.end))
+                waited = clock[mine.end[place]] - clock[mine.wait[place]]
+                lines.append(mine.call_lines[place] % (step, seq, *shown, waited))
+            elif launched and (flight is None or self.who.ahead):
+                flight = (call, seq, begun if np.isfinite(begun) else stood_since)
+        if self.stop.kind == "hang" and not (is_culprit and self.stop.how == "stopped"):
+            phase, world = self._phase(mine, times), self._of_world(mine, times)
+            for after in (1.2, 6.0, 31.0, GIVE_UP_SECONDS - 3.0):
+                lines.append(self._beat(self.last_end, after, phase, flight, entered, done, is_culprit, world))
         return lines + self._last_words(is_culprit, stood_since, flight, clock, mine, step)
 
-    def _runs_ahead(
-        self, mine: _Rank, entered: Counter[tuple[str, str, int]], flight: Any, times: Times
-    ) -> tuple[CallRecord, int, float]:
-        """The host of a rank whose GPU stands still goes on until it asks for a result: to the end of the step."""
-        pending = [place for place in range(len(mine.calls)) if not np.isfinite(times[mine.start[place]])][:3]
-        for place in pending:
-            entered[mine.lane[place]] += 1
-        if not pending:
-            return flight
-        place = pending[-1]
-        since = float(times[np.isfinite(times)].max())
-        return mine.calls[place], self.done[mine.lane[place]] + mine.within[place], since
+    def _launches_ahead(self, is_culprit: bool) -> bool:
+        """Whether the host has launched what its GPU has not come to; one that is stuck itself has not."""
+        assert self.stop is not None
+        return self.who.ahead and self.stop.kind == "hang" and not (is_culprit and self.stop.how != "gpu")
+
+    def _of_world(self, mine: _Rank, times: Times) -> list[tuple[bool, bool]]:
+        """Of each collective of the world in this step: whether its kernel began, and whether it ended."""
+        program = self.job.programs[self.job.of_step[len(self.run.times) - 1]]
+        return [
+            (bool(np.isfinite(times[program.place[call.ready]])), bool(np.isfinite(times[program.place[call.done]])))
+            for call in mine.calls
+            if len(program.groups[call.group].ranks) == self.job.world
+        ]
 
     def _phase(self, mine: _Rank, times: Times) -> str | None:
         for place, span in enumerate(mine.spans):
@@ -306,6 +308,7 @@ class _RankFile:
         entered: Counter[tuple[str, str, int]],
         done: Counter[tuple[str, str, int]],
         is_culprit: bool,
+        world: list[tuple[bool, bool]],
     ) -> str:
         blocked = flight is not None and not (is_culprit and self.stop is not None and self.stop.how == "code")
         lanes = [
@@ -318,7 +321,7 @@ class _RankFile:
             "interval_seconds": min(5.0, max(1.0, after / 2)),
             "flight_recorder": "on" if self.who.recorder else "off",
             "lanes": lanes,
-            "groups": self._groups(entered, done, is_culprit, after) if self.who.recorder else [],
+            "groups": self._groups(entered, world, after) if self.who.recorder else [],
             "groups_age_seconds": 0.0 if self.who.recorder else None,
         }
         line: dict[str, Any] = {"kind": "beat", "rank": self.rank, "last_step": self.last_step, "quiet_seconds": after}
@@ -334,33 +337,40 @@ class _RankFile:
         return _line(line)
 
     def _groups(
-        self, entered: Counter[tuple[str, str, int]], done: Counter[tuple[str, str, int]], is_culprit: bool, after: float
+        self, entered: Counter[tuple[str, str, int]], world: list[tuple[bool, bool]], after: float
     ) -> list[dict[str, Any]]:
         """The world, as the Flight Recorder tells of it: launched, begun and completed on the GPU."""
-        of_world = [lane for lane in entered if lane[1].startswith("world")]
-        launched = sum(entered[lane] for lane in of_world)
-        completed = sum(done[lane] for lane in of_world)
-        begun = completed if is_culprit else min(launched, completed + 1)
-        return [{"name": "#0", "enqueued": launched, "started": begun, "completed": completed, "seconds": after}]
+        program = self.job.programs[self.job.of_step[len(self.run.times) - 1]]
+        of_world = [lane for lane in entered if len(program.groups[lane[1]].ranks) == self.job.world]
+        before = sum(self.done[lane] for lane in of_world)
+        counts = {
+            "enqueued": sum(entered[lane] for lane in of_world),
+            "started": before + sum(began for began, _ in world),
+            "completed": before + sum(ended for _, ended in world),
+        }
+        return [{"name": "#0", **counts, "seconds": after}]
 
     def _last_words(
         self, is_culprit: bool, stood_since: float, flight: Any, clock: Times, mine: _Rank, step: int
     ) -> list[str]:
         assert self.stop is not None
-        if self.stop.kind == "hang":
-            return self._seen("stopped", stood_since) if self.stop.how == "stopped" and not is_culprit else []
+        seen = [] if is_culprit else self._seen("gone" if self.stop.kind == "death" else "stopped", stood_since)
+        if self.stop.kind == "hang" and (self.stop.ended == "killed" or is_culprit):
+            return seen
         if is_culprit and self.stop.how != "exception":
             return []
         died = {"exit_code": 1, "exception": "torch.OutOfMemoryError", "others_failed": False}
         waited = {"exit_code": 1, "exception": "torch.distributed.DistBackendError", "others_failed": True}
-        how, after = (died, 0.2) if is_culprit else (waited, 3.0 + self.rank % 7 / 10)
-        lines = [] if is_culprit else self._seen("gone", stood_since)
+        gave_up = GIVE_UP_SECONDS if self.stop.kind == "hang" else 3.0
+        how, after = (died, 0.2) if is_culprit else (waited, gave_up + self.rank % 7 / 10)
+        lines = seen
         if flight is not None and not is_culprit:
             call, seq, _ = flight
             place = mine.calls.index(call)
             line = {"kind": "collective", "rank": self.rank, "step": step, "group": call.group, "op": call.op}
             line |= {} if call.peer < 0 else {"peer": call.peer}
-            start = round(float(clock[mine.start[place]]), 6)
+            begun = float(clock[mine.start[place]])
+            start = round(begun if np.isfinite(begun) else self._at(stood_since), 6)
             line |= {"seq": seq, "bytes": call.size, "issued": start, "start": start, "end": None, "waited": 0.0}
             lines.append(_line({**line, "clock": "device"}))
         end = {"kind": "end", "rank": self.rank, "lost": 0, "at_seconds": self._at(stood_since + after), **how}
@@ -371,7 +381,7 @@ class _RankFile:
         assert self.stop is not None
         cluster = self.who.cluster
         here = [it for it in self.stop.stops if cluster.node_of(it) == cluster.node_of(self.rank)]
-        if not self.who.witnesses or self.stop.how == "exception":
+        if not self.who.witnesses or self.stop.how in ("exception", "code", "gpu"):
             return []
         signal = {"signal": "SIGKILL"} if state == "gone" else {}
         return [

@@ -7,6 +7,9 @@
 An answer is one line of JSON for each case, as answer.schema.json has it:
 
     {"case": "0007-gpu", "verdict": "slow", "culprits": [{"kind": "compute", "ranks": [17], "nodes": ["gpu0003"]}]}
+
+`suspects`, in the same form, are those to whom a tool points without accusing them: a right one counts as near, and a
+wrong one does no harm.
 """
 
 from __future__ import annotations
@@ -70,7 +73,8 @@ def judge(truth: dict[str, Any], answer: dict[str, Any]) -> Judged:
         grades = [grade(each, fault) for each in accused]
         for place, found in enumerate(grades):
             used[place] = min(used.get(place, MISSED), found, key=(RIGHT, NEAR, MISSED).index)
-        best = min([*grades, MISSED], key=(RIGHT, NEAR, MISSED).index)
+        pointed = [grade(each, fault) != MISSED for each in answer.get("suspects", [])]
+        best = min([*grades, NEAR if any(pointed) else MISSED], key=(RIGHT, NEAR, MISSED).index)
         outcomes.append(OPTIONAL if fault["optional"] and best != RIGHT else best)
     for place, each in enumerate(accused):
         if used.get(place, MISSED) == MISSED and any(_is_machine(each, ok) for ok in truth["tolerated"]):
@@ -143,9 +147,11 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def bucket(size: float | None) -> str:
-    if size is None:
+def bucket(fault: dict[str, Any]) -> str:
+    """What the tables call its size; of several that hide one another, the size that it has alone."""
+    if fault["size"] is None:
         return "stops"
+    size = max(fault["size"], fault.get("size_alone") or 0.0)
     return next((name for bound, name in BUCKETS if size < bound), "50 %")
 
 
@@ -178,7 +184,7 @@ def figures(judged: Sequence[Judged]) -> dict[str, Any]:
         "clean": sum(each.clean for each in judged),
         "recall": _recall(needed),
         "by_kind": {name: _recall(part) for name, part in _grouped(needed, lambda fault: fault["name"])},
-        "by_size": {name: _recall(part) for name, part in _grouped(needed, lambda fault: bucket(fault["size"]))},
+        "by_size": {name: _recall(part) for name, part in _grouped(needed, bucket)},
         "precision": _share(right, right + false) | {"near": sum(each.near for each in judged)},
         "healthy": {
             "cases": len(healthy),
@@ -249,7 +255,8 @@ def misses(judged: Sequence[Judged], count: int) -> Iterable[str]:
         yield f"{truth['case']}: {truth['ranks']} ranks, {truth['layout']}, recorded {truth['recorded'] or 'whole'}"
         yield f"    truth {sizes}, {[it for f in truth['faults'] for it in f['accepted'][:1]]}"
         yield f"    answer {each.answer['verdict']} {named}; {', '.join(each.faults)}; false {len(each.false)}"
-        yield f"    python bench/strange/make.py --seed {truth['seed']} --count {count} --out DIR --case {truth['case']}"
+        command = f"make.py --seed {truth['seed']} --count {count} --out DIR --case {truth['case']}"
+        yield f"    python bench/strange/{command}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

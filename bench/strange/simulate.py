@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strange.faults import Fault, Part
-from strange.program import FREE, GPU, HOST, INPUT, TRANSFER, Program, Times
+from strange.program import GPU, HOST, INPUT, TRANSFER, Program, Times
 
 Shape = Callable[[int, Program], Times | None]
 """By step and program: the factor [N] of each event's duration that the design of the job makes."""
@@ -53,7 +53,7 @@ class Job:
 @dataclasses.dataclass(frozen=True)
 class Run:
     """`times`: by step, [N] as it happened. `ends`: [steps, S], when the last rank ended each step, in the scenarios:
-    as it happened, without any fault, and without each one."""
+    as it happened, without any fault; where there are several faults, without each one, and with each one alone."""
 
     times: list[Times]
     ends: NDArray[np.float64]
@@ -74,7 +74,7 @@ class _Additions:
 
 
 def run(job: Job, faults: Sequence[Fault], rng: np.random.Generator) -> Run:
-    scenarios = 2 + (len(faults) if len(faults) > 1 else 0)
+    scenarios = 2 + (2 * len(faults) if len(faults) > 1 else 0)
     free = np.zeros((2, job.world, scenarios))
     spread = np.clip(rng.normal(0.0, 1.0, job.world), -2.0, 2.0)  # of a model that is sorted by its maker
     silicon = np.exp(job.noise.silicon * spread)
@@ -87,8 +87,7 @@ def run(job: Job, faults: Sequence[Fault], rng: np.random.Generator) -> Run:
         for place, fault in enumerate(faults):
             more = _added(additions, fault, place, number, program, step)
             if more is not None:
-                acting = [0, *(2 + other for other in range(len(faults)) if other != place)][: scenarios - 1]
-                duration[:, acting] += more[:, None]
+                duration[:, _acting(place, len(faults))] += more[:, None]
         _joining(free, ranks, step and job.programs[job.of_step[step - 1]].ranks)
         happened = program.run(free[:, ranks].reshape(2 * len(ranks), scenarios), duration)
         free[:, ranks] = happened[program.exit].reshape(2, len(ranks), scenarios)
@@ -97,6 +96,13 @@ def run(job: Job, faults: Sequence[Fault], rng: np.random.Generator) -> Run:
         if not np.isfinite(ends[step, 0]):
             return Run(times, ends[: step + 1])
     return Run(times, ends)
+
+
+def _acting(place: int, faults: int) -> list[int]:
+    """The scenarios in which a fault acts."""
+    if faults == 1:
+        return [0]
+    return [0, *(2 + other for other in range(faults) if other != place), 2 + faults + place]
 
 
 def _joining(free: Times, ranks: NDArray[np.int64], before: Sequence[int] | int) -> None:
@@ -108,9 +114,7 @@ def _joining(free: Times, ranks: NDArray[np.int64], before: Sequence[int] | int)
         free[:, new] = free[:, np.array(before)].max(axis=(0, 1))
 
 
-def _added(
-    additions: _Additions, fault: Fault, place: int, number: int, program: Program, step: int
-) -> Times | None:
+def _added(additions: _Additions, fault: Fault, place: int, number: int, program: Program, step: int) -> Times | None:
     more: Times | None = None
     for part in range(len(fault.parts)):
         share = fault.share(part, step)
@@ -199,16 +203,13 @@ def _first_guess(program: Program, part: Part, target: float) -> float:
     return target * step / most if most > 0 else 1.0
 
 
-def lengthening(run_: Run, scenario: int, active: NDArray[np.float64]) -> tuple[float, float]:
-    """By how much the steps in which a fault acts are longer than without it, and the same of the whole run, as
-    shares."""
-    happened = np.diff(run_.ends[:, 0], prepend=0.0)
-    without = np.diff(run_.ends[:, scenario], prepend=0.0)
-    acting = active[: len(happened)] > 0
+def lengthening(run_: Run, with_it: int, without: int, active: NDArray[np.float64]) -> tuple[float, float]:
+    """By how much the steps in which a fault acts are longer in one scenario than in another, and the same of the whole
+    run, as shares."""
+    longer = np.diff(run_.ends[:, with_it], prepend=0.0)
+    usual = np.diff(run_.ends[:, without], prepend=0.0)
+    acting = active[: len(longer)] > 0
     if not acting.any():
         return 0.0, 0.0
-    more = happened - without
-    return float(more[acting].sum() / without[acting].sum()), float(more.sum() / without.sum())
-
-
-__all__ = ["FREE", "Job", "Noise", "QUIET", "Run", "Shape", "lengthening", "magnitude_for", "run"]
+    more = longer - usual
+    return float(more[acting].sum() / usual[acting].sum()), float(more.sum() / usual.sum())

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from strange.cluster import Cluster, Element
 from strange.draw import Drawn, pick
-from strange.faults import Fault, Part, machine
+from strange.faults import Fault, Part, machine, stands_out
 from strange.program import Program
 from strange.simulate import magnitude_for
 
+MAX_TRIED = 8
+"""The most links of which one is looked for that differs from others; where none does, it becomes slow in the run."""
 SIZES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)
 """The shares of the step by which faults are to make it longer; the truth has what they did."""
 
@@ -63,6 +65,10 @@ class Scene:
         """A slowness that comes slowly, from a step in the first half on."""
         begin, ramp = int(self.steps * self.rng.uniform(0.15, 0.45)), int(self.rng.integers(5, self.steps // 3))
         return np.clip((np.arange(self.steps) - begin) / ramp, 0.0, 1.0)
+
+    def appears(self) -> NDArray[np.float64]:
+        """A slowness that is there from one step in the run on."""
+        return (np.arange(self.steps) >= int(self.steps * self.rng.uniform(0.3, 0.6))).astype(float)
 
     def by_turns(self) -> NDArray[np.float64]:
         """A slowness that comes and goes: bursts of 2 to 12 steps, a third of the time."""
@@ -154,8 +160,12 @@ def _link(scene: Scene, kind: str, active: NDArray[np.float64] | None = None, na
     found = scene.used(kind)
     if not found:
         return _gpu(scene, active)
-    part = scene.part("link", scene.size(), element=pick(scene.rng, *found))
-    fault = Fault(name or kind, "slow_link", (part,), scene.all_steps() if active is None else active)
+    tried = [found[place] for place in scene.rng.permutation(len(found))[:MAX_TRIED].tolist()]
+    apart = next((each for each in tried if stands_out(scene.program, each)), None)
+    if active is None:
+        active = scene.all_steps() if apart else scene.appears()
+    part = scene.part("link", scene.size(), element=apart or tried[0])
+    fault = Fault(name or kind, "slow_link", (part,), active)
     why = "links that are slow in the same collectives of the same ranks are not told apart: each of them is right"
     return Story((fault,), why=why)
 
@@ -170,9 +180,8 @@ def _rack_ranks(scene: Scene) -> list[int]:
 def _rack(scene: Scene, name: str, active: NDArray[np.float64]) -> Story:
     """A rack whose power is capped, or whose cooling fails: all GPUs of it."""
     ranks = _rack_ranks(scene)
-    optional = "" if len(ranks) * 2 < scene.drawn.world else "half of the job or more is slow alike: nobody stands out"
     part = scene.part("gpu", scene.size(), ranks)
-    return Story((Fault(name, "slow_compute", (part,), active, optional=optional),))
+    return Story((Fault(name, "slow_compute", (part,), active),))
 
 
 def _moving(scene: Scene) -> Story:
@@ -216,12 +225,13 @@ def _unrecorded(scene: Scene) -> Story:
 
 def _stop(scene: Scene, kind: str, how: str, ranks: Sequence[int], name: str) -> Story:
     step = int(scene.steps * scene.rng.uniform(0.4, 0.9))
-    return Story((Fault(name, kind, (), np.zeros(scene.steps), (), tuple(ranks), step, how),))
+    ended = str(pick(scene.rng, "killed", "timeout")) if kind == "hang" else ""
+    return Story((Fault(name, kind, (), np.zeros(scene.steps), (), tuple(ranks), step, how, ended),))
 
 
 def _stopped_gpu(scene: Scene) -> Story:
     story = _stop(scene, "hang", "gpu", (scene.rank(),), "stopped_gpu")
-    why = "whose GPU stands still is told by the Flight Recorder alone: where it said nothing, unknown is right"
+    why = "where all hosts run ahead, whose GPU stands still is told by the Flight Recorder alone"
     return dataclasses.replace(story, verdicts=("hang", "unknown"), why=why)
 
 
