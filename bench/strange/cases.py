@@ -286,11 +286,8 @@ def _why_optional(
     links = [part.element for part in fault.parts if part.element is not None]
     if links and always and not all(stands_out(job.programs[0], each) for each in links):
         return "no transfer is like those that are slow: the network may be slower by design"
-    stages = _stages(drawn)
-    everybody = [range(drawn.world)]
-    if any(
-        part.how and half_of_a_stage(part.ranks, stages if part.how == "gpu" else everybody) for part in fault.parts
-    ):
+    peers = {"gpu": _stages(drawn)}
+    if any(half_of_a_stage(part.ranks, peers.get(part.how, [range(drawn.world)])) for part in fault.parts):
         return "half of those that do the same work are slow alike, or more: nobody stands out"
     return ""
 
