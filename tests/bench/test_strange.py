@@ -1,4 +1,4 @@
-"""The independent exam: its physics against formulas, the truth against the simulation, the scorer against known answers."""
+"""The independent exam: its physics against formulas, its truth against the simulation, its scorer by known answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def quiet(program: Program, steps: int, faults: list[Fault]) -> Any:
     return run(Job(len(program.ranks), (program,), (0,) * steps, QUIET), faults, np.random.default_rng(0))
 
 
-def smallest_cases() -> list[str]:
+def one_of_each_family() -> list[str]:
     """A case of each family, of those that are no job of thousands of ranks."""
     found: dict[str, str] = {}
     for name in names(SEED, COUNT):
@@ -131,7 +131,7 @@ def test_faults_of_several_are_measured_each_for_itself() -> None:
 def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("strange")
     chosen = [
-        name for name in smallest_cases() if name[5:] in ("balanced", "gpu", "link", "hang", "death", "stopped_gpu")
+        name for name in one_of_each_family() if name[5:] in ("balanced", "gpu", "link", "hang", "death", "stopped_gpu")
     ]
     truths = []
     for name in chosen:
@@ -264,7 +264,7 @@ def test_a_gpu_is_right_alone(ranks: list[int], grade: str) -> None:
 
 
 def test_wilsons_interval() -> None:
-    low, high = score.wilson(8, 10)  # as Wikipedia's article on binomial intervals computes it
+    low, high = score.wilson(8, 10)
     assert (round(low, 3), round(high, 3)) == (0.49, 0.943)
     assert score.wilson(0, 0) == (0.0, 1.0)
 
