@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strange.cluster import Cluster
 from strange.draw import Drawn, draw_cluster, draw_design
@@ -89,7 +90,7 @@ def _noise(drawn: Drawn) -> Noise:
 def _shape(rng: np.random.Generator, drawn: Drawn, steps: int) -> Callable[[int, Program], Times | None]:
     """How the work differs between ranks and steps by design."""
     seed = int(rng.integers(1 << 31))
-    known: dict[int, Times] = {}
+    known: dict[int, NDArray[np.int64]] = {}
 
     def shape(step: int, program: Program) -> Times | None:
         if drawn.spread <= 0 and not drawn.fleet_slower and not drawn.wait:
@@ -113,7 +114,7 @@ def _shape(rng: np.random.Generator, drawn: Drawn, steps: int) -> Callable[[int,
     return shape
 
 
-def _batch_of(drawn: Drawn, program: Program) -> Times:
+def _batch_of(drawn: Drawn, program: Program) -> NDArray[np.int64]:
     """[N]: by event, a number for what it works on: a batch, or, where tokens are routed to ranks, the rank."""
     places = Places(drawn.design, program.ranks)
     if drawn.family == "routing":
@@ -121,7 +122,8 @@ def _batch_of(drawn: Drawn, program: Program) -> Times:
     else:
         owner = {rank: places.data_index(rank) for rank in program.ranks}
     by_rank = np.array([owner.get(rank, 0) for rank in range(drawn.world)])
-    return (by_rank[program.owner] * 64 + program.micro % 64).astype(np.int64)  # type: ignore[return-value]
+    numbers: NDArray[np.int64] = by_rank[program.owner] * 64 + program.micro % 64
+    return numbers
 
 
 def _work(drawn: Drawn, steps: int) -> Times:

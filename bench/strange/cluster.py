@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 NVLINK_BYTES = 200e9
 """Bytes a second between two GPUs of one NVLink domain, in one direction, as a ring sees them (H100: 450 GB/s peak)."""
 NIC_BYTES = 40e9
@@ -98,7 +100,8 @@ def ring_seconds(
     if not ring:
         return 2e-6
     bandwidth = min(cluster.speed(a, b, slow, factor) for a, b in ring)
-    latency = sum(cluster.hop(a, b) for a, b in ring) ** 0.5 * max(cluster.hop(a, b) for a, b in ring) ** 0.5
+    hops = [cluster.hop(a, b) for a, b in ring]
+    latency = float(np.sqrt(sum(hops) * max(hops)))  # between a tree's and a ring's
     return RING_FACTOR[op] * size * (len(members) - 1) / len(members) / bandwidth + latency
 
 

@@ -79,7 +79,8 @@ def same_ends(program: Program, element: Element) -> list[Element]:
 def stands_out(program: Program, element: Element) -> bool:
     """Whether a link that is always slow differs from others: a transfer alike in operation, size and extent does not
     use it, or some members of an exchange do not. Else it may be a network that is slower by design."""
-    slow, other = set(), set()
+    slow: set[tuple[Any, ...]] = set()
+    other: set[tuple[Any, ...]] = set()
     for members, op, size in {(it.members, it.op, it.size) for it in program.transfers}:
         nodes = {program.cluster.node_of(rank) for rank in members}
         leaves = {program.cluster.leaf_of(node) for node in nodes}

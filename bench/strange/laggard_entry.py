@@ -37,7 +37,7 @@ def answer(case: Path) -> dict[str, Any]:
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         laggard(["locate", "--trace", str(case / "recording"), "--format", "json"])
         printed.flush()
-    document = json.loads(printed.buffer.getvalue())  # type: ignore[attr-defined]
+    document = json.loads(printed.buffer.getvalue())
     if document.get("schema") != "laggard.location/1":
         return {"case": case.name, "verdict": "unknown", "culprits": [], "error": document.get("error", "")}
     return {"case": case.name, **translated(document)}

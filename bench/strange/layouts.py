@@ -247,7 +247,8 @@ class _Megatron:
         self.message = d.size / 16
 
     def _all(self, key: Callable[[int, int, int, int], tuple[int, ...]], role: str, suffix: str = "") -> list[Group]:
-        d, found = self.d, {}
+        d = self.d
+        found: dict[tuple[int, ...], list[int]] = {}
         for s in range(d.pp):
             for i in range(self.places.dp):
                 for c in range(d.cp):

@@ -36,8 +36,11 @@ class Clocks:
 
     def read(self, rank: int, times: Times) -> Times:
         """What the rank's clock shows at true times."""
-        shown = times * (1.0 + self.drift[rank]) + self.offset[rank]
-        return np.where(times >= self.jump_at, shown + self.jump[rank], shown) if rank in self.jump else shown
+        shown: Times = times * (1.0 + self.drift[rank]) + self.offset[rank]
+        if rank not in self.jump:
+            return shown
+        set_by: Times = np.where(times >= self.jump_at, shown + self.jump[rank], shown)
+        return set_by
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,7 +68,8 @@ class Judged:
 
 def judge(truth: dict[str, Any], answer: dict[str, Any]) -> Judged:
     accused = [each for each in answer.get("culprits", []) if each.get("kind") != "imbalance"]
-    outcomes, used = [], {}
+    outcomes: list[str] = []
+    used: dict[int, str] = {}
     for fault in truth["faults"]:
         grades = [grade(each, fault) for each in accused]
         for place, found in enumerate(grades):
