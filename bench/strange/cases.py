@@ -39,20 +39,25 @@ def names(seed: int, count: int) -> list[str]:
     return [f"{place:04d}-{drawn[which]}" for place, which in enumerate(rng.permutation(len(drawn)))]
 
 
+def draw(seed: int, name: str) -> tuple[Drawn, np.random.Generator]:
+    """The job of a case, and what draws all that follows."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    place, family = name.split("-", 1)
+    return draw_design(rng, family, int(place)), rng
+
+
 def make_case(seed: int, name: str, folder: Path) -> dict[str, Any]:
     """Writes the recording into `folder`/NAME/recording and the truth beside it; returns the truth."""
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    family = name.split("-", 1)[1]
-    drawn = draw_design(rng, family, int(name[:4]))
+    drawn, rng = draw(seed, name)
     cluster = draw_cluster(rng, drawn)
     programs = _programs(drawn, cluster)
     steps = _steps(programs[0], drawn.world)
-    story = tell(rng, family, drawn, cluster, programs, steps)
+    story = tell(rng, drawn.family, drawn, cluster, programs, steps)
     job = Job(drawn.world, programs, _of_step(drawn, steps), _noise(drawn), _shape(rng, drawn, steps))
     happened = run(job, story.faults, rng)
     who = _identity(rng, name, drawn, cluster, story, len(happened.times), happened)
     lines = write(folder / name / "recording", who, job, happened, list(story.faults), _work(drawn, steps))
-    truth = _truth(seed, name, family, drawn, cluster, job, story, happened, who)
+    truth = _truth(seed, name, drawn, cluster, job, story, happened, who)
     return truth | {"lines": lines}
 
 
@@ -174,7 +179,6 @@ def _losses(rng: np.random.Generator, drawn: Drawn, story: Story, steps: int) ->
 def _truth(
     seed: int,
     name: str,
-    family: str,
     drawn: Drawn,
     cluster: Cluster,
     job: Job,
@@ -189,7 +193,7 @@ def _truth(
         "schema": "strange.truth/1",
         "case": name,
         "seed": seed,
-        "family": family,
+        "family": drawn.family,
         "ranks": drawn.world,
         "nodes": cluster.nodes,
         "steps": len(happened.times),
