@@ -156,6 +156,13 @@ def bucket(fault: dict[str, Any]) -> str:
     return next((name for bound, name in BUCKETS if size < bound), "50 %")
 
 
+def begin(fault: dict[str, Any]) -> str:
+    """Whether the fault was there from the first step on: what began later can be told by what was before."""
+    if fault["size"] is None:
+        return fault["kind"]
+    return f"{fault['kind']}, {'later' if fault['first_step'] else 'always'}"
+
+
 def read(folder: Path, answers: Path) -> list[Judged]:
     """Raises ValueError where an answer is none."""
     given = {}
@@ -185,6 +192,7 @@ def figures(judged: Sequence[Judged]) -> dict[str, Any]:
         "clean": sum(each.clean for each in judged),
         "recall": _recall(needed),
         "by_kind": {name: _recall(part) for name, part in _grouped(needed, lambda fault: fault["name"])},
+        "by_begin": {name: _recall(part) for name, part in _grouped(needed, begin)},
         "by_size": {name: _recall(part) for name, part in _grouped(needed, bucket)},
         "precision": _share(right, right + false) | {"near": sum(each.near for each in judged)},
         "healthy": {
@@ -220,7 +228,7 @@ def table(found: dict[str, Any]) -> str:
         percent = 100 * share["hits"] / share["count"] if share["count"] else 0.0
         near = f"  near {share['near']}" if share.get("near") else ""
         interval = f"[{100 * share['low']:5.1f}, {100 * share['high']:5.1f}]"
-        return f"  {name:<18}{share['hits']:>5} of {share['count']:<5}{percent:6.1f} %  {interval}{near}"
+        return f"  {name:<21}{share['hits']:>5} of {share['count']:<5}{percent:6.1f} %  {interval}{near}"
 
     healthy = found["healthy"]
     lines = [
@@ -234,6 +242,8 @@ def table(found: dict[str, Any]) -> str:
         f"{found['innocents_in_faulty_cases']} innocent ranks",
         "recall by fault",
         *(row(name, share) for name, share in found["by_kind"].items()),
+        "recall by kind and begin",
+        *(row(name, share) for name, share in found["by_begin"].items()),
         "recall by size, the lengthening of the step",
         *(row(name, found["by_size"][name]) for name in _in_order(found["by_size"])),
     ]
