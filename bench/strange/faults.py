@@ -67,11 +67,11 @@ class Fault:
 def same_ends(program: Program, element: Element) -> list[Element]:
     """The parts of the network that are slow in the very same collectives of the same ranks as this one, which is one
     of them: no recording tells them apart."""
-    slots: dict[Element, set[tuple[Any, ...]]] = {}
-    for each in {(it.members, it.op) for it in program.transfers}:
-        members, op = each
+    slots: dict[Element, set[tuple[int, int]]] = {}
+    transfers = dict.fromkeys((it.members, it.op) for it in program.transfers)  # in the same order each time
+    for number, (members, op) in enumerate(transfers):
         for used, places in users(program.cluster, members, "ring" if op == "send" else op).items():
-            slots.setdefault(used, set()).update((members, op, place) for place in places)
+            slots.setdefault(used, set()).update((number, place) for place in places)
     own = slots[element]
     return [other for other, theirs in slots.items() if theirs == own][:MAX_CLASS]
 
