@@ -1,0 +1,60 @@
+"""Says what the two sets of the exam are: their lists of cases, and the generator that made them, as hashes.
+
+python bench/strange/freeze.py            compare frozen.json with what is here; status 1 where they differ
+python bench/strange/freeze.py --write    freeze anew: figures from before are of another exam
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from strange.cases import names
+
+HERE = Path(__file__).resolve().parent
+SETS = ((1, 300), (2, 600))
+"""The seed of each set, and how many cases it has."""
+GENERATOR = (
+    "cases",
+    "cluster",
+    "draw",
+    "faults",
+    "layouts",
+    "program",
+    "recording",
+    "schedules",
+    "simulate",
+    "stories",
+)
+"""The modules that decide what a case is."""
+
+
+def frozen() -> dict[str, Any]:
+    source = hashlib.sha256()
+    for name in GENERATOR:
+        source.update((HERE / f"{name}.py").read_bytes())
+    sets = []
+    for seed, count in SETS:
+        listed = hashlib.sha256("\n".join(names(seed, count)).encode()).hexdigest()
+        sets.append({"seed": seed, "count": count, "names_sha256": listed})
+    return {"schema": "strange.frozen/1", "sets": sets, "generator_sha256": source.hexdigest()}
+
+
+def main() -> int:
+    file = HERE / "frozen.json"
+    if "--write" in sys.argv[1:]:
+        file.write_text(json.dumps(frozen(), indent=1) + "\n", encoding="utf-8")
+        return 0
+    if json.loads(file.read_text(encoding="utf-8")) != frozen():
+        print("the exam is not the one that was frozen", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

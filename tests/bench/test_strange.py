@@ -1,0 +1,300 @@
+"""The independent exam: its physics against formulas, its truth against the simulation, its scorer by known answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from strange import freeze, score
+from strange.cases import draw, make_case, names
+from strange.cluster import NETWORK_SECONDS, NIC_BYTES, Cluster, Element, transfer_seconds
+from strange.draw import HUGE_WORLD
+from strange.faults import Fault, Part, same_ends, stands_out
+from strange.laggard_entry import answer, translated
+from strange.layouts import ENGINES, Design, build
+from strange.program import Builder, Program
+from strange.schedules import SCHEDULES, schedule
+from strange.simulate import QUIET, Job, lengthening, magnitude_for, run
+from strange.stories import FAMILIES, HEALTHY
+
+SEED = 5
+COUNT = 100
+
+
+def cluster(world: int, per_node: int = 8, leaf: int = 4) -> Cluster:
+    return Cluster(world, per_node, leaf, 4, 1, 1.0, 1)
+
+
+def quiet(program: Program, steps: int, faults: list[Fault]) -> Any:
+    return run(Job(len(program.ranks), (program,), (0,) * steps, QUIET), faults, np.random.default_rng(0))
+
+
+def smallest(family: str) -> str:
+    """The family's case with the fewest ranks."""
+    return min((name for name in names(SEED, COUNT) if name[5:] == family), key=lambda name: draw(SEED, name)[0].world)
+
+
+def test_a_pipeline_takes_as_long_as_its_formula_says() -> None:
+    """GPipe and 1F1B take (micro-batches + stages - 1) times a forward and a backward (Narayanan et al., 2021)."""
+    for name in ("gpipe", "1f1b"):
+        design = Design("megatron", pp=4, micros=8, schedule=name, forward=0.4, size=1e3, input=1e-6)
+        program = build(design, cluster(8), range(8))
+        took = quiet(program, 1, []).ends[0, 0]
+        work = (8 + 4 - 1) * 3 * 0.4 / 4
+        rest = 0.003 + 0.04 * 0.4 * 8  # the script's own work, and the optimizer
+        assert took == pytest.approx(work + rest, rel=0.01)
+
+
+def test_better_schedules_have_smaller_bubbles() -> None:
+    took = {}
+    for name in SCHEDULES:
+        design = Design("megatron", pp=4, micros=8, schedule=name, forward=0.4, size=1e3)
+        took[name] = quiet(build(design, cluster(8), range(8)), 1, []).ends[0, 0]
+    assert took["interleaved"] < 0.95 * took["1f1b"]
+    assert took["zero_bubble"] < 0.95 * took["1f1b"]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_each_stage_does_each_micro_batch_once(name: str, stages: int) -> None:
+    for stage in range(stages):
+        tasks = schedule(name, stage, stages, 2 * stages)
+        assert len(set(tasks)) == len(tasks)
+        for what in ("F", "B"):
+            chunks = 2 if name == "interleaved" else 1
+            assert sum(task.what == what for task in tasks) == 2 * stages * chunks
+
+
+def test_a_ring_takes_as_long_as_its_slowest_edge() -> None:
+    members, size = (0, 8, 16, 24), 1e9
+    own = cluster(32)
+    usual = transfer_seconds(own, members, "all_reduce", size)
+    assert usual[0] == pytest.approx(2 * 3 / 4 * size / NIC_BYTES + 4**0.5 * NETWORK_SECONDS)
+    slow = transfer_seconds(own, members, "all_reduce", size, Element("nic", (8,)), 3.0)
+    assert slow[0] == pytest.approx(3 * 2 * 3 / 4 * size / NIC_BYTES + 4**0.5 * NETWORK_SECONDS)
+    assert transfer_seconds(own, members, "all_reduce", size, Element("nic", (9,)), 3.0) == usual
+
+
+def test_an_exchange_is_slow_for_the_two_ends_of_a_slow_link_alone() -> None:
+    members = (0, 8, 16, 24)
+    usual = transfer_seconds(cluster(32), members, "all_to_all", 1e9)
+    slow = transfer_seconds(cluster(32), members, "all_to_all", 1e9, Element("link", (1, 2)), 4.0)
+    assert [b > a for a, b in zip(usual, slow, strict=True)] == [False, True, True, False]
+
+
+def test_one_ring_tells_no_link_from_another_and_a_rail_tells_itself() -> None:
+    own = cluster(32)
+    builder = Builder(own, range(32))
+    builder.sync(builder.group("dp", range(32)), "all_reduce", 1e8)
+    ring = Program(builder)
+    assert Element("link", (2, 3)) in same_ends(ring, Element("link", (0, 1)))
+    assert not stands_out(ring, Element("link", (0, 1)))
+    builder = Builder(own, range(32))
+    for rail in range(8):
+        builder.sync(builder.group("dp", range(rail, 32, 8)), "all_reduce", 1e8)
+    rails = Program(builder)
+    found = same_ends(rails, Element("nic", (11,)))
+    assert {each.at[0] % 8 for each in found if each.kind == "nic"} == {3}
+    assert stands_out(rails, Element("nic", (11,)))
+    assert not stands_out(rails, Element("node", (1,)))
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_a_slow_gpu_makes_the_step_as_much_longer_as_it_shall(engine: str) -> None:
+    design = Design(engine, tp=2 if engine == "megatron" else 1, pp=2 if engine == "megatron" else 1, micros=2)
+    program = build(design, cluster(32), range(32))
+    part = magnitude_for(program, Part("gpu", (5,)), 0.2)
+    happened = quiet(program, 6, [Fault("gpu", "slow_compute", (part,), np.ones(6))])
+    assert lengthening(happened, 0, 1, np.ones(6))[0] == pytest.approx(0.2, abs=0.05)
+
+
+def test_faults_of_several_are_measured_each_for_itself() -> None:
+    program = build(Design("ddp"), cluster(16), range(16))
+    large, small = (
+        Fault("gpu", "slow_compute", (Part("gpu", (r,), None, m),), np.ones(4)) for r, m in ((3, 0.5), (9, 0.1))
+    )
+    happened = quiet(program, 4, [large, small])
+    without_small = lengthening(happened, 0, 3, np.ones(4))[0]
+    small_alone = lengthening(happened, 5, 1, np.ones(4))[0]
+    assert without_small == pytest.approx(0.0, abs=1e-6)
+    assert small_alone > 0.05
+
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("strange")
+    chosen = [smallest(family) for family in ("balanced", "gpu", "link", "hang", "death", "stopped_gpu")]
+    truths = []
+    for name in chosen:
+        truth = make_case(SEED, name, folder)
+        (folder / name / "truth.json").write_text(json.dumps(truth))
+        truths.append(truth)
+    return folder, truths
+
+
+@slow
+def test_a_case_comes_out_the_same_again(cases: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    folder, truths = cases
+    name = min(truths, key=lambda truth: truth["lines"])["case"]
+    assert make_case(SEED, name, tmp_path) == next(truth for truth in truths if truth["case"] == name)
+    for file in sorted((folder / name / "recording").iterdir()):
+        assert file.read_bytes() == (tmp_path / name / "recording" / file.name).read_bytes()
+
+
+@slow
+def test_truths_have_the_fields_of_their_schema(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    schema = json.loads((freeze.HERE / "truth.schema.json").read_text())
+    of_fault = schema["properties"]["faults"]["items"]
+    for truth in cases[1]:
+        assert set(truth) == set(schema["properties"]) == set(schema["required"])
+        for fault in truth["faults"]:
+            assert set(fault) == set(of_fault["required"])
+            assert fault["kind"] in of_fault["properties"]["kind"]["enum"]
+
+
+@slow
+def test_laggard_reads_each_recording_whole(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    """No line is left out as none, or as one that contradicts another."""
+    from laggard.recording.reader import read_recording
+
+    for truth in cases[1]:
+        gaps = read_recording([str(cases[0] / truth["case"] / "recording")]).gaps
+        assert not [gap for gap in gaps if "left out" in gap or "more than once" in gap], truth["case"]
+
+
+@slow
+def test_a_stopped_rank_leaves_others_waiting(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    for truth in cases[1]:
+        stops = [fault for fault in truth["faults"] if fault["kind"] == "hang"]
+        lines = [
+            json.loads(line)
+            for file in (cases[0] / truth["case"] / "recording").iterdir()
+            for line in file.read_text().splitlines()[-8:]
+        ]
+        waiting = [line for line in lines if line["kind"] == "beat" and line["in_flight"]]
+        assert bool(waiting) == bool(stops), truth["case"]
+        if stops:
+            culprit = stops[0]["accepted"][0]["ranks"][0]
+            assert {line["rank"] for line in waiting} - {culprit}
+
+
+@slow
+def test_the_truth_itself_has_full_marks(cases: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    folder, truths = cases
+    perfect = [
+        {
+            "case": truth["case"],
+            "verdict": truth["verdicts"][0],
+            "culprits": [culprit for fault in truth["faults"] for culprit in fault["accepted"]],
+        }
+        for truth in truths
+    ]
+    found = figures(folder, tmp_path, perfect)
+    assert found["clean"] == found["cases"] == len(truths)
+    assert found["recall"]["hits"] == found["recall"]["count"]
+    assert found["precision"]["hits"] == found["precision"]["count"] > 0
+
+
+@slow
+def test_silence_finds_nothing_and_accuses_nobody(cases: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    found = figures(cases[0], tmp_path, [])
+    assert found["recall"]["hits"] == 0 < found["recall"]["count"]
+    assert found["healthy"]["accused"]["hits"] == 0 < found["healthy"]["cases"]
+
+
+@slow
+def test_who_accuses_everybody_has_no_precision(cases: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    everybody = [
+        {"case": t["case"], "verdict": "slow", "culprits": [{"kind": "compute", "ranks": list(range(t["ranks"]))}]}
+        for t in cases[1]
+    ]
+    found = figures(cases[0], tmp_path, everybody)
+    assert found["precision"]["hits"] == 0
+    assert found["healthy"]["accused"]["hits"] == found["healthy"]["cases"]
+    assert found["healthy"]["ranks_accused"] == found["healthy"]["ranks"]
+
+
+def figures(folder: Path, scratch: Path, answers: list[dict[str, Any]]) -> dict[str, Any]:
+    file = scratch / "answers.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in answers))
+    return score.figures(score.read(folder, file))
+
+
+FAULT = {
+    "kind": "slow_link",
+    "accepted": [{"kind": "link", "ranks": [], "nodes": ["a", "b"], "between": ["a", "b"]}],
+    "same_in_any_recording": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("named", "grade"),
+    [
+        ({"kind": "link", "between": ["b", "a"]}, score.RIGHT),
+        ({"kind": "link", "nodes": ["a"]}, score.MISSED),
+        ({"kind": "link", "nodes": ["a", "b", "c"]}, score.MISSED),
+        ({"kind": "compute", "ranks": [3], "nodes": ["a"]}, score.NEAR),
+        ({"kind": "compute", "ranks": [30], "nodes": ["d"]}, score.MISSED),
+    ],
+)
+def test_a_link_is_right_with_both_of_its_ends(named: dict[str, Any], grade: str) -> None:
+    assert score.grade(named, FAULT) == grade
+
+
+def test_links_that_nothing_tells_apart_are_right_together() -> None:
+    alike = FAULT | {
+        "same_in_any_recording": [{"kind": "link", "ranks": [], "nodes": ["b", "c"], "between": ["b", "c"]}]
+    }
+    assert score.grade({"kind": "link", "nodes": ["a", "b", "c"]}, alike) == score.RIGHT
+    assert score.grade({"kind": "link", "nodes": ["a", "b", "c", "d"]}, alike) == score.MISSED
+
+
+@pytest.mark.parametrize(
+    ("ranks", "grade"), [([4], score.RIGHT), ([4, 5], score.NEAR), ([5], score.MISSED), (list(range(16)), score.MISSED)]
+)
+def test_a_gpu_is_right_alone(ranks: list[int], grade: str) -> None:
+    fault = {
+        "kind": "slow_compute",
+        "same_in_any_recording": [],
+        "accepted": [{"kind": "compute", "ranks": [4], "nodes": ["a"]}],
+    }
+    assert score.grade({"kind": "compute", "ranks": ranks, "nodes": ["a"]}, fault) == grade
+
+
+def test_wilsons_interval() -> None:
+    low, high = score.wilson(8, 10)
+    assert (round(low, 3), round(high, 3)) == (0.49, 0.943)
+    assert score.wilson(0, 0) == (0.0, 1.0)
+
+
+def test_the_sets_are_those_that_were_frozen() -> None:
+    assert json.loads((freeze.HERE / "frozen.json").read_text()) == freeze.frozen()
+
+
+def test_more_than_a_third_is_healthy_and_the_second_set_has_two_hundred() -> None:
+    for seed, count in freeze.SETS:
+        healthy = [name for name in names(seed, count) if name[5:] in HEALTHY]
+        assert len(healthy) > count / 3
+    assert len(healthy) >= 200
+    assert {name[5:] for name in names(*freeze.SETS[0])} == {name for name, _ in FAMILIES}
+    assert HUGE_WORLD == 4096
+
+
+@slow
+def test_laggards_entry_answers(cases: tuple[Path, list[dict[str, Any]]]) -> None:
+    name = next(truth["case"] for truth in cases[1] if truth["family"] == "balanced")
+    given = answer(cases[0] / name)
+    assert given["case"] == name
+    assert "error" not in given
+
+
+def test_uneven_work_accuses_nobody() -> None:
+    document = {"verdict": "fail", "culprits": [{"kind": "uneven_work", "ranks": [3], "node": None}], "notes": []}
+    assert translated(document)["culprits"][0]["kind"] == "imbalance"
+    assert translated(document)["verdict"] == "ok"
