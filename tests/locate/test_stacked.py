@@ -139,7 +139,9 @@ def test_a_hung_rank_with_a_stack_is_told_by_both() -> None:
 
 def test_a_place_in_the_kernel_accuses_nobody() -> None:
     waiting = Note("waiting", "")
-    told = with_stacks(location(notes=(waiting,)), [took(0, STALLED, WAIT)], {2: "in the kernel: futex_wait_queue"})
+    told = with_stacks(
+        location(notes=(waiting,)), [took(0, STALLED, WAIT)], kernel={2: "in the kernel: futex_wait_queue"}
+    )
     assert not told.culprits
     assert told.notes[1].text.startswith("the processes stand still for 31 s or more: rank 2 in the kernel: futex_wait")
     slow = Culprit("slow_host", (2,))

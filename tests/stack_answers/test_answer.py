@@ -246,7 +246,7 @@ def test_a_rank_without_stacks_is_told_with_its_place_in_the_kernel() -> None:
         MissingStacks(2, silent, "uninterruptible: rpc_wait_bit_killable (system call read, NFS)"),
         MissingStacks(3, "it has ended"),
     )
-    assert told(missing=missing)[1:] == [
+    assert told(missing=missing)[1:-1] == [
         "No stacks of rank 1: its process is stopped by a signal.",
         f"No stacks of rank 2: {silent}; it is uninterruptible: rpc_wait_bit_killable (system call read, NFS).",
         "No stacks of rank 3: it has ended.",

@@ -74,7 +74,8 @@ def _standing_sentence(sampled: Sequence[Sampled], answers: Answers) -> str:
     if len(out) > 1 or 2 * len(out[0].ranks) > len(sampled):
         count = sum(len(each.ranks) for each in out)
         verb = "waits" if len(sampled) - count == 1 else "wait"
-        return f"{count} ranks stand in their own code, at {counted(len(out), 'place')}; {len(sampled) - count} {verb}{since}."
+        where = f"at {counted(len(out), 'place')}"
+        return f"{count} ranks stand in their own code, {where}; {len(sampled) - count} {verb}{since}."
     victims = sorted(rank for each in waiting for rank in each.ranks)
     node = answers.sampled[out[0].ranks[0]].node
     on = f" on {node}" if node and len(out[0].ranks) == 1 else ""
