@@ -242,8 +242,8 @@ class Rank:
             one("send", -1, micro)
 
     def zero_bubble(self) -> None:
-        """1F1B whose backward pass is cut in two: only the gradient of the inputs is waited for by the stage before, and
-        that of the parameters is put off by as many microbatches as the stage's number (ZB-H1 of Qi et al., Zero Bubble
+        """1F1B whose backward pass is cut in two: the stage before waits for the gradient of the inputs alone, and that
+        of the parameters is put off by as many microbatches as the stage's number (ZB-H1 of Qi et al., Zero Bubble
         Pipeline Parallelism, 2023; torch's ScheduleInterleavedZeroBubble delays by the rank likewise)."""
         micros, first, last = self.layout.micro, self.stage == 0, self.stage == self.last_stage
         warm_up = min(self.last_stage - self.stage, micros)
