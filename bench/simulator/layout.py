@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 AXES = ("tp", "dp", "pp")
-SCHEDULES = ("none", "gpipe", "1f1b", "interleaved")
+SCHEDULES = ("none", "gpipe", "1f1b", "interleaved", "zero_bubble")
+SENDS = ("together", "later", "buffered")  # a send ends with its recv; it is waited for at the step's end; once copied
 GRADIENTS = ("after", "buckets")  # all_reduce after the backward pass, or in buckets that overlap it
 
 
@@ -30,7 +31,8 @@ class Layout:
 
     `strided_experts` puts the members of an expert group on different nodes. `shard` is the size of the groups that
     shard with ZeRO (hpZ, MiCS, HSDP): 0 is all of dp; the others hold replicas, whose gradients are all_reduced.
-    `nics_per_node` 0 is one NIC for each GPU.
+    `nics_per_node` 0 is one NIC for each GPU. `sends` "together" is what NCCL does, "later" is torch's GPipe, which
+    waits for its sends when all microbatches are through; the interleaved schedule's are always buffered.
     """
 
     name: str
@@ -49,12 +51,15 @@ class Layout:
     gpus_per_node: int = 8
     nics_per_node: int = 0
     order: tuple[str, ...] = AXES
+    sends: str = "together"
 
     def __post_init__(self) -> None:
         if sorted(self.order) != sorted(AXES):
             raise ValueError(f"order is {self.order}: give tp, dp and pp, each once")
         if self.schedule not in SCHEDULES or (self.schedule == "none") != (self.pp == 1):
             raise ValueError(f"schedule {self.schedule} with pp {self.pp}: a pipeline needs one of {SCHEDULES[1:]}")
+        if self.sends not in SENDS:
+            raise ValueError(f"sends {self.sends}: give one of {SENDS}")
         if self.gradients not in GRADIENTS:
             raise ValueError(f"gradients {self.gradients}: give one of {GRADIENTS}")
         if self.dp % self.ep or (self.shard and self.dp % self.shard):

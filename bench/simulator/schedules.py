@@ -43,6 +43,7 @@ class Rank:
         self.sharding = layout.group(rank, "shard" if layout.zero else "dp")
         self.pending: list[Handle | None] = []  # gradients in flight beside the backward pass
         self.fetched: Handle | None = None
+        self.sent: list[Handle | None] = []  # sends that are waited for at the end
         self.micro = 0  # the microbatch at work
         forward = MICRO_FORWARD_SECONDS if layout.pp > 1 else FORWARD_SECONDS / layout.micro
         self.block_seconds = forward / layout.blocks / layout.chunks
@@ -66,9 +67,16 @@ class Rank:
         self.compute(OTHER, LAUNCH_SECONDS, on_cpu=True)
         if self.stage in (0, self.last_stage):
             self.compute(INPUT, INPUT_SECONDS, on_cpu=True)
-        {"none": self.plain, "gpipe": self.gpipe, "1f1b": self.one_f_one_b, "interleaved": self.interleaved}[
-            self.layout.schedule
-        ]()
+        schedules = {
+            "none": self.plain,
+            "gpipe": self.gpipe,
+            "1f1b": self.one_f_one_b,
+            "interleaved": self.interleaved,
+            "zero_bubble": self.zero_bubble,
+        }
+        schedules[self.layout.schedule]()
+        self.builder.wait(self.rank, self.sent, OTHER, self.micro, in_span=False)
+        self.sent = []
         self.reduce_gradients()
         self.compute(OPTIMIZER, OPTIMIZER_SECONDS / self.layout.pp)
         if self.layout.zero in (1, 2):
@@ -85,11 +93,12 @@ class Rank:
             self.fetch(block, FORWARD, block + 1 if block + 1 < self.layout.blocks else None)
             self.half_block(FORWARD, 1.0)
 
-    def backward(self, micro: int, *, last: bool) -> None:
+    def backward(self, micro: int, *, last: bool, weight: float = 2.0) -> None:
+        """The backward pass of one microbatch; of weight 1.0 that of the inputs or that of the parameters alone."""
         self.micro = micro
         for block in reversed(range(self.layout.blocks)):
             self.fetch(block, BACKWARD, block - 1 if block else None)
-            self.half_block(BACKWARD, 2.0)
+            self.half_block(BACKWARD, weight)
             if last:
                 self.overlap_gradients()
         if last:
@@ -164,14 +173,28 @@ class Rank:
     def neighbour(self, places: int) -> int:
         return self.pipeline.ranks[(self.stage + places) % self.layout.pp]
 
-    def transfer(self, op: str, places: int, micro: int, *, blocking: bool = True) -> Handle | None:
-        return self.builder.pass_on(
-            self.rank, self.neighbour(places), op, self.pipeline_bytes, micro, blocking=blocking
-        )
+    def transfer(self, op: str, places: int, micro: int) -> None:
+        peer, size = self.neighbour(places), self.pipeline_bytes
+        if self.layout.sends == "buffered":
+            if op == "send":
+                self.builder.send_buffered(self.rank, peer, size, micro, COPY_SECONDS)
+            else:
+                self.builder.receive_buffered(self.rank, peer, size, micro)
+        elif op == "send" and self.layout.sends == "later":
+            self.sent.append(self.builder.pass_on(self.rank, peer, op, size, micro, blocking=False))
+        else:
+            self.builder.pass_on(self.rank, peer, op, size, micro, blocking=True)
 
     def exchange(self, first: tuple[str, int, int], second: tuple[str, int, int]) -> None:
         """A send and a recv that are posted together and waited for together, as torch's batch_isend_irecv does."""
-        handles = [self.transfer(*one, blocking=False) for one in (first, second)]
+        if self.layout.sends != "together":
+            self.transfer(*first)
+            self.transfer(*second)
+            return
+        handles = [
+            self.builder.pass_on(self.rank, self.neighbour(places), op, self.pipeline_bytes, micro, blocking=False)
+            for op, places, micro in (first, second)
+        ]
         self.builder.wait(self.rank, handles, OTHER, in_span=False)
 
     def gpipe(self) -> None:
@@ -217,6 +240,34 @@ class Rank:
             one("recv", 1, micro)
             self.backward(micro, last=micro == micros - 1)
             one("send", -1, micro)
+
+    def zero_bubble(self) -> None:
+        """1F1B whose backward pass is cut in two: the stage before waits for the gradient of the inputs alone, and that
+        of the parameters is put off by as many microbatches as the stage's number (ZB-H1 of Qi et al., Zero Bubble
+        Pipeline Parallelism, 2023; torch's ScheduleInterleavedZeroBubble delays by the rank likewise)."""
+        micros, first, last = self.layout.micro, self.stage == 0, self.stage == self.last_stage
+        warm_up = min(self.last_stage - self.stage, micros)
+        weighed = 0
+        for turn in range(micros + warm_up):
+            if turn < micros:
+                if not first:
+                    self.transfer("recv", -1, turn)
+                self.forward(turn)
+                if not last:
+                    self.transfer("send", 1, turn)
+            done = turn - warm_up
+            if done < 0:
+                continue
+            if not last:
+                self.transfer("recv", 1, done)
+            self.backward(done, last=False, weight=1.0)
+            if not first:
+                self.transfer("send", -1, done)
+            if done >= self.stage:
+                self.backward(weighed, last=weighed == micros - 1, weight=1.0)
+                weighed += 1
+        for micro in range(weighed, micros):
+            self.backward(micro, last=micro == micros - 1, weight=1.0)
 
     def interleaved(self) -> None:
         """Megatron's interleaved order with buffered messages: each rank holds `chunks` parts of the model."""

@@ -172,8 +172,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
-    seen_healthy = all(rank.since >= MIN_STEPS for rank in brief) and not accuses(unnamed)
     stages = () if culprits or links else longest_stage_notes(timings, steps)
+    seen_healthy = all(rank.since >= MIN_STEPS for rank in brief) and not accuses(unnamed) and not stages
     logs = (rank_zero_note(timings, each) for each in logging)
     notes = (*brief_notes(timings, brief), *turns, *unnamed, *uneven, *stalls, *stages, *logs)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))

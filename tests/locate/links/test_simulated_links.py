@@ -64,3 +64,19 @@ def test_with_one_rank_a_machine_the_whole_network_is_no_rail(tmp_path: Path, se
     (truth,) = simulated.truth["culprits"]
     (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
     assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) and len(culprit.ranks) == 4
+
+
+@pytest.mark.parametrize("sends", ["together", "later"])
+def test_an_adapter_that_slows_most_pairs_of_a_pipeline_is_named(tmp_path: Path, sends: str) -> None:
+    """Rank 1 is an end of four of the six pairs: their median is slow."""
+    layout = f"pp=4,schedule=gpipe,micro=6,blocks=2,gpus_per_node=1,sends={sends}"
+    simulated = simulate(Case(layout, "host", seed=3, faults=(Fault("slow_nic", 0.1, rank=1),), steps=14))
+    write(simulated, tmp_path)
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert (culprit.kind, culprit.ranks) == ("slow_link", (1,))
+
+
+def test_a_loaded_network_accuses_no_pair_of_a_pipeline(tmp_path: Path) -> None:
+    simulated = simulate(Case("dp16_pp4_interleaved", "host", seed=0, innocents=("congestion",), steps=14))
+    write(simulated, tmp_path)
+    assert not locate(read_recording([tmp_path / "trace"]).timings).culprits

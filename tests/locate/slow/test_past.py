@@ -52,7 +52,8 @@ def test_a_stage_that_becomes_slower_is_named(phase: str, seen_from: int) -> Non
 @pytest.mark.parametrize("load", [UNEVEN, (1.0, 1.0, 1.0, 1.0)])
 def test_stages_that_stay_as_they_are_accuse_nobody_and_the_longest_is_told(load: Sequence[float]) -> None:
     location = locate(pipeline(load=load))
-    assert location.verdict is Verdict.OK and not location.culprits
+    assert not location.culprits
+    assert location.verdict is (Verdict.UNKNOWN if load is UNEVEN else Verdict.OK), "a slow machine looks the same"
     told = [note for note in location.notes if note.kind == "longest_stage"]
     assert [note.ranks for note in told] == ([(1,)] if load is UNEVEN else [])
 

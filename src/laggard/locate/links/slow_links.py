@@ -13,21 +13,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import Channel
-from laggard.locate.links.pairs import ROUND_TRIP_ROLE
+from laggard.locate.links.pairs import PAIR_ROLE, ROUND_TRIP_ROLE
 from laggard.locate.links.payoff import link_payoff
 from laggard.locate.links.places import Explanation, explain
 from laggard.locate.links.transfers import Category, channels_and_categories
 from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import deviation, median, median_over_steps, others_median
+from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps, others_median
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.significance import Slowdown, confidence, slowdown
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit
 from laggard.text.words import counted, ranks_text, seconds_text
+
+Places = NDArray[np.intp]
 
 MIN_CHANNELS = 3
 """The number of equal channels that are needed to tell the slow one, unless it is slower than the other by
@@ -36,6 +39,11 @@ CHANNEL_PAIR_RATIO."""
 CHANNEL_PAIR_RATIO = 2.0
 """The ratio of two equal channels' times from which on the slower one is slow: two healthy ways of one kind do not
 differ by as much."""
+
+FASTEST_SHARE = 0.34
+"""The share of equal pairs, the fastest, that the others are compared with where most may be slow: an adapter, or a
+machine, in the middle of a pipeline of four stages is an end of two pairs in three. A pair is then slow where it takes
+CHANNEL_PAIR_RATIO times as long as they do."""
 
 COST_RATIO = 0.01
 """The least share of the step by which a slow place makes the channels of one rank, taken together, longer."""
@@ -82,7 +90,7 @@ class _Findings:
 def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Culprit, ...]:
     """The places in the network that are slow, the one that costs most first."""
     channels, categories = channels_and_categories(timings, collectives, steps.numbers)
-    findings = _test(_with_links(categories, channels, timings), steps)
+    findings = _test(_with_links(categories, channels, timings), channels, steps)
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
     left = {number: each for number, each in cost.items() if each >= MIN_COST_SHARE * max(cost.values())}
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
@@ -125,7 +133,7 @@ def _with_links(categories: Sequence[Category], channels: Sequence[Channel], tim
     return [category for category in categories if not all(in_memory[number] for number in category.channels)]
 
 
-def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
+def _test(categories: Sequence[Category], channels: Sequence[Channel], steps: Steps) -> _Findings:
     """The channels that are slow for any operation and size, and those of which that could be told: who may have taken
     as long, and may have been done sooner, is neither slow nor fast."""
     slow: dict[int, SlowChannel] = {}
@@ -137,22 +145,53 @@ def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
             if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
                 slow[channel] = found
         untold.update(channel for channel, _ in _longer(category, category.most - equals, equals, steps))
+    if not slow:
+        slow = _slower_than_the_fastest(compared, channels, steps)
     equal_channels = tuple(frozenset(category.channels) for category in compared)
     tested = frozenset().union(*equal_channels) - (untold - slow.keys())
     return _Findings(slow, tested, equal_channels)
 
 
-def _longer(category: Category, excess: Floats, equals: Floats, steps: Steps) -> Iterator[tuple[int, SlowChannel]]:
-    """The channels of a category whose times exceed their equals' by `excess` [S, K], significantly."""
+def _slower_than_the_fastest(
+    categories: Sequence[Category], channels: Sequence[Channel], steps: Steps
+) -> dict[int, SlowChannel]:
+    """The pairs that take CHANNEL_PAIR_RATIO times as long as the fastest of their equals, where those are most pairs:
+    their median is then no measure of a healthy one. Round trips are not asked: they hold time in queues as well, which
+    differs between stages."""
+    slow: dict[int, SlowChannel] = {}
+    for category in categories:
+        count = len(category.channels)
+        if count < 2 * MIN_CHANNELS or channels[category.channels[0]].role != PAIR_ROLE:
+            continue
+        fastest = np.argsort(median_over_steps(category.most))[: int(count * FASTEST_SHARE)]
+        usual = last_axis_median(category.most[:, fastest])[:, None]
+        equals = np.broadcast_to(usual, category.most.shape)
+        longer = dict(_longer(category, category.least - equals, equals, steps, fastest))
+        twice = {channel: found for channel, found in longer.items() if found.ratio >= CHANNEL_PAIR_RATIO}
+        if 2 * len(twice) > count:
+            for channel, found in twice.items():
+                if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
+                    slow[channel] = found
+    return slow
+
+
+def _longer(
+    category: Category, excess: Floats, equals: Floats, steps: Steps, healthy: Places | None = None
+) -> Iterator[tuple[int, SlowChannel]]:
+    """The channels of a category whose times exceed their equals' by `excess` [S, K], significantly. `healthy`: the
+    places in the category of those that they are compared with; None: all others."""
     floor = CHANNEL_COST_RATIO * middle(steps.duration)
     for place in np.flatnonzero(median_over_steps(excess) > floor / 2).tolist():
-        found = _slow_channel(category, excess, equals, place, steps)
+        found = _slow_channel(category, excess, equals, place, steps, healthy)
         if found is not None:
             yield category.channels[place], found
 
 
-def _slow_channel(category: Category, excess: Floats, equals: Floats, place: int, steps: Steps) -> SlowChannel | None:
-    others = np.delete(np.arange(len(category.channels)), place)
+def _slow_channel(
+    category: Category, excess: Floats, equals: Floats, place: int, steps: Steps, healthy: Places | None
+) -> SlowChannel | None:
+    others = np.arange(len(category.channels)) if healthy is None else healthy
+    others = others[others != place]
     own, typical = median(category.least[:, place]), median(equals[:, place])
     spread = deviation(median_over_steps(category.most[:, others] - equals[:, place, None]))
     found = slowdown(excess[:, place], steps.duration, excess[:, others], spread, CHANNEL_COST_RATIO)

@@ -1,4 +1,7 @@
-"""Tells which stage of a single pipeline takes longest: it may have more layers, or a slower machine. Pure."""
+"""Tells which stage of a single pipeline takes longest: it may have more layers, or a slower machine. Pure.
+
+The two look alike in what is recorded, so that such a job is not called healthy.
+"""
 
 from __future__ import annotations
 
