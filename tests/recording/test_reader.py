@@ -85,6 +85,31 @@ def test_unfinished_and_null_fields_are_normal(tmp_path: Path) -> None:
     assert [culprit.ranks for culprit in location.culprits] == [(1,)]
 
 
+def beat(rank: int, entered: int, is_inside: bool) -> dict[str, Any]:
+    """The last that the rank said, 87 s after its last step; it entered so many all_reduces of the group."""
+    flight = {"op": "all_reduce", "group": "dp:0-2", "seq": entered, "seconds": 86.0} if is_inside else None
+    lane = {"op": "all_reduce", "group": "dp:0-2", "entered": entered, "done": entered - is_inside}
+    told = {"age_seconds": 0.0, "interval_seconds": 5.0, "flight_recorder": "off", "lanes": [lane], "groups": []}
+    return {"kind": "beat", "rank": rank, "last_step": 19, "quiet_seconds": 87.0, "phase": "forward",
+            "in_flight": flight, "beat": {**told, "groups_age_seconds": None}}  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [("step", "span", "collective"), ("span", "collective")])
+def test_who_hung_is_named_with_step_records_and_without(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    (tmp_path / "recording").mkdir()
+    for rank in range(3):
+        records = [it for it in lines(rank, steps=20) if it["kind"] in (*kinds, "rank")]
+        for each in records:
+            if each["kind"] == "collective":
+                each["group"] = "dp:0-2"
+        last = beat(rank, 20 if rank == 2 else 21, is_inside=rank != 2)
+        head = {"laggard_recording": 1, "job_id": "j", "ends": True, "beats": True}
+        path = tmp_path / "recording" / f"rank-{rank}.jsonl"
+        path.write_text("".join(f"{json.dumps(it)}\n" for it in (head, *records, last)))
+    (culprit,) = locate(read_recording([tmp_path / "recording"]).timings).culprits
+    assert (culprit.kind, culprit.ranks, culprit.phase) == ("hung", (2,), "forward")
+
+
 def test_a_last_line_that_is_cut_off_is_left_out_and_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
     path.write_text(path.read_text() + '{"kind": "step", "rank": 0, "st')

@@ -159,10 +159,19 @@ def _end_of(part: RecordedPart, tables: Tables, rank: int) -> RankEnd:
 def _last_beat(part: RecordedPart, tables: Tables, rank: int) -> LastBeat:
     """The place where the rank stood when it last said so; where it finished a step later than that, or never said so,
     just after its last record."""
-    line = part.beat_lines.get(rank)
-    if line is not None and line.last_step == tables.last_step(rank):
+    line, came_to = part.beat_lines.get(rank), _came_to(part, tables, rank)
+    if line is not None and _is_last(line.last_step, tables.last_step(rank), line.beat, came_to):
         return LastBeat(line.quiet_seconds, line.phase, line.in_flight, line.beat)
-    return LastBeat(0.0, None, None, _came_to(part, tables, rank))
+    return LastBeat(0.0, None, None, came_to)
+
+
+def _is_last(said: int | None, finished: int | None, beat: BeatRow, came_to: BeatRow) -> bool:
+    """Whether the rank got no further than its `beat`, where `said` was its last step. Of a recording without step
+    records the collectives tell."""
+    if finished is not None or said is None:
+        return said == finished
+    entered = {(lane.op, lane.group, lane.peer): lane.entered for lane in beat.lanes}
+    return all(lane.entered <= entered.get((lane.op, lane.group, lane.peer), 0) for lane in came_to.lanes)
 
 
 def _came_to(part: RecordedPart, tables: Tables, rank: int) -> BeatRow:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from laggard.constants import SCRIPT_PHASES
+from laggard.locate.hang.behind_devices import Behind, behind_devices
 from laggard.locate.hang.deadlock import ranks_in_cycles
 from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
 from laggard.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
@@ -20,7 +22,7 @@ from laggard.locate.hang.waits import THE_WORLD, Wait, find_waits, flight_text, 
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import seconds_text
+from laggard.text.words import ranks_text, seconds_text
 
 HUNG_SILENT_SECONDS = 60.0
 """The time for which another must have waited for a silent rank, besides HUNG_STEPS of the usual steps, before it is
@@ -29,6 +31,10 @@ HUNG_LATE_SECONDS = 180.0
 """The time for which another must have waited for a rank that still beats, besides HUNG_STEPS of the usual steps,
 before it is called hung."""
 HUNG_STEPS = 20.0
+
+_BEHIND_CONFIDENCE = 0.7
+_MAY_TAKE_LONG = (*SCRIPT_PHASES, "between_steps")
+"""The phases in which one rank may have work of its own for minutes."""
 
 
 class _Victims(NamedTuple):
@@ -74,6 +80,11 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     roots = sorted(stopped or _roots(waits, timings, _all_of(beside.values())))
     if not waits and not stopped:
         return NOTHING_FOUND
+    behind = () if roots or stopped or _deadlocked(waits) else behind_devices(timings, waits)
+    if behind:
+        devices = (_behind_culprit(timings, each, waits, step_seconds, ended) for each in behind)
+        notes = (*(_behind_note(timings, each) for each in behind), *waiting_notes(timings, waits))
+        return PartialVerdict(tuple(each for each in devices if each is not None), notes)
     if not roots or not stopped and _deadlocked(waits):  # whoever else is late, these wait for ever
         return PartialVerdict(notes=tuple(_notes_without_root(timings, waits)))
     victims = _Victims.of(waits)
@@ -129,7 +140,7 @@ def _culprit(
     waited = wait.seconds if wait else 0.0
     at_once = state.stopped and (wait is not None or stopped_for_long(state))
     silent_to_the_end = ended and is_silent(state) and wait is not None
-    if not (at_once or silent_to_the_end) and waited <= _hung_after(state, step_seconds):
+    if not (at_once or silent_to_the_end) and waited <= _hung_after(state, step_seconds, ended):
         return None
     rank, node = int(timings.ranks[root]), timings.nodes[root]
     return Culprit(
@@ -148,10 +159,44 @@ def _culprit(
     )
 
 
-def _hung_after(state: RankState, step_seconds: float | None) -> float:
-    """The seconds for which others must have waited for the rank before it is called hung."""
-    least = HUNG_SILENT_SECONDS if is_silent(state) else HUNG_LATE_SECONDS
-    return max(least, HUNG_STEPS * (step_seconds or 0.0))
+def _behind_culprit(
+    timings: JobTimings, behind: Behind, waits: Mapping[int, Wait], step_seconds: float | None, ended: bool
+) -> Culprit | None:
+    """The rank whose GPU is behind as a culprit; None while it may only be late."""
+    column, state = behind.wait.column, timings.states[behind.wait.column]
+    if behind.wait.seconds <= _hung_after(state, step_seconds, ended):
+        return None
+    return Culprit(
+        kind="hung",
+        ranks=(int(timings.ranks[column]),),
+        node=timings.nodes[column],
+        gpu=timings.gpus[column],
+        phase="collective",
+        group=behind.wait.group,
+        since_step=0 if state.step is None else state.step + 1,
+        confidence=_BEHIND_CONFIDENCE,
+        evidence=(_behind_text(timings, behind),),
+        victims=tuple(int(timings.ranks[each]) for each in sorted(waits) if each != column)[:MAX_NAMED_RANKS],
+        device_stopped=True,
+    )
+
+
+def _behind_note(timings: JobTimings, behind: Behind) -> Note:
+    rank, node = int(timings.ranks[behind.wait.column]), timings.nodes[behind.wait.column]
+    return Note("not_completed", f"rank {rank} on {node} {_behind_text(timings, behind)}", ranks=(rank,), node=node)
+
+
+def _behind_text(timings: JobTimings, behind: Behind) -> str:
+    others = ranks_text(sorted(int(timings.ranks[each]) for each in behind.completed)[:MAX_NAMED_RANKS])
+    wait = behind.wait
+    return f"waits for {wait.operation}, number {wait.number}, for {seconds_text(wait.seconds)}; {others} completed it"
+
+
+def _hung_after(state: RankState, step_seconds: float | None, ended: bool = False) -> float:
+    """The seconds for which others must have waited for the rank before it is called hung. Of a job that was ended
+    meanwhile they need not be minutes, unless the rank stood where scripts let one rank work alone."""
+    sooner = is_silent(state) or (ended and state.phase not in _MAY_TAKE_LONG)
+    return max(HUNG_SILENT_SECONDS if sooner else HUNG_LATE_SECONDS, HUNG_STEPS * (step_seconds or 0.0))
 
 
 def _evidence(state: RankState, root: int, wait: Wait | None, ended: bool) -> Iterable[str]:
