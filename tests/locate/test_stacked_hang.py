@@ -87,7 +87,7 @@ def test_who_stood_in_its_own_code_is_named_with_the_place(tmp_path: Path, in_fo
         ("nobody waits", {0: [took(0, FETCH)], 1: [took(1, FETCH)], 2: [took(2, SAVE)]}),
         ("most stand in their own code", {0: [took(0, FETCH)], 1: [took(1, SAVE)], 2: [took(2, WAIT)]}),
         ("one left no stack", {0: [took(0, WAIT)], 1: [took(1, FETCH)], 2: []}),
-        ("SIGTERM met it elsewhere", {0: [took(0, WAIT)], 1: [took(1, FETCH), took(1, SAVE, TERMINATED, 50.0)]}),
+        ("SIGTERM found it elsewhere", {0: [took(0, WAIT)], 1: [took(1, FETCH), took(1, SAVE, TERMINATED, 50.0)]}),
         ("SIGTERM alone met it there", {0: [took(0, WAIT)], 1: [took(1, FETCH, TERMINATED)], 2: [took(2, WAIT)]}),
     ],
 )  # fmt: skip

@@ -53,7 +53,7 @@ def _place(own: Sampled, old: Sampled | None) -> str:
     """The function in which more of the phase's samples are than were; else the one in which most are."""
     found = difference(own, [old]) if old is not None else None
     if found is not None:
-        return found.text("before")
+        return found._replace(phase="").text("before")  # the note names the phase
     most = max(own.training.stacks, key=lambda each: each.times)
     frame = own_frame(most.frames)
     share, was = (_share(each, most) for each in (own, old))
