@@ -61,7 +61,7 @@ BOBS = {
 }
 """What must be in no answer to ada; `words` and `device` are in what agents say of bob's jobs, processes and paths."""
 ROUTES = {it.path for it in all_routes(None, CollectorSettings())}  # type: ignore[arg-type]
-POSTED = {"/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/stacks/ask"}
+POSTED = {"/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/confirm", "/api/v1/stacks/ask"}
 """Routes that answer POST alone."""
 
 PATHS = {"/page/{name}": "/page/page.js", "/findings/{code}": "/findings/DISK_FULL"}
@@ -264,6 +264,13 @@ def asked(route: str) -> list[str]:
     return [path, *(path + question for question in questions[1:])]
 
 
+def holds(told: str, text: str) -> bool:
+    """Whether a text holds a name; of a number only as a whole one, since moments have many digits."""
+    if not text.isdecimal():
+        return text in told
+    return re.search(rf"(?<![\d.]){text}(?!\.?\d)", told) is not None
+
+
 @pytest.mark.slow
 def test_no_answer_to_a_user_holds_a_name_of_another_users(site: Site) -> None:
     ways: tuple[Callable[[str], Answer], ...] = (
@@ -276,7 +283,7 @@ def test_no_answer_to_a_user_holds_a_name_of_another_users(site: Site) -> None:
             for number, ask in enumerate(ways):
                 answer = ask(path)
                 told = answer.text + str(answer.headers)
-                found = [name for name, text in BOBS.items() if text in told] + ["gpu"] * ("bobgpu7741" in told)
+                found = [name for name, text in BOBS.items() if holds(told, text)] + ["gpu"] * ("bobgpu7741" in told)
                 if found:
                     leaks[path, number] = found
                 allowed = 200 if route in TENANT | OPEN - POSTED else 405 if route in OPEN else 403
@@ -290,7 +297,7 @@ def test_the_search_would_find_each_name(site: Site) -> None:
     told = "".join(site.ask(path, "ops").text for route in ROUTES for path in asked(route))
     told += site.ask(f"/api/v1/recording?job={BOB}:{BOBS['job']}", "ops").text
     told += site.ask(f"/api/v1/location?job={BOBS['job']}", "ops").text
-    not_there = [name for name, text in BOBS.items() if text not in told and name not in ("pid", "rejected file")]
+    not_there = [name for name, text in BOBS.items() if not holds(told, text) and name not in ("pid", "rejected file")]
     assert not not_there, "agents report these two, and the collector tells them to nobody while there are jobs"
 
 
