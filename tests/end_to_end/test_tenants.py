@@ -64,8 +64,9 @@ ROUTES = {it.path for it in all_routes(None, CollectorSettings())}  # type: igno
 POSTED = {"/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/confirm", "/api/v1/stacks/ask"}
 """Routes that answer POST alone."""
 
-PATHS = {"/page/{name}": "/page/page.js", "/findings/{code}": "/findings/DISK_FULL"}
-"""How routes with parts are asked."""
+PATHS = {"/page/{name}": "/page/page.js", "/findings/{code}": "/findings/DISK_FULL",
+         "/api/v1/history": "/api/v1/history?node=n0"}  # fmt: skip
+"""How routes are asked that have parts, or that are asked for something."""
 
 
 def rank_documents(node: str, job: str, owner: int, hog: CpuNeighbour, **changes: Any) -> list[Any]:
@@ -261,7 +262,8 @@ def asked(route: str) -> list[str]:
     are asked as well, in another test: an answer may repeat what was asked."""
     path = PATHS.get(route, route)
     questions = ("", "?job=adajob", f"?job={ADA}:adajob", "?fresh=1", "?job=gone", "?node=n0", "?limit=500&open=1")
-    return [path, *(path + question for question in questions[1:])]
+    joined = "&" if "?" in path else "?"
+    return [path, *(path + joined + question[1:] for question in questions[1:])]
 
 
 def holds(told: str, text: str) -> bool:
