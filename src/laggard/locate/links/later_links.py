@@ -1,0 +1,131 @@
+"""Names the links that have become slow, or are slow now and then: their transfers are compared with what they were.
+Pure.
+
+own_past.py decides when the steps became longer and whose transfers did, risen_places.py through what all of these go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import Channel
+from laggard.locate.links.own_past import Change, Rise, change_of, risen_channels
+from laggard.locate.links.risen_places import RisenPlace, risen_place
+from laggard.locate.links.slow_links import channel_name, with_links
+from laggard.locate.links.transfers import channels_and_categories
+from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.locate.slow.peers import node_numbers
+from laggard.locate.slow.significance import confidence
+from laggard.locate.slow.steps import Steps
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.text.words import counted, ranks_text, seconds_text
+
+MIN_COST_SHARE = 0.3
+"""The part of the largest rise from which on a channel counts: who waits for a slow link comes late elsewhere."""
+
+NOTED_RATIO = 0.1
+"""The share by which steps became longer from which on a job is not healthy, whatever the reason."""
+
+SLOWER_SINCE = "slower_since"
+
+
+def later_links(timings: JobTimings, steps: Steps) -> PartialVerdict:
+    """The place in the network that has become slow, or is now and then. Where the steps became much longer and no
+    place explains it, a note that says so."""
+    change = change_of(steps)
+    if change is None:
+        return NOTHING_FOUND
+    culprit = _culprit(timings, steps, change) if timings.collectives is not None else None
+    if culprit is not None:
+        return PartialVerdict((culprit,))
+    return PartialVerdict(notes=_notes(steps, change))
+
+
+def _culprit(timings: JobTimings, steps: Steps, change: Change) -> Culprit | None:
+    if timings.collectives is None:
+        return None
+    channels, categories = channels_and_categories(timings, timings.collectives, steps.numbers)
+    found = risen_channels(with_links(categories, channels, timings), steps, change)
+    whole = len(timings.ranks) >= timings.world_size
+    rises = {number: rise for number, rise in found.rises.items() if whole or rise.blocked}
+    most = max((rise.seconds for rise in rises.values()), default=0.0)
+    rises = {number: rise for number, rise in rises.items() if rise.seconds >= MIN_COST_SHARE * most}
+    place = risen_place(channels, node_numbers(timings.nodes), rises.keys(), found.calm) if rises else None
+    return None if place is None else _described(timings, steps, change, channels, rises, place)
+
+
+def _described(
+    timings: JobTimings,
+    steps: Steps,
+    change: Change,
+    channels: Sequence[Channel],
+    rises: Mapping[int, Rise],
+    place: RisenPlace,
+) -> Culprit:
+    ranks = tuple(int(timings.ranks[column]) for column in place.columns)
+    nodes = tuple(dict.fromkeys(filter(None, (timings.nodes[column] for column in place.columns))))
+    ends = {"node": nodes[0]}, {"node": nodes[-1]}
+    affected = {int(timings.ranks[column]) for number in rises for column in channels[number].columns}
+    sure = place.kind in ("nic", "node", "in_node")
+    worst = max(rises.values(), key=lambda rise: rise.seconds)
+    return Culprit(
+        kind="slow_link",
+        ranks=ranks,
+        node=nodes[0] if len(nodes) == 1 else None,
+        link=ends if place.kind in ("link", "in_node") else None,
+        phase="collective",
+        group=channels[next(iter(rises))].group or None if len(rises) == 1 else None,
+        recoverable_ratio=round(min(change.cost, 0.99), 3),
+        since_step=int(steps.numbers[change.since]),
+        persistence="persistent" if change.lasts else "intermittent",
+        confidence=round(confidence(worst.margin) * (1.0 if sure else 0.5), 2),
+        evidence=_evidence(timings, steps, change, channels, rises, place, ranks),
+        victims=tuple(sorted(affected - set(ranks))[:MAX_NAMED_RANKS]),
+        nodes=nodes[:MAX_NAMED_RANKS] if len(nodes) > 1 else (),
+    )
+
+
+def _evidence(
+    timings: JobTimings,
+    steps: Steps,
+    change: Change,
+    channels: Sequence[Channel],
+    rises: Mapping[int, Rise],
+    place: RisenPlace,
+    ranks: Sequence[int],
+) -> tuple[str, ...]:
+    ordered = sorted(rises.items(), key=lambda item: -item[1].seconds)[:3]
+    when = f"since step {steps.numbers[change.since]}" if change.lasts else "in the slow steps"
+    before = "before" if change.lasts else "in the others"
+    lines = [
+        f"{channel_name(channels[number], timings)}: transfers take {seconds_text(rise.now)} a step {when}, "
+        f"{seconds_text(rise.usual)} {before}"
+        for number, rise in ordered
+    ]
+    what = {
+        "nic": "the network adapter of",
+        "node": "the network of the machine of",
+        "link": "a way between the machines of",
+        "among": "a way among the machines of",
+        "in_node": "the links within the machine of",
+    }[place.kind]
+    through = f"all {counted(len(rises), 'slower channel')} go through {what} {ranks_text(ranks)}"
+    return (*lines, through, _step_text(steps, change))
+
+
+def _step_text(steps: Steps, change: Change) -> str:
+    usual, now = (float(np.median(steps.duration[those])) for those in (change.usual, change.active))
+    times = f"{seconds_text(now)} {'now' if change.lasts else 'then'}, {seconds_text(usual)} otherwise"
+    if change.lasts:
+        return f"steps are longer since step {steps.numbers[change.since]} ({times}), and no rank's own work is"
+    return f"{int(change.active.sum())} of {len(change.active)} steps are longer ({times}), and no rank's own work is"
+
+
+def _notes(steps: Steps, change: Change) -> tuple[Note, ...]:
+    usual = float(np.median(steps.duration[change.usual]))
+    if not change.lasts or change.longer < NOTED_RATIO * usual:
+        return ()
+    return (Note(SLOWER_SINCE, f"{_step_text(steps, change)}: nothing recorded tells what they wait for"),)

@@ -1,0 +1,82 @@
+"""Finds between which machines a link has become slow: the places that all transfers which take longer go through, and
+none that does not. Pure.
+
+Which ways a collective of many ranks takes is not known; between which machines is. So several places may remain, and
+all of them are told.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.links.channels import Channel
+
+
+class RisenPlace(NamedTuple):
+    """The place that became slow. `kind`: nic (of the rank in `columns`), node (the network of one machine), link
+    (between two machines), among (some way among the machines), in_node (the links within one). `columns`: the
+    ranks of these machines that the transfers go through."""
+
+    kind: str
+    columns: tuple[int, ...]
+
+
+def risen_place(
+    channels: Sequence[Channel], machine: NDArray[np.int64], risen: Set[int], calm: Set[int]
+) -> RisenPlace | None:
+    """The place that explains which channels rose (by number), and which equal ones did not. `machine` [R]: the number
+    of each rank's machine. None where no machine is in all of them, and no equal channel is calm: it is the network as
+    a whole, or more than the network."""
+    on = {number: _machines(channels[number], machine) for number in {*risen, *calm}}
+    if any(len(on[number]) == 1 for number in risen):
+        return _within(channels, on, risen)
+    common = frozenset[int].intersection(*(on[number] for number in risen))
+    crossing = {number for number in calm if len(on[number]) > 1}
+    if not common:
+        return _place("among", channels, machine, risen, frozenset().union(*(on[it] for it in risen))) if calm else None
+    adapters = _adapters(channels, machine, risen, crossing)
+    nodes = common - frozenset().union(*(on[number] for number in crossing))
+    ways = {frozenset(pair) for pair in itertools.combinations(sorted(common), 2)} - {on[it] for it in crossing}
+    if len(adapters) == 1 and not nodes:
+        return RisenPlace("nic", (adapters[0],))
+    if len(nodes) == 1:
+        return _place("node", channels, machine, risen, nodes)
+    left = nodes or frozenset().union(*ways) or common
+    return _place("link" if len(left) == 2 else "among", channels, machine, risen, left)
+
+
+def _machines(channel: Channel, machine: NDArray[np.int64]) -> frozenset[int]:
+    return frozenset(machine[list(channel.columns)].tolist())
+
+
+def _within(channels: Sequence[Channel], on: Mapping[int, frozenset[int]], risen: Set[int]) -> RisenPlace | None:
+    """The links within a machine, which all that rose goes through; those between machines go through them, too."""
+    common = frozenset[int].intersection(*(on[number] for number in risen))
+    if len(common) != 1:
+        return None
+    inside = [number for number in risen if len(on[number]) == 1]
+    return RisenPlace("in_node", tuple(sorted({column for number in inside for column in channels[number].columns})))
+
+
+def _adapters(channels: Sequence[Channel], machine: NDArray[np.int64], risen: Set[int], crossing: Set[int]) -> list[int]:
+    """The ranks that all that rose goes through, and no calm transfer for certain: a rank that is alone on its machine
+    in a group uses its own adapter there."""
+    shared = frozenset[int].intersection(*(frozenset(channels[number].columns) for number in risen))
+    used: set[int] = set()
+    for number in crossing:
+        columns = np.array(channels[number].columns)
+        here = machine[columns]
+        used.update(columns[np.bincount(here)[here] == 1].tolist())
+    return sorted(shared - used)
+
+
+def _place(
+    kind: str, channels: Sequence[Channel], machine: NDArray[np.int64], risen: Set[int], on: frozenset[int]
+) -> RisenPlace:
+    through = {column for number in risen for column in channels[number].columns}
+    return RisenPlace(kind, tuple(sorted(column for column in through if int(machine[column]) in on)))
