@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
@@ -53,8 +54,25 @@ def _culprit(timings: JobTimings, steps: Steps, change: Change) -> Culprit | Non
     rises = {number: rise for number, rise in found.rises.items() if whole or rise.blocked}
     most = max((rise.seconds for rise in rises.values()), default=0.0)
     rises = {number: rise for number, rise in rises.items() if rise.seconds >= MIN_COST_SHARE * most}
-    place = risen_place(channels, node_numbers(timings.nodes), rises.keys(), found.calm) if rises else None
+    machine = node_numbers(timings.nodes)
+    rises = _without_queued(channels, machine, rises)
+    place = risen_place(channels, machine, rises.keys(), found.calm, found.steady) if rises else None
     return None if place is None else _described(timings, steps, change, channels, rises, place)
+
+
+def _without_queued(
+    channels: Sequence[Channel], machine: NDArray[np.int64], rises: Mapping[int, Rise]
+) -> Mapping[int, Rise]:
+    """The rises without those within several machines, where transfers between machines rose as well: a collective that
+    is launched behind a slow one takes longer, from its launch on, and is not slow itself."""
+    inside = {
+        number: int(machine[channels[number].columns[0]])
+        for number in rises
+        if len(set(machine[list(channels[number].columns)].tolist())) == 1
+    }
+    if len(inside) == len(rises) or len(set(inside.values())) < 2 or any(rises[number].blocked for number in inside):
+        return rises
+    return {number: rise for number, rise in rises.items() if number not in inside}
 
 
 def _described(

@@ -4,7 +4,7 @@ took longer then than they did otherwise? A channel is compared with its own pas
 A slow link may be in all transfers of its kind: then no equal one tells, and only the time before does. What is asked
 of a change is that
 
-- it lasts to the end (Pettitt's test finds the step), or comes again and again;
+- it lasts to the end (a test of ranks finds the step), or comes again and again;
 - the steps became longer, and no rank's own time did by half as much. So a longer sequence, a slower GPU or a pause is
   no slow link, and the script's evaluation is none;
 - transfers of the same operation and size took longer, in the member that was blocked the least: it came last.
@@ -13,7 +13,7 @@ of a change is that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +27,9 @@ from laggard.locate.slow.medians import MAD_TO_SIGMA, MEDIAN_ERROR, deviation, m
 from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown
 from laggard.locate.slow.steps import MIN_STEPS, Steps
 
-CHANGE_CHANCE = 1e-4
-"""The largest probability of a change of the steps' lengths by chance, by Pettitt's test."""
+CHANGE_SIGMAS = 4.0
+"""Standard deviations by which the ranks of the steps' lengths differ before and after a change. It only finds the
+step: by how much the steps became longer has a test of its own."""
 
 MIN_LONGER_RATIO = 0.005
 """The least share by which steps become longer: what a slow link of any other rule has to cost."""
@@ -45,6 +46,10 @@ TRANSFER_RISE_RATIO = 0.15
 
 CALM_SHARE = 0.25
 """The part of its equals' rise below which a channel has not risen."""
+
+STEADY_SHARE = 0.5
+"""The part of the time of transfers that rose from which on others, of another kind, tell that the network as a whole
+is as it was: short ones are bound by latency."""
 
 HIT_RATIO = 0.02
 """The share of the step, in time that no rank's own work explains, from which on a step is hit."""
@@ -91,11 +96,12 @@ class Rise(NamedTuple):
 
 
 class Risen(NamedTuple):
-    """The channels, by number, of which the transfers take longer, and those that certainly do not while equal ones
-    do."""
+    """The channels, by number, of which the transfers take longer, those that certainly do not while equal ones do
+    (`calm`), and those that do not by a share of as long a time, of another kind (`steady`)."""
 
     rises: dict[int, Rise]
     calm: frozenset[int]
+    steady: frozenset[int]
 
 
 def change_of(steps: Steps) -> Change | None:
@@ -121,19 +127,18 @@ def _since_a_step(steps: Steps, own: Floats) -> Change | None:
 
 
 def change_point(series: Floats) -> int | None:
-    """The index from which on a series [S] is higher than before, by Pettitt's rank test (Applied Statistics 28, 1979);
-    None where chance explains it, or where MIN_STEPS are not on both sides."""
+    """The index from which on a series [S] is higher than before; None where chance explains it. At each step that has
+    MIN_STEPS before it and from it on, the two parts are compared by their ranks (Mann and Whitney's U, less its mean,
+    in its standard deviations), and the largest counts (Hawkins and Deng, Journal of Quality Technology 42, 2010)."""
     count = len(series)
     if count < 2 * MIN_STEPS:
         return None
     rank = np.empty(count)
     rank[np.argsort(series, kind="stable")] = np.arange(1, count + 1)
-    behind = np.arange(1, count) * (count + 1) - 2 * np.cumsum(rank)[:-1]
-    since = int(behind.argmax()) + 1
-    if not MIN_STEPS <= since <= count - MIN_STEPS:
-        return None
-    chance = 2 * math.exp(-6 * float(behind.max()) ** 2 / (count**3 + count**2))
-    return since if chance < CHANGE_CHANCE else None
+    before = np.arange(1, count)
+    above = before * (count + 1) / 2 - np.cumsum(rank)[:-1]
+    apart = (above / np.sqrt(before * (count - before) * (count + 1) / 12))[MIN_STEPS - 1 : count - MIN_STEPS]
+    return MIN_STEPS + int(apart.argmax()) if apart.max() > CHANGE_SIGMAS else None
 
 
 def _own_rise(own: Floats, active: NDArray[np.bool_], usual: NDArray[np.bool_]) -> float:
@@ -183,7 +188,21 @@ def risen_channels(categories: Sequence[Category], steps: Steps, change: Change)
                 for place in range(len(category.channels))
                 if longer[place] + _error(category.most[:, place], change) < least
             )
-    return Risen(rises, frozenset(calm) - rises.keys())
+    steady = _steady(categories, rises, change)
+    return Risen(rises, frozenset(calm) - rises.keys(), steady - rises.keys())
+
+
+def _steady(categories: Sequence[Category], rises: Mapping[int, Rise], change: Change) -> frozenset[int]:
+    """The channels whose transfers take at least STEADY_SHARE of the time that those which rose took before, and by
+    less than CALM_SHARE longer than before."""
+    least = STEADY_SHARE * min((rise.usual for rise in rises.values()), default=math.inf)
+    found: set[int] = set()
+    for category in categories:
+        usual, now = (median_over_steps(category.most[those]) for those in (change.usual, change.active))
+        for place in np.flatnonzero((usual >= least) & (now - usual < CALM_SHARE * usual)).tolist():
+            if now[place] - usual[place] + _error(category.most[:, place], change) < CALM_SHARE * usual[place]:
+                found.add(category.channels[place])
+    return frozenset(found)
 
 
 def _rise(category: Category, place: int, floor: float, change: Change) -> Rise | None:

@@ -27,18 +27,20 @@ class RisenPlace(NamedTuple):
 
 
 def risen_place(
-    channels: Sequence[Channel], machine: NDArray[np.int64], risen: Set[int], calm: Set[int]
+    channels: Sequence[Channel], machine: NDArray[np.int64], risen: Set[int], calm: Set[int], steady: Set[int]
 ) -> RisenPlace | None:
     """The place that explains which channels rose (by number), and which equal ones did not. `machine` [R]: the number
-    of each rank's machine. None where no machine is in all of them, and no equal channel is calm: it is the network as
-    a whole, or more than the network."""
-    on = {number: _machines(channels[number], machine) for number in {*risen, *calm}}
+    of each rank's machine. `steady`: channels of other kinds that did not rise. None where no machine is in all that
+    rose, and nothing else goes between machines as fast as before: it is the network as a whole."""
+    on = {number: _machines(channels[number], machine) for number in {*risen, *calm, *steady}}
     if any(len(on[number]) == 1 for number in risen):
         return _within(channels, on, risen)
     common = frozenset[int].intersection(*(on[number] for number in risen))
     crossing = {number for number in calm if len(on[number]) > 1}
     if not common:
-        return _place("among", channels, machine, risen, frozenset().union(*(on[it] for it in risen))) if calm else None
+        if not any(len(on[number]) > 1 for number in {*calm, *steady}):
+            return None
+        return _place("among", channels, machine, risen, frozenset().union(*(on[number] for number in risen)))
     adapters = _adapters(channels, machine, risen, crossing)
     nodes = common - frozenset().union(*(on[number] for number in crossing))
     ways = {frozenset(pair) for pair in itertools.combinations(sorted(common), 2)} - {on[it] for it in crossing}
