@@ -7,6 +7,7 @@ own_past.py decides when the steps became longer and whose transfers did, risen_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,34 +31,64 @@ MIN_COST_SHARE = 0.3
 NOTED_RATIO = 0.1
 """The share by which steps became longer from which on a job is not healthy, whatever the reason."""
 
-SLOWER_SINCE = "slower_since"
+SLOWER_SINCE, SLOW_TRANSFERS = "slower_since", "slow_transfers"
+
+
+_EXACT = ("nic", "node", "in_node")
+"""The kinds of places that are one thing to repair."""
+
+_PLACES = {
+    "nic": "the network adapter of",
+    "node": "the network of the machine of",
+    "link": "a way between the machines of",
+    "sides": "a way between two sides of the network, of the machines of",
+    "among": "a way among the machines of",
+    "in_node": "the links within the machine of",
+}
 
 
 def later_links(timings: JobTimings, steps: Steps) -> PartialVerdict:
-    """The place in the network that has become slow, or is now and then. Where the steps became much longer and no
-    place explains it, a note that says so."""
+    """The place in the network that has become slow, or is now and then. Where it came too seldom to accuse anything,
+    where no place explains which transfers take longer, or where the steps became much longer and nothing does, a note
+    that says so; the job is then not healthy, either."""
     change = change_of(steps)
     if change is None:
         return NOTHING_FOUND
-    culprit = _culprit(timings, steps, change) if timings.collectives is not None else None
-    if culprit is not None:
+    slower = _slower(timings, steps, change) if timings.collectives is not None else None
+    if slower is None:
+        return PartialVerdict(notes=_notes(steps, change))
+    if slower.place is None:
+        text = f"{'; '.join(_evidence(timings, steps, change, slower))}: no place in the network explains which do"
+        return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text),))
+    culprit = _culprit(timings, steps, change, slower, slower.place)
+    if change.often:
         return PartialVerdict((culprit,))
-    return PartialVerdict(notes=_notes(steps, change))
+    text = f"too seldom to accuse anything: {'; '.join(culprit.evidence)}"
+    return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text, culprit.ranks[:MAX_NAMED_RANKS]),))
 
 
-def _culprit(timings: JobTimings, steps: Steps, change: Change) -> Culprit | None:
+class _Slower(NamedTuple):
+    """The channels of which the transfers take longer, and the place that all go through, where one does."""
+
+    channels: Sequence[Channel]
+    rises: Mapping[int, Rise]
+    place: RisenPlace | None
+
+
+def _slower(timings: JobTimings, steps: Steps, change: Change) -> _Slower | None:
     if timings.collectives is None:
         return None
     channels, categories = channels_and_categories(timings, timings.collectives, steps.numbers)
     found = risen_channels(with_links(categories, channels, timings), steps, change)
     whole = len(timings.ranks) >= timings.world_size
     rises = {number: rise for number, rise in found.rises.items() if whole or rise.blocked}
-    most = max((rise.seconds for rise in rises.values()), default=0.0)
+    if not rises:
+        return None
+    most = max(rise.seconds for rise in rises.values())
     rises = {number: rise for number, rise in rises.items() if rise.seconds >= MIN_COST_SHARE * most}
     machine = node_numbers(timings.nodes)
     rises = _without_queued(channels, machine, rises)
-    place = risen_place(channels, machine, rises.keys(), found.calm, found.steady) if rises else None
-    return None if place is None else _described(timings, steps, change, channels, rises, place)
+    return _Slower(channels, rises, risen_place(channels, machine, rises.keys(), found.calm, found.steady))
 
 
 def _without_queued(
@@ -75,63 +106,43 @@ def _without_queued(
     return {number: rise for number, rise in rises.items() if number not in inside}
 
 
-def _described(
-    timings: JobTimings,
-    steps: Steps,
-    change: Change,
-    channels: Sequence[Channel],
-    rises: Mapping[int, Rise],
-    place: RisenPlace,
-) -> Culprit:
+def _culprit(timings: JobTimings, steps: Steps, change: Change, slower: _Slower, place: RisenPlace) -> Culprit:
+    channels, rises = slower.channels, slower.rises
     ranks = tuple(int(timings.ranks[column]) for column in place.columns)
     nodes = tuple(dict.fromkeys(filter(None, (timings.nodes[column] for column in place.columns))))
-    ends = {"node": nodes[0]}, {"node": nodes[-1]}
     affected = {int(timings.ranks[column]) for number in rises for column in channels[number].columns}
-    sure = place.kind in ("nic", "node", "in_node")
     worst = max(rises.values(), key=lambda rise: rise.seconds)
     return Culprit(
         kind="slow_link",
         ranks=ranks,
         node=nodes[0] if len(nodes) == 1 else None,
-        link=ends if place.kind in ("link", "in_node") else None,
+        link=({"node": nodes[0]}, {"node": nodes[-1]}) if nodes and place.kind in ("link", "in_node") else None,
         phase="collective",
         group=channels[next(iter(rises))].group or None if len(rises) == 1 else None,
         recoverable_ratio=round(min(change.cost, 0.99), 3),
         since_step=int(steps.numbers[change.since]),
         persistence="persistent" if change.lasts else "intermittent",
-        confidence=round(confidence(worst.margin) * (1.0 if sure else 0.5), 2),
-        evidence=_evidence(timings, steps, change, channels, rises, place, ranks),
+        confidence=round(confidence(worst.margin) * (1.0 if place.kind in _EXACT else 0.5), 2),
+        evidence=_evidence(timings, steps, change, slower),
         victims=tuple(sorted(affected - set(ranks))[:MAX_NAMED_RANKS]),
         nodes=nodes[:MAX_NAMED_RANKS] if len(nodes) > 1 else (),
     )
 
 
-def _evidence(
-    timings: JobTimings,
-    steps: Steps,
-    change: Change,
-    channels: Sequence[Channel],
-    rises: Mapping[int, Rise],
-    place: RisenPlace,
-    ranks: Sequence[int],
-) -> tuple[str, ...]:
-    ordered = sorted(rises.items(), key=lambda item: -item[1].seconds)[:3]
+def _evidence(timings: JobTimings, steps: Steps, change: Change, slower: _Slower) -> tuple[str, ...]:
+    ordered = sorted(slower.rises.items(), key=lambda item: -item[1].seconds)[:3]
     when = f"since step {steps.numbers[change.since]}" if change.lasts else "in the slow steps"
     before = "before" if change.lasts else "in the others"
-    lines = [
-        f"{channel_name(channels[number], timings)}: transfers take {seconds_text(rise.now)} a step {when}, "
+    lines = tuple(
+        f"{channel_name(slower.channels[number], timings)}: transfers take {seconds_text(rise.now)} a step {when}, "
         f"{seconds_text(rise.usual)} {before}"
         for number, rise in ordered
-    ]
-    what = {
-        "nic": "the network adapter of",
-        "node": "the network of the machine of",
-        "link": "a way between the machines of",
-        "among": "a way among the machines of",
-        "in_node": "the links within the machine of",
-    }[place.kind]
-    through = f"all {counted(len(rises), 'slower channel')} go through {what} {ranks_text(ranks)}"
-    return (*lines, through, _step_text(steps, change))
+    )
+    if slower.place is None:
+        return (*lines, _step_text(steps, change))
+    ranks = ranks_text(int(timings.ranks[column]) for column in slower.place.columns)
+    slow = counted(len(slower.rises), "slower channel")
+    return (*lines, f"all {slow} go through {_PLACES[slower.place.kind]} {ranks}", _step_text(steps, change))
 
 
 def _step_text(steps: Steps, change: Change) -> str:

@@ -47,7 +47,7 @@ TRANSFER_RISE_RATIO = 0.15
 CALM_SHARE = 0.25
 """The part of its equals' rise below which a channel has not risen."""
 
-STEADY_SHARE = 0.5
+STEADY_SHARE = 0.25
 """The part of the time of transfers that rose from which on others, of another kind, tell that the network as a whole
 is as it was: short ones are bound by latency."""
 
@@ -60,6 +60,16 @@ HIT_SIGMAS = 4.0
 MIN_EPISODES = 3
 """The least number of times that it must come: one moment of other traffic is no link's habit."""
 
+MIN_SEEN_EPISODES = 2
+"""The number of times from which on a job is not called healthy, though nobody is accused."""
+
+LARGE_RATIO = 0.5
+"""The share of the step by which hits make it longer that need not be in both halves of the window: no other job's
+traffic does as much."""
+
+SCRIPT_STEPS = 2
+"""The number of steps after an evaluation or a checkpoint that are not looked at."""
+
 MAX_HIT_SHARE = 0.5
 """The largest share of the steps that are hit: where more are, they are the usual ones."""
 
@@ -71,7 +81,8 @@ _SCRIPTS = [PHASES.index(name) for name in SCRIPT_PHASES]
 
 class Change(NamedTuple):
     """The steps [S] that are longer (`active`) and those that they are compared with (`usual`). `longer`: seconds a
-    step, the median; `cost`: the share of the time that it takes, of all steps from index `since` on."""
+    step, the median; `cost`: the share of the time that it takes, of all steps from index `since` on. `lasts`: up to
+    now. `often`: often enough to accuse somebody."""
 
     active: NDArray[np.bool_]
     usual: NDArray[np.bool_]
@@ -79,6 +90,7 @@ class Change(NamedTuple):
     longer: float
     cost: float
     lasts: bool
+    often: bool = True
 
 
 class Rise(NamedTuple):
@@ -153,15 +165,26 @@ def _again_and_again(steps: Steps, own: Floats) -> Change | None:
     unexplained = steps.duration - typical - longest
     unexplained -= median(unexplained)
     least = max(HIT_RATIO * typical, HIT_SIGMAS * MAD_TO_SIGMA * deviation(unexplained))
-    script = np.nan_to_num(steps.phases[:, :, _SCRIPTS].sum(axis=2)).max(axis=1) > HIT_RATIO * typical
+    script = _about_scripts(steps, HIT_RATIO * typical)
     hit = (unexplained > least) & ~script
-    half = len(hit) // 2
-    episodes = int(hit[0]) + int((hit[1:] & ~hit[:-1]).sum())
-    cost = float(unexplained[hit].sum() / steps.duration.sum())
-    rare = hit.mean() <= MAX_HIT_SHARE and hit[:half].any() and hit[half:].any()
-    if episodes < MIN_EPISODES or not rare or cost < MIN_EPISODES_COST:
+    if not hit.any() or hit.mean() > MAX_HIT_SHARE:
         return None
-    return Change(hit, ~hit & ~script, int(hit.argmax()), median(unexplained[hit]), cost, False)
+    cost, longer = float(unexplained[hit].sum() / steps.duration.sum()), median(unexplained[hit])
+    episodes = int(hit[0]) + int((hit[1:] & ~hit[:-1]).sum())
+    if episodes < MIN_SEEN_EPISODES or cost < MIN_EPISODES_COST:
+        return None
+    half = len(hit) // 2
+    often = episodes >= MIN_EPISODES and ((hit[:half].any() and hit[half:].any()) or longer > LARGE_RATIO * typical)
+    return Change(hit, ~hit & ~script, int(hit.argmax()), longer, cost, False, bool(often))
+
+
+def _about_scripts(steps: Steps, least: float) -> NDArray[np.bool_]:
+    """[S]: the steps in which a rank evaluates, saves or logs for `least` seconds, and SCRIPT_STEPS more after each:
+    what a checkpoint writes goes over the network, too."""
+    found: NDArray[np.bool_] = np.nan_to_num(steps.phases[:, :, _SCRIPTS].sum(axis=2)).max(axis=1) > least
+    for step in np.flatnonzero(found).tolist():
+        found[step : step + 1 + SCRIPT_STEPS] = True
+    return found
 
 
 def risen_channels(categories: Sequence[Category], steps: Steps, change: Change) -> Risen:

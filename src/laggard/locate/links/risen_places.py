@@ -19,8 +19,8 @@ from laggard.locate.links.channels import Channel
 
 class RisenPlace(NamedTuple):
     """The place that became slow. `kind`: nic (of the rank in `columns`), node (the network of one machine), link
-    (between two machines), among (some way among the machines), in_node (the links within one). `columns`: the
-    ranks of these machines that the transfers go through."""
+    (between two machines), sides (between the machines of one side and of the other), among (some way among the
+    machines), in_node (the links within one). `columns`: the ranks of these machines."""
 
     kind: str
     columns: tuple[int, ...]
@@ -38,9 +38,7 @@ def risen_place(
     common = frozenset[int].intersection(*(on[number] for number in risen))
     crossing = {number for number in calm if len(on[number]) > 1}
     if not common:
-        if not any(len(on[number]) > 1 for number in {*calm, *steady}):
-            return None
-        return _place("among", channels, machine, risen, frozenset().union(*(on[number] for number in risen)))
+        return _between_sides(machine, [on[number] for number in risen], [on[number] for number in {*calm, *steady}])
     adapters = _adapters(channels, machine, risen, crossing)
     nodes = common - frozenset().union(*(on[number] for number in crossing))
     ways = {frozenset(pair) for pair in itertools.combinations(sorted(common), 2)} - {on[it] for it in crossing}
@@ -56,6 +54,24 @@ def _machines(channel: Channel, machine: NDArray[np.int64]) -> frozenset[int]:
     return frozenset(machine[list(channel.columns)].tolist())
 
 
+def _between_sides(
+    machine: NDArray[np.int64], risen: Sequence[frozenset[int]], fast: Sequence[frozenset[int]]
+) -> RisenPlace | None:
+    """The way between two sides of the network, as a switch's uplinks: on each side transfers between machines are as
+    fast as before, and all that rose goes from one side to the other. None where nothing between machines is fast."""
+    if not any(len(each) > 1 for each in fast):
+        return None
+    side = {number: frozenset((number,)) for number in frozenset().union(*risen, *fast)}
+    for machines in fast:
+        joined = frozenset().union(*(side[number] for number in machines))
+        side.update(dict.fromkeys(joined, joined))
+    ends = {side[number] for machines in risen for number in machines}
+    apart = all(len({side[number] for number in machines}) == 2 for machines in risen)
+    if apart and len(ends) == 2:
+        return RisenPlace("sides", tuple(np.flatnonzero(np.isin(machine, sorted(frozenset().union(*ends)))).tolist()))
+    return RisenPlace("among", tuple(np.flatnonzero(np.isin(machine, sorted(frozenset().union(*risen)))).tolist()))
+
+
 def _within(channels: Sequence[Channel], on: Mapping[int, frozenset[int]], risen: Set[int]) -> RisenPlace | None:
     """The links within a machine, which all that rose goes through; those between machines go through them, too."""
     common = frozenset[int].intersection(*(on[number] for number in risen))
@@ -65,7 +81,9 @@ def _within(channels: Sequence[Channel], on: Mapping[int, frozenset[int]], risen
     return RisenPlace("in_node", tuple(sorted({column for number in inside for column in channels[number].columns})))
 
 
-def _adapters(channels: Sequence[Channel], machine: NDArray[np.int64], risen: Set[int], crossing: Set[int]) -> list[int]:
+def _adapters(
+    channels: Sequence[Channel], machine: NDArray[np.int64], risen: Set[int], crossing: Set[int]
+) -> list[int]:
     """The ranks that all that rose goes through, and no calm transfer for certain: a rank that is alone on its machine
     in a group uses its own adapter there."""
     shared = frozenset[int].intersection(*(frozenset(channels[number].columns) for number in risen))
