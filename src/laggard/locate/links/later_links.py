@@ -28,7 +28,7 @@ from laggard.text.words import counted, ranks_text, seconds_text
 MIN_COST_SHARE = 0.3
 """The part of the largest rise from which on a channel counts: who waits for a slow link comes late elsewhere."""
 
-NOTED_RATIO = 0.1
+NOTED_RATIO = 0.05
 """The share by which steps became longer from which on a job is not healthy, whatever the reason."""
 
 SLOWER_SINCE, SLOW_TRANSFERS = "slower_since", "slow_transfers"

@@ -84,7 +84,7 @@ def _within(channels: Sequence[Channel], on: Mapping[int, frozenset[int]], risen
 def _adapters(
     channels: Sequence[Channel], machine: NDArray[np.int64], risen: Set[int], crossing: Set[int]
 ) -> list[int]:
-    """The ranks that all that rose goes through, and no calm transfer for certain: a rank that is alone on its machine
+    """The ranks that all which rose goes through, and no calm transfer for certain: a rank that is alone on its machine
     in a group uses its own adapter there."""
     shared = frozenset[int].intersection(*(frozenset(channels[number].columns) for number in risen))
     used: set[int] = set()
