@@ -131,6 +131,7 @@ def _since_a_step(steps: Steps, own: Floats) -> Change | None:
     found = slowdown(excess, steps.duration, np.empty((len(excess), 0)), 0.0, MIN_LONGER_RATIO)
     if found is None:
         return None
+    since = max(found.since, MIN_STEPS)  # by how long they are; ranks alone tell it less exactly
     active = np.arange(len(excess)) >= since
     longer = median(excess[active])
     if _own_rise(own, active, ~active) > OWN_SHARE * longer:
@@ -139,14 +140,14 @@ def _since_a_step(steps: Steps, own: Floats) -> Change | None:
 
 
 def change_point(series: Floats) -> int | None:
-    """The index from which on a series [S] is higher than before; None where chance explains it. At each step that has
+    """The index about which a series [S] becomes higher; None where chance explains it. At each step that has
     MIN_STEPS before it and from it on, the two parts are compared by their ranks (Mann and Whitney's U, less its mean,
     in its standard deviations), and the largest counts (Hawkins and Deng, Journal of Quality Technology 42, 2010)."""
     count = len(series)
     if count < 2 * MIN_STEPS:
         return None
-    rank = np.empty(count)
-    rank[np.argsort(series, kind="stable")] = np.arange(1, count + 1)
+    ordered = np.sort(series)
+    rank = (np.searchsorted(ordered, series) + np.searchsorted(ordered, series, "right") + 1) / 2  # equal ones share it
     before = np.arange(1, count)
     above = before * (count + 1) / 2 - np.cumsum(rank)[:-1]
     apart = (above / np.sqrt(before * (count - before) * (count + 1) / 12))[MIN_STEPS - 1 : count - MIN_STEPS]
