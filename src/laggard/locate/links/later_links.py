@@ -23,7 +23,7 @@ from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.significance import confidence
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import counted, ranks_text, seconds_text
+from laggard.text.words import ranks_text, seconds_text
 
 MIN_COST_SHARE = 0.3
 """The part of the largest rise from which on a channel counts: who waits for a slow link comes late elsewhere."""
@@ -41,7 +41,7 @@ _PLACES = {
     "nic": "the network adapter of",
     "node": "the network of the machine of",
     "link": "a way between the machines of",
-    "sides": "a way between two sides of the network, of the machines of",
+    "sides": "a way between sides of the network, of the machines of",
     "among": "a way among the machines of",
     "in_node": "the links within the machine of",
 }
@@ -85,10 +85,10 @@ def _slower(timings: JobTimings, steps: Steps, change: Change) -> _Slower | None
     if not rises:
         return None
     most = max(rise.seconds for rise in rises.values())
-    rises = {number: rise for number, rise in rises.items() if rise.seconds >= MIN_COST_SHARE * most}
     machine = node_numbers(timings.nodes)
-    rises = _without_queued(channels, machine, rises)
-    return _Slower(channels, rises, risen_place(channels, machine, rises.keys(), found.calm, found.steady))
+    large = {number: rise for number, rise in rises.items() if rise.seconds >= MIN_COST_SHARE * most}
+    slower = _without_queued(channels, machine, large)
+    return _Slower(channels, slower, risen_place(channels, machine, slower.keys(), found.calm, found.steady))
 
 
 def _without_queued(
@@ -141,8 +141,9 @@ def _evidence(timings: JobTimings, steps: Steps, change: Change, slower: _Slower
     if slower.place is None:
         return (*lines, _step_text(steps, change))
     ranks = ranks_text(int(timings.ranks[column]) for column in slower.place.columns)
-    slow = counted(len(slower.rises), "slower channel")
-    return (*lines, f"all {slow} go through {_PLACES[slower.place.kind]} {ranks}", _step_text(steps, change))
+    count = len(slower.rises)
+    slow = f"all {count} slower channels go" if count > 1 else "it goes"
+    return (*lines, f"{slow} through {_PLACES[slower.place.kind]} {ranks}", _step_text(steps, change))
 
 
 def _step_text(steps: Steps, change: Change) -> str:

@@ -19,7 +19,7 @@ from laggard.locate.links.channels import Channel
 
 class RisenPlace(NamedTuple):
     """The place that became slow. `kind`: nic (of the rank in `columns`), node (the network of one machine), link
-    (between two machines), sides (between the machines of one side and of the other), among (some way among the
+    (between two machines), sides (between the machines of one side and of another), among (some way among the
     machines), in_node (the links within one). `columns`: the ranks of these machines."""
 
     kind: str
@@ -57,8 +57,8 @@ def _machines(channel: Channel, machine: NDArray[np.int64]) -> frozenset[int]:
 def _between_sides(
     machine: NDArray[np.int64], risen: Sequence[frozenset[int]], fast: Sequence[frozenset[int]]
 ) -> RisenPlace | None:
-    """The way between two sides of the network, as a switch's uplinks: on each side transfers between machines are as
-    fast as before, and all that rose goes from one side to the other. None where nothing between machines is fast."""
+    """The way between sides of the network, as a switch's uplinks: on each side transfers between machines are as fast
+    as before, and all that rose goes from one side to another. None where nothing between machines is fast."""
     if not any(len(each) > 1 for each in fast):
         return None
     side = {number: frozenset((number,)) for number in frozenset().union(*risen, *fast)}
@@ -67,7 +67,7 @@ def _between_sides(
         side.update(dict.fromkeys(joined, joined))
     ends = {side[number] for machines in risen for number in machines}
     apart = all(len({side[number] for number in machines}) == 2 for machines in risen)
-    if apart and len(ends) == 2:
+    if apart:
         return RisenPlace("sides", tuple(np.flatnonzero(np.isin(machine, sorted(frozenset().union(*ends)))).tolist()))
     return RisenPlace("among", tuple(np.flatnonzero(np.isin(machine, sorted(frozenset().union(*risen)))).tolist()))
 
