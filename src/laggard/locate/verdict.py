@@ -7,7 +7,7 @@ work (positions.py).
 
 - slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
   slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
-- links/slow_links.py decides which links are slow, by the time of transfers.
+- links/slow_links.py decides which links are slow, by the time of transfers; links/later_links.py which have become so.
 - corrupt.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
 - hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so from a recording and
   hang/stopped_devices.py from what devices have yet to finish;
@@ -34,6 +34,7 @@ from laggard.locate.hang.mismatched import mismatched_collectives
 from laggard.locate.hang.stopped import stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.later_links import later_links
 from laggard.locate.links.slow_links import slow_links
 from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -170,19 +171,20 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
+    later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, steps)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
     seen_healthy = all(rank.since >= MIN_STEPS for rank in brief) and not accuses(unnamed) and not stages
     logs = (rank_zero_note(timings, each) for each in logging)
-    notes = (*brief_notes(timings, brief), *turns, *unnamed, *uneven, *stalls, *stages, *logs)
-    by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
+    notes = (*brief_notes(timings, brief), *turns, *unnamed, *uneven, *stalls, *stages, *logs, *later.notes)
+    by_cost = sorted((*culprits, *links, *later.culprits), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
         doubted = tuple(sorted({rank for culprit in by_cost if culprit not in seen for rank in culprit.ranks}))
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
-    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy)
+    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not later.notes)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

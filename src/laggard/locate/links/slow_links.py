@@ -90,7 +90,7 @@ class _Findings:
 def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Culprit, ...]:
     """The places in the network that are slow, the one that costs most first."""
     channels, categories = channels_and_categories(timings, collectives, steps.numbers)
-    findings = _test(_with_links(categories, channels, timings), channels, steps)
+    findings = _test(with_links(categories, channels, timings), channels, steps)
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
     left = {number: each for number, each in cost.items() if each >= MIN_COST_SHARE * max(cost.values())}
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
@@ -119,7 +119,7 @@ def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Expla
     return max(by_column.values())
 
 
-def _with_links(categories: Sequence[Category], channels: Sequence[Channel], timings: JobTimings) -> Sequence[Category]:
+def with_links(categories: Sequence[Category], channels: Sequence[Channel], timings: JobTimings) -> Sequence[Category]:
     """Those of which the transfers go through links. Ranks without a GPU that are on one machine share its memory: how
     long data take there says who got CPU time. A profile does not tell who has a GPU."""
     if timings.profiled:
@@ -278,7 +278,7 @@ def _evidence(
 ) -> tuple[str, ...]:
     ordered = sorted(slow.items(), key=lambda item: -item[1].slowdown.excess)
     lines = [
-        f"{_channel_name(channels[number], timings)}: transfers take {seconds_text(each.own)} a step, "
+        f"{channel_name(channels[number], timings)}: transfers take {seconds_text(each.own)} a step, "
         f"{each.ratio:.1f} times as long as those of equal {_equals(channels[number])}"
         for number, each in ordered[:3]
     ]
@@ -294,7 +294,7 @@ def _evidence(
     return (*lines, together) if len(slow) > 1 else (*lines, f"{what} {ranks_text(ranks)}")
 
 
-def _channel_name(channel: Channel, timings: JobTimings) -> str:
+def channel_name(channel: Channel, timings: JobTimings) -> str:
     if channel.group:
         return f"group {channel.group}"
     source, target = (int(timings.ranks[column]) for column in channel.columns)

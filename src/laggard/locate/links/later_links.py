@@ -1,0 +1,168 @@
+"""Names the links that have become slow, or are slow now and then: their transfers are compared with what they were.
+Pure.
+
+own_past.py decides when the steps became longer and whose transfers did, risen_places.py through what all of these go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import Channel
+from laggard.locate.links.own_past import Change, Rise, change_of, risen_channels
+from laggard.locate.links.risen_places import RisenPlace, risen_place
+from laggard.locate.links.slow_links import channel_name, with_links
+from laggard.locate.links.transfers import channels_and_categories
+from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.locate.slow.peers import node_numbers
+from laggard.locate.slow.significance import confidence
+from laggard.locate.slow.steps import Steps
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.text.words import ranks_text, seconds_text
+
+MIN_COST_SHARE = 0.3
+"""The part of the largest rise from which on a channel counts: who waits for a slow link comes late elsewhere."""
+
+NOTED_RATIO = 0.05
+"""The share by which steps became longer from which on a job is not healthy, whatever the reason."""
+
+SLOWER_SINCE, SLOW_TRANSFERS = "slower_since", "slow_transfers"
+
+
+_EXACT = ("nic", "node", "in_node")
+"""The kinds of places that are one thing to repair."""
+
+_PLACES = {
+    "nic": "the network adapter of",
+    "node": "the network of the machine of",
+    "link": "a way between the machines of",
+    "sides": "a way between sides of the network, of the machines of",
+    "among": "a way among the machines of",
+    "in_node": "the links within the machine of",
+}
+
+
+def later_links(timings: JobTimings, steps: Steps) -> PartialVerdict:
+    """The place in the network that has become slow, or is now and then. Where it came too seldom to accuse anything,
+    where no place explains which transfers take longer, or where the steps became much longer and nothing does, a note
+    that says so; the job is then not healthy, either."""
+    change = change_of(steps)
+    if change is None or _is_in_memory(timings):
+        return NOTHING_FOUND
+    slower = _slower(timings, steps, change) if timings.collectives is not None else None
+    if slower is None:
+        return PartialVerdict(notes=_notes(steps, change))
+    if slower.place is None:
+        text = f"{'; '.join(_evidence(timings, steps, change, slower))}: no place in the network explains which do"
+        return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text),))
+    culprit = _culprit(timings, steps, change, slower, slower.place)
+    if change.often:
+        return PartialVerdict((culprit,))
+    text = f"too seldom to accuse anything: {'; '.join(culprit.evidence)}"
+    return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text, culprit.ranks[:MAX_NAMED_RANKS]),))
+
+
+def _is_in_memory(timings: JobTimings) -> bool:
+    """Whether all ranks are on one machine and have no GPU: they share its memory, and how long their transfers and
+    steps take says who else got CPU time."""
+    one = len(set(node_numbers(timings.nodes).tolist())) == 1
+    return one and not timings.profiled and not any(timings.gpus)
+
+
+class _Slower(NamedTuple):
+    """The channels of which the transfers take longer, and the place that all go through, where one does."""
+
+    channels: Sequence[Channel]
+    rises: Mapping[int, Rise]
+    place: RisenPlace | None
+
+
+def _slower(timings: JobTimings, steps: Steps, change: Change) -> _Slower | None:
+    if timings.collectives is None:
+        return None
+    channels, categories = channels_and_categories(timings, timings.collectives, steps.numbers)
+    found = risen_channels(with_links(categories, channels, timings), steps, change)
+    whole = len(timings.ranks) >= timings.world_size
+    rises = {number: rise for number, rise in found.rises.items() if whole or rise.blocked}
+    if not rises:
+        return None
+    most = max(rise.seconds for rise in rises.values())
+    machine = node_numbers(timings.nodes)
+    large = {number: rise for number, rise in rises.items() if rise.seconds >= MIN_COST_SHARE * most}
+    slower = _without_queued(channels, machine, large)
+    return _Slower(channels, slower, risen_place(channels, machine, slower.keys(), found.calm, found.steady))
+
+
+def _without_queued(
+    channels: Sequence[Channel], machine: NDArray[np.int64], rises: Mapping[int, Rise]
+) -> Mapping[int, Rise]:
+    """The rises without those within several machines, where transfers between machines rose as well: a collective that
+    is launched behind a slow one takes longer, from its launch on, and is not slow itself."""
+    inside = {
+        number: int(machine[channels[number].columns[0]])
+        for number in rises
+        if len(set(machine[list(channels[number].columns)].tolist())) == 1
+    }
+    if len(inside) == len(rises) or len(set(inside.values())) < 2 or any(rises[number].blocked for number in inside):
+        return rises
+    return {number: rise for number, rise in rises.items() if number not in inside}
+
+
+def _culprit(timings: JobTimings, steps: Steps, change: Change, slower: _Slower, place: RisenPlace) -> Culprit:
+    channels, rises = slower.channels, slower.rises
+    ranks = tuple(int(timings.ranks[column]) for column in place.columns)
+    nodes = tuple(dict.fromkeys(filter(None, (timings.nodes[column] for column in place.columns))))
+    affected = {int(timings.ranks[column]) for number in rises for column in channels[number].columns}
+    worst = max(rises.values(), key=lambda rise: rise.seconds)
+    return Culprit(
+        kind="slow_link",
+        ranks=ranks,
+        node=nodes[0] if len(nodes) == 1 else None,
+        link=({"node": nodes[0]}, {"node": nodes[-1]}) if nodes and place.kind in ("link", "in_node") else None,
+        phase="collective",
+        group=channels[next(iter(rises))].group or None if len(rises) == 1 else None,
+        recoverable_ratio=round(min(change.cost, 0.99), 3),
+        since_step=int(steps.numbers[change.since]),
+        persistence="persistent" if change.lasts else "intermittent",
+        confidence=round(confidence(worst.margin) * (1.0 if place.kind in _EXACT else 0.5), 2),
+        evidence=_evidence(timings, steps, change, slower),
+        victims=tuple(sorted(affected - set(ranks))[:MAX_NAMED_RANKS]),
+        nodes=nodes[:MAX_NAMED_RANKS] if len(nodes) > 1 else (),
+    )
+
+
+def _evidence(timings: JobTimings, steps: Steps, change: Change, slower: _Slower) -> tuple[str, ...]:
+    ordered = sorted(slower.rises.items(), key=lambda item: -item[1].seconds)[:3]
+    when = f"since step {steps.numbers[change.since]}" if change.lasts else "in the slow steps"
+    before = "before" if change.lasts else "in the others"
+    lines = tuple(
+        f"{channel_name(slower.channels[number], timings)}: transfers take {seconds_text(rise.now)} a step {when}, "
+        f"{seconds_text(rise.usual)} {before}"
+        for number, rise in ordered
+    )
+    if slower.place is None:
+        return (*lines, _step_text(steps, change))
+    ranks = ranks_text(int(timings.ranks[column]) for column in slower.place.columns)
+    count = len(slower.rises)
+    slow = f"all {count} slower channels go" if count > 1 else "it goes"
+    return (*lines, f"{slow} through {_PLACES[slower.place.kind]} {ranks}", _step_text(steps, change))
+
+
+def _step_text(steps: Steps, change: Change) -> str:
+    usual, now = (float(np.median(steps.duration[those])) for those in (change.usual, change.active))
+    times = f"{seconds_text(now)} {'now' if change.lasts else 'then'}, {seconds_text(usual)} otherwise"
+    if change.lasts:
+        return f"steps are longer since step {steps.numbers[change.since]} ({times}), and no rank's own work is"
+    return f"{int(change.active.sum())} of {len(change.active)} steps are longer ({times}), and no rank's own work is"
+
+
+def _notes(steps: Steps, change: Change) -> tuple[Note, ...]:
+    usual = float(np.median(steps.duration[change.usual]))
+    if not change.lasts or change.longer < NOTED_RATIO * usual:
+        return ()
+    return (Note(SLOWER_SINCE, f"{_step_text(steps, change)}: nothing recorded tells what they wait for"),)

@@ -1,0 +1,247 @@
+"""When did the steps become longer, or which of them are, by time that no rank's own work explains? And which transfers
+took longer then than they did otherwise? A channel is compared with its own past. Pure.
+
+A slow link may be in all transfers of its kind: then no equal one tells, and only the time before does. What is asked
+of a change is that
+
+- it lasts to the end (a test of ranks finds the step), or comes again and again;
+- the steps became longer, and no rank's own time did by half as much. So a longer sequence, a slower GPU or a pause is
+  no slow link, and the script's evaluation is none;
+- transfers of the same operation and size took longer, in the member that was blocked the least: it came last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.constants import PHASES, SCRIPT_PHASES
+from laggard.locate.job_timings import Floats
+from laggard.locate.links.transfers import Category
+from laggard.locate.order_statistics import middle
+from laggard.locate.slow.medians import MAD_TO_SIGMA, MEDIAN_ERROR, deviation, median, median_over_steps
+from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown
+from laggard.locate.slow.steps import MIN_STEPS, Steps
+
+CHANGE_SIGMAS = 4.0
+"""Standard deviations by which the ranks of the steps' lengths differ before and after a change. It only finds the
+step: by how much the steps became longer has a test of its own."""
+
+MIN_LONGER_RATIO = 0.005
+"""The least share by which steps become longer: what a slow link of any other rule has to cost."""
+
+OWN_SHARE = 0.5
+"""The largest part of the longer steps by which any rank's own time may have grown. Where it grew more, its work
+did."""
+
+CHANNEL_RISE_RATIO = 0.0025
+"""The least share of the step by which transfers through one channel take longer."""
+
+TRANSFER_RISE_RATIO = 0.15
+"""The least share of their own time by which transfers take longer: other traffic comes and goes."""
+
+CALM_SHARE = 0.25
+"""The part of its equals' rise below which a channel has not risen."""
+
+STEADY_SHARE = 0.25
+"""The part of the time of transfers that rose from which on others, of another kind, tell that the network as a whole
+is as it was: short ones are bound by latency."""
+
+HIT_RATIO = 0.02
+"""The share of the step, in time that no rank's own work explains, from which on a step is hit."""
+
+HIT_SIGMAS = 4.0
+"""Standard deviations of that time from which on a step is hit."""
+
+MIN_EPISODES = 3
+"""The least number of times that it must come: one moment of other traffic is no link's habit."""
+
+MIN_SEEN_EPISODES = 2
+"""The number of times from which on a job is not called healthy, though nobody is accused."""
+
+LARGE_RATIO = 0.5
+"""The share of the step by which hits make it longer that need not be in both halves of the window: no other job's
+traffic does as much."""
+
+SCRIPT_STEPS = 2
+"""The number of steps after an evaluation or a checkpoint that are not looked at."""
+
+MAX_HIT_SHARE = 0.5
+"""The largest share of the steps that are hit: where more are, they are the usual ones."""
+
+MIN_EPISODES_COST = 0.01
+"""The share of the time of all steps that what comes and goes must cost."""
+
+_SCRIPTS = [PHASES.index(name) for name in SCRIPT_PHASES]
+
+
+class Change(NamedTuple):
+    """The steps [S] that are longer (`active`) and those that they are compared with (`usual`). `longer`: seconds a
+    step, the median; `cost`: the share of the time that it takes, of all steps from index `since` on. `lasts`: up to
+    now. `often`: often enough to accuse somebody."""
+
+    active: NDArray[np.bool_]
+    usual: NDArray[np.bool_]
+    since: int
+    longer: float
+    cost: float
+    lasts: bool
+    often: bool = True
+
+
+class Rise(NamedTuple):
+    """The seconds a step that transfers through a channel took in the usual steps, and in the others; `margin`: how
+    many times as much longer as it had to be. `blocked`: whether its members were blocked in all of it."""
+
+    usual: float
+    now: float
+    margin: float
+    blocked: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.now - self.usual
+
+
+class Risen(NamedTuple):
+    """The channels, by number, of which the transfers take longer, those that certainly do not while equal ones do
+    (`calm`), and those that do not by a share of as long a time, of another kind (`steady`)."""
+
+    rises: dict[int, Rise]
+    calm: frozenset[int]
+    steady: frozenset[int]
+
+
+def change_of(steps: Steps) -> Change | None:
+    """The steps that are longer by what is no rank's own time: since a step, or again and again; None: there are no
+    such steps."""
+    own = steps.phases.sum(axis=2)
+    return _since_a_step(steps, own) or _again_and_again(steps, own)
+
+
+def _since_a_step(steps: Steps, own: Floats) -> Change | None:
+    since = change_point(steps.duration)
+    if since is None:
+        return None
+    excess = steps.duration - median(steps.duration[:since])
+    found = slowdown(excess, steps.duration, np.empty((len(excess), 0)), 0.0, MIN_LONGER_RATIO)
+    if found is None:
+        return None
+    since = max(found.since, MIN_STEPS)  # by how long they are; ranks alone tell it less exactly
+    active = np.arange(len(excess)) >= since
+    longer = median(excess[active])
+    if _own_rise(own, active, ~active) > OWN_SHARE * longer:
+        return None
+    return Change(active, ~active, since, longer, longer / median(steps.duration[active]), True)
+
+
+def change_point(series: Floats) -> int | None:
+    """The index about which a series [S] becomes higher; None where chance explains it. At each step that has
+    MIN_STEPS before it and from it on, the two parts are compared by their ranks (Mann and Whitney's U, less its mean,
+    in its standard deviations), and the largest counts (Hawkins and Deng, Journal of Quality Technology 42, 2010)."""
+    count = len(series)
+    if count < 2 * MIN_STEPS:
+        return None
+    ordered = np.sort(series)
+    rank = (np.searchsorted(ordered, series) + np.searchsorted(ordered, series, "right") + 1) / 2  # equal ones share it
+    before = np.arange(1, count)
+    above = before * (count + 1) / 2 - np.cumsum(rank)[:-1]
+    apart = (above / np.sqrt(before * (count - before) * (count + 1) / 12))[MIN_STEPS - 1 : count - MIN_STEPS]
+    return MIN_STEPS + int(apart.argmax()) if apart.max() > CHANGE_SIGMAS else None
+
+
+def _own_rise(own: Floats, active: NDArray[np.bool_], usual: NDArray[np.bool_]) -> float:
+    """The most by which any rank's own time a step, `own` [S, R], is longer in the steps `active`."""
+    rise = median_over_steps(own[active]) - median_over_steps(own[usual])
+    return float(np.nan_to_num(rise, nan=0.0).max(initial=0.0))
+
+
+def _again_and_again(steps: Steps, own: Floats) -> Change | None:
+    typical = middle(steps.duration)
+    longest = np.nan_to_num(own - median_over_steps(own)).max(axis=1, initial=0.0)
+    unexplained = steps.duration - typical - longest
+    unexplained -= median(unexplained)
+    least = max(HIT_RATIO * typical, HIT_SIGMAS * MAD_TO_SIGMA * deviation(unexplained))
+    script = _about_scripts(steps, HIT_RATIO * typical)
+    hit = (unexplained > least) & ~script
+    if not hit.any() or hit.mean() > MAX_HIT_SHARE:
+        return None
+    cost, longer = float(unexplained[hit].sum() / steps.duration.sum()), median(unexplained[hit])
+    episodes = int(hit[0]) + int((hit[1:] & ~hit[:-1]).sum())
+    if episodes < MIN_SEEN_EPISODES or cost < MIN_EPISODES_COST:
+        return None
+    half = len(hit) // 2
+    often = episodes >= MIN_EPISODES and ((hit[:half].any() and hit[half:].any()) or longer > LARGE_RATIO * typical)
+    return Change(hit, ~hit & ~script, int(hit.argmax()), longer, cost, False, bool(often))
+
+
+def _about_scripts(steps: Steps, least: float) -> NDArray[np.bool_]:
+    """[S]: the steps in which a rank evaluates, saves or logs for `least` seconds, and SCRIPT_STEPS more after each:
+    what a checkpoint writes goes over the network, too."""
+    found: NDArray[np.bool_] = np.nan_to_num(steps.phases[:, :, _SCRIPTS].sum(axis=2)).max(axis=1) > least
+    for step in np.flatnonzero(found).tolist():
+        found[step : step + 1 + SCRIPT_STEPS] = True
+    return found
+
+
+def risen_channels(categories: Sequence[Category], steps: Steps, change: Change) -> Risen:
+    """The channels of which transfers of some operation and size take longer in the steps of the change."""
+    floor = CHANNEL_RISE_RATIO * middle(steps.duration)
+    rises: dict[int, Rise] = {}
+    calm: set[int] = set()
+    for category in categories:
+        usual, now = (median_over_steps(category.least[those]) for those in (change.usual, change.active))
+        longer = np.nan_to_num(now - usual)
+        found = {
+            place: rise
+            for place in np.flatnonzero(longer > floor).tolist()
+            if (rise := _rise(category, place, floor, change)) is not None
+        }
+        for place, rise in found.items():
+            number = category.channels[place]
+            if number not in rises or rises[number].seconds < rise.seconds:
+                rises[number] = rise
+        if found:
+            least = CALM_SHARE * min(rise.seconds for rise in found.values())
+            calm.update(
+                category.channels[place]
+                for place in range(len(category.channels))
+                if longer[place] + _error(category.most[:, place], change) < least
+            )
+    steady = _steady(categories, rises, change)
+    return Risen(rises, frozenset(calm) - rises.keys(), steady - rises.keys())
+
+
+def _steady(categories: Sequence[Category], rises: Mapping[int, Rise], change: Change) -> frozenset[int]:
+    """The channels whose transfers take at least STEADY_SHARE of the time that those which rose took before, and by
+    less than CALM_SHARE longer than before."""
+    least = STEADY_SHARE * min((rise.usual for rise in rises.values()), default=math.inf)
+    found: set[int] = set()
+    for category in categories:
+        usual, now = (median_over_steps(category.most[those]) for those in (change.usual, change.active))
+        for place in np.flatnonzero((usual >= least) & (now - usual < CALM_SHARE * usual)).tolist():
+            if now[place] - usual[place] + _error(category.most[:, place], change) < CALM_SHARE * usual[place]:
+                found.add(category.channels[place])
+    return frozenset(found)
+
+
+def _rise(category: Category, place: int, floor: float, change: Change) -> Rise | None:
+    series = category.least[:, place]
+    usual, now = median(series[change.usual]), median(series[change.active])
+    least = max(floor, TRANSFER_RISE_RATIO * usual, _error(series, change))
+    if not now - usual > least:
+        return None
+    return Rise(usual, now, (now - usual) / least, now > median(category.most[change.active, place]) / 2)
+
+
+def _error(series: Floats, change: Change) -> float:
+    """STANDARD_ERRORS of the difference of the medians before and after."""
+    parts = [series[those] for those in (change.usual, change.active)]
+    variances = [
+        (MEDIAN_ERROR * MAD_TO_SIGMA * deviation(part)) ** 2 / max(1, int(np.isfinite(part).sum())) for part in parts
+    ]
+    return STANDARD_ERRORS * math.sqrt(sum(variances))

@@ -1,0 +1,200 @@
+"""Links that become slow in the run, or now and then, by what their transfers took before; and what only looks so."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.timings import job
+
+from laggard.constants import OPS, PHASES
+from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import Channel
+from laggard.locate.links.own_past import change_point
+from laggard.locate.links.risen_places import risen_place
+from laggard.locate.verdict import locate
+from laggard.model import Location, Verdict
+
+NODES, PER_NODE, STEPS, BEGIN = 4, 4, 60, 32
+RANKS = NODES * PER_NODE
+ALL = tuple(range(RANKS))
+ACROSS = tuple(tuple(range(local, RANKS, PER_NODE)) for local in range(PER_NODE))
+RING = tuple((PER_NODE * node, PER_NODE * ((node + 1) % NODES)) for node in range(NODES))
+TRANSFER = 0.02  # seconds
+
+Longer = Callable[[int, tuple[int, ...]], float]
+"""By how many seconds the transfer of a step, by its number, and group takes longer."""
+
+
+def trained(groups: Sequence[tuple[int, ...]], longer: Longer, seed: int = 0, size: int = 1000) -> JobTimings:
+    """A job with a collective of each group in each step, whose ranks come up to 50 ms apart, on clocks of their own.
+    Steps are as much longer as the longest of these transfers. From BEGIN on they have `size` bytes, 1000 before."""
+    generator = np.random.default_rng(seed)
+    offset = generator.uniform(-1000, 1000, RANKS)
+    timings = job(RANKS, STEPS, per_node=PER_NODE, seed=seed)
+    rows: list[tuple[Any, ...]] = []
+    for step in timings.steps.tolist():
+        more = {members: longer(step, members) for members in groups}
+        timings.step_seconds[step - 2] += max(more.values())
+        timings.waited_seconds[step - 2] += max(more.values())
+        for number, members in enumerate(groups):
+            arrival = 10.0 * step + generator.uniform(0, 0.05, len(members))
+            over = arrival.max() + TRANSFER * generator.normal(1, 0.02) + more[members]
+            for place, rank in enumerate(members):
+                begun, ended = arrival[place] + offset[rank], over + offset[rank]
+                rows.append((rank, step, number, step, 1000 if step < BEGIN else size, begun, ended))
+    column, steps, group, seq, sizes, start, end = (np.array(each) for each in zip(*rows, strict=True))
+    collectives = Collectives(
+        column.astype(np.int32), steps, group.astype(np.int32), np.full(len(rows), OPS.index("all_reduce"), np.int8),
+        seq, sizes, np.full(len(rows), -1, np.int32), start, end, np.full(len(rows), np.nan),
+        tuple(ProcessGroup(f"dp:{number}", "dp", members) for number, members in enumerate(groups)),
+    )  # fmt: skip
+    return dataclasses.replace(timings, collectives=collectives)
+
+
+def since_begin(step: int, members: tuple[int, ...]) -> float:
+    return 0.04 if step >= BEGIN else 0.0
+
+
+def no_culprit(location: Location) -> bool:
+    return not location.culprits
+
+
+def test_one_group_that_became_slow_lies_between_any_of_its_machines() -> None:
+    (culprit,) = locate(trained([ALL], since_begin)).culprits
+    assert (culprit.kind, culprit.persistence, culprit.since_step) == ("slow_link", "persistent", BEGIN)
+    assert culprit.nodes == ("n0", "n1", "n2", "n3") and culprit.node is None and culprit.confidence <= 0.5
+    assert culprit.recoverable_ratio == pytest.approx(0.04 / 0.37, abs=0.03)
+    assert any("transfers take 60 ms a step since step 32, 20 ms before" in line for line in culprit.evidence)
+
+
+def test_the_machine_that_all_slower_groups_share_is_named_where_equal_ones_are_as_before() -> None:
+    timings = trained(RING, lambda step, members: since_begin(step, members) if 4 in members else 0.0)
+    (culprit,) = locate(timings).culprits
+    assert culprit.kind == "slow_link" and culprit.node == "n1"
+
+
+def test_groups_over_the_same_machines_that_all_became_slow_are_told_together() -> None:
+    (culprit,) = locate(trained(ACROSS, since_begin)).culprits
+    assert culprit.kind == "slow_link" and culprit.ranks == ALL and culprit.group is None
+    assert any("all 4 slower channels go through a way among the machines" in line for line in culprit.evidence)
+
+
+def test_a_slow_link_that_comes_and_goes_is_intermittent() -> None:
+    bursts = {10, 11, 12, 30, 31, 50, 51, 52}
+    (culprit,) = locate(trained([ALL], lambda step, _: 0.08 if step in bursts else 0.0)).culprits
+    assert (culprit.kind, culprit.persistence) == ("slow_link", "intermittent")
+    assert any("8 of 60 steps are longer" in line for line in culprit.evidence)
+
+
+def test_what_came_twice_is_a_note_and_the_job_is_not_healthy() -> None:
+    location = locate(trained([ALL], lambda step, _: 0.3 if step in (10, 50) else 0.0))
+    assert no_culprit(location) and location.verdict is Verdict.UNKNOWN
+    assert [note.kind for note in location.notes] == ["slow_transfers"]
+
+
+def test_once_is_a_moment() -> None:
+    assert locate(trained([ALL], lambda step, _: 0.3 if step == 30 else 0.0)).verdict is Verdict.OK
+
+
+def test_a_network_that_is_slower_as_a_whole_has_no_place() -> None:
+    location = locate(trained(RING, since_begin))
+    assert no_culprit(location) and location.verdict is Verdict.UNKNOWN
+    assert [note.kind for note in location.notes] == ["slow_transfers"]
+    assert "no place in the network explains which do" in location.notes[0].text
+
+
+def test_longer_sequences_are_nobodys_fault() -> None:
+    """Transfers beside more work take longer, too."""
+    timings = trained([ALL], since_begin)
+    timings.phase_seconds[BEGIN - 2 :, :, PHASES.index("forward")] += 0.1
+    timings.step_seconds[BEGIN - 2 :] += 0.1
+    location = locate(timings)
+    assert location.verdict is Verdict.OK and not location.notes
+
+
+def test_checkpoints_and_the_steps_after_them_are_no_slow_link() -> None:
+    saved = (10, 25, 40, 55)
+    timings = trained([ALL], lambda step, _: 0.1 if step in saved or step - 1 in saved else 0.0)
+    timings.phase_seconds[np.array(saved) - 2, :, PHASES.index("checkpoint")] += 0.2
+    timings.step_seconds[np.array(saved) - 2] += 0.2
+    location = locate(timings)
+    assert location.verdict is Verdict.OK and not location.notes
+
+
+def test_more_bytes_take_longer_and_accuse_no_link() -> None:
+    location = locate(trained([ALL], since_begin, size=3000))
+    assert no_culprit(location) and [note.kind for note in location.notes] == ["slower_since"]
+
+
+def test_a_warm_up_that_ends_is_no_change_for_the_worse() -> None:
+    assert locate(trained([ALL], lambda step, _: 0.04 if step < BEGIN else 0.0)).verdict is Verdict.OK
+
+
+def test_steps_that_became_longer_without_a_reason_are_told() -> None:
+    timings = trained([ALL], since_begin)
+    location = locate(dataclasses.replace(timings, collectives=None))
+    assert no_culprit(location) and location.verdict is Verdict.UNKNOWN
+    (note,) = location.notes
+    assert note.kind == "slower_since" and "steps are longer since step 32" in note.text
+
+
+def test_a_rank_that_became_slow_is_accused_and_no_link() -> None:
+    timings = trained([ALL], lambda step, _: 0.0)
+    timings.phase_seconds[BEGIN - 2 :, 5, PHASES.index("forward")] += 0.05
+    timings.step_seconds[BEGIN - 2 :] += 0.05
+    assert [(each.kind, each.ranks) for each in locate(timings).culprits] == [("slow_compute", (5,))]
+
+
+@pytest.mark.slow
+@given(seed=st.integers(0, 9999))
+@settings(max_examples=20, deadline=None)
+def test_noise_alone_accuses_nothing(seed: int) -> None:
+    location = locate(trained([ALL, *RING], lambda *_: 0.0, seed))
+    assert location.verdict is Verdict.OK and not location.notes
+
+
+@given(seed=st.integers(0, 9999), begin=st.integers(10, 52))
+@settings(max_examples=10, deadline=None)
+def test_the_step_is_found_from_which_on_it_is_slow(seed: int, begin: int) -> None:
+    (culprit,) = locate(trained([ALL], lambda step, _: 0.06 if step >= begin else 0.0, seed)).culprits
+    assert culprit.since_step == begin
+
+
+def test_few_steps_and_equal_ones_have_no_change() -> None:
+    assert change_point(np.arange(15.0)) is None and change_point(np.ones(60)) is None
+    assert change_point(np.repeat((1.0, 2.0), 30)) == 30
+
+
+MACHINE = np.arange(RANKS) // PER_NODE
+
+
+@pytest.mark.parametrize(
+    ("risen", "calm", "steady", "expected"),
+    [
+        pytest.param([(0, 4), (0, 8)], [(4, 8), (1, 5)], [], ("nic", (0,)), id="others of the machine are fast"),
+        pytest.param([(0, 4), (1, 8)], [(4, 8)], [], ("node", (0, 1)), id="one machine"),
+        pytest.param([(0, 4), (1, 5)], [(0, 8), (5, 8)], [], ("link", (0, 1, 4, 5)), id="two machines, not by others"),
+        pytest.param([(0, 8), (4, 12)], [], [(0, 1, 4, 5), (8, 12)], ("sides", ALL), id="uplinks"),
+        pytest.param([(0, 8), (4, 12)], [], [], None, id="all that goes between machines"),
+        pytest.param([(0, 1), (2, 3)], [], [], ("in_node", (0, 1, 2, 3)), id="within a machine"),
+        pytest.param([(0, 1), (4, 5)], [], [], None, id="within several"),
+    ],
+)
+def test_the_place_is_in_all_that_rose_and_in_nothing_that_did_not(
+    risen: Sequence[tuple[int, ...]],
+    calm: Sequence[tuple[int, ...]],
+    steady: Sequence[tuple[int, ...]],
+    expected: tuple[str, tuple[int, ...]] | None,
+) -> None:
+    channels = [Channel("", "dp", columns) for columns in (*risen, *calm, *steady)]
+    first, second = len(risen), len(risen) + len(calm)
+    numbers = range(first), range(first, second), range(second, len(channels))
+    found = risen_place(channels, MACHINE, *map(frozenset, numbers))
+    assert (None if found is None else tuple(found)) == expected
