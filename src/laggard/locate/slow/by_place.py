@@ -1,8 +1,8 @@
 """Tells work that is divided unevenly by place from slow machines. Pure.
 
-Some programs give ranks different work by their place in a group that nobody declared as such: with causal attention the
-later parts of a sequence are more work, an expert is hot, the last of a sequence-parallel group has the loss. Then the
-same place of each group takes longer, by about the same. One cause explains that, where slow machines would be as many
+Some programs give ranks different work by their place in a group that nobody declared as such: with causal attention
+the later parts of a sequence are more work, an expert is hot, the last of a sequence-parallel group has the loss. Then
+the same place of each group takes longer, by about the same. One cause explains that, where slow machines would be as many
 coincidences. Ranks are then compared with those in the same place of other groups, so that a slow one is still found.
 
 Where all that have the place stand on one machine, or on neighbouring ones, and nobody else does, one fault there is as
@@ -103,8 +103,9 @@ def by_place(timings: JobTimings, steps: Steps) -> ByPlace:
             break
     if not found:
         return ByPlace(steps)
-    doubted = [each for each in found if _is_confounded(timings, each)]
-    return ByPlace(steps.regrouped(number, timings.nodes), tuple(_notes(timings, steps, found)), bool(doubted))
+    notes = tuple(_notes(timings, steps, found))
+    confounded = any(note.kind == PLACE_OR_MACHINE for note in notes)
+    return ByPlace(steps.regrouped(number, timings.nodes), notes, confounded)
 
 
 def _uneven_classes(timings: JobTimings, steps: Steps, number: NDArray[np.int64]) -> Iterator[_Uneven]:
@@ -228,7 +229,9 @@ def _note(timings: JobTimings, found: list[_Uneven], step: float, doubted: bool)
         f" ({most / step * 100:.0f} % of it), and have {where} {groups}"
     )
     if not doubted:
-        more = "the work is divided so, as a sequence by context parallelism, and ranks are compared within their places"
+        more = (
+            "the work is divided so, as a sequence by context parallelism, and ranks are compared within their places"
+        )
         return Note("uneven_work", f"{text}, in all of them: {more}", ranks=ranks[:MAX_NAMED_RANKS])
     machines = sorted({timings.nodes[column] or "" for column in columns.tolist()} - {""})
     text = f"{text}; no others run on {_named(machines)}: it has more work by its place, or what these share is slow"
