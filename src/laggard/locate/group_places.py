@@ -44,7 +44,7 @@ def group_places(ranks: Sequence[int], groups: Iterable[Membership]) -> tuple[Gr
 
 
 def _may_divide_work(group: Membership) -> bool:
-    return 2 <= len(group.ranks) and canonical_role(group.role) != REPLICAS
+    return len(group.ranks) >= 2 and canonical_role(group.role) != REPLICAS
 
 
 def _are_disjoint(groups: Sequence[tuple[int, ...]]) -> bool:
