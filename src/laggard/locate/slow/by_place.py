@@ -1,9 +1,10 @@
 """Tells work that is divided unevenly by place from slow machines. Pure.
 
 Some programs give ranks different work by their place in a group that nobody declared as such: with causal attention
-the later parts of a sequence are more work, an expert is hot, the last of a sequence-parallel group has the loss. Then
-the same place of each group takes longer, by about the same. One cause explains that, where slow machines would be
-as many coincidences. Ranks are then compared with those in the same place of other groups, so that a slow one is still found.
+the later parts of a sequence are more work, an expert is hot, the last of a sequence-parallel group has the loss.
+Then the same place of each group takes longer, by about the same. One cause explains that, where slow machines would
+be as many coincidences. Ranks are then compared with those in the same place of other groups, so that a slow one is
+still found.
 
 Where all that have the place stand on one machine, or on neighbouring ones, and nobody else does, one fault there is as
 good an explanation. What divides work by place is there from the first step on, and in the passes; a machine that is
