@@ -13,7 +13,7 @@ from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP
 from laggard.errors import UsageError
 from laggard.locate.describe import culprit_name, details, sentence
 from laggard.model import EXIT_CODES, Location
-from laggard.terminal.output import show
+from laggard.terminal.output import show, write_document
 from laggard.terminal.parts import Line
 from laggard.text.words import ascii_line, printable_line
 
@@ -80,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
         write_page(arguments.html, source.page())
         _tell(f"the page is in {arguments.html}")
     if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(source.location) + b"\n")
+        write_document(wire.encode(source.location))
     else:
         show(list(_lines(source)))
     return EXIT_CODES[source.location.verdict]
@@ -92,7 +92,7 @@ def _main_against(arguments: argparse.Namespace) -> int:
 
     comparison = compared(arguments.collector, arguments.trace, arguments.job, arguments.against)
     if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(comparison) + b"\n")
+        write_document(wire.encode(comparison))
     else:
         answer = Line(describe.sentence(comparison), comparison.verdict.value)
         show([answer, *(Line(f"  {text}") for text in describe.details(comparison))])

@@ -82,3 +82,12 @@ def test_replicas_alone_are_all_peers(make: Any) -> None:
 )  # fmt: skip
 def test_a_rank_that_lies_about_its_groups_changes_nothing(make: Any, value: Any) -> None:
     assert live_positions(_rows(make, {0: {GROUPS: value}}, 2)).classes is None
+
+
+def test_work_that_differs_by_the_place_in_groups_accuses_nobody_in_a_live_job(make: Any) -> None:
+    """As context parallelism that gives the later part of a sequence more to do, in groups that say nothing of that."""
+    made = job(RANKS, 80, [(range(1, RANKS, 2), 0.15)])
+    facts = {rank: _groups(("other", (rank - rank % 2, rank - rank % 2 + 1))) for rank in range(RANKS)}
+    location = locate(_live(made, _rows(make, facts)))
+    assert location.culprits == () and [note.kind for note in location.notes] == ["uneven_work"]
+    assert location.notes[0].ranks == tuple(range(1, RANKS, 2))

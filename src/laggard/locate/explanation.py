@@ -7,7 +7,7 @@ machines of the job have makes none of them slower than the others, and what ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import structs
 
@@ -167,6 +167,15 @@ def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> It
             yield code, place
 
 
+def has_cause(timings: JobTimings, node: str | None, machines: Collection[str | None], phase: str | None) -> bool:
+    """Whether `node`, one of the slow `machines`, has a finding that can be the cause of slowness in `phase`, and that
+    not all other machines of the job have."""
+    here = timings.findings_by_node.get(node or "", NOTHING)
+    others = [timings.findings_by_node.get(other or "", NOTHING) for other in set(timings.nodes) - set(machines)]
+    causes = _slow_causes(phase)
+    return any(code.startswith(causes) and not _is_shared(code, Place.MACHINE, others) for code in here.codes)
+
+
 def _is_one_rank(culprit: Culprit) -> bool:
     """Whether it has one GPU. For a machine, and for a link between GPUs or machines, all findings count."""
     return len(culprit.ranks) == 1 and culprit.kind != "slow_link"
@@ -188,8 +197,12 @@ def _causes(culprit: Culprit) -> tuple[str, ...]:
         return _CORRUPTING
     if culprit.kind == "slow_link":
         return _SENDING
-    if culprit.phase in ("input", "between_steps", *SCRIPT_PHASES):
+    return _slow_causes(culprit.phase)
+
+
+def _slow_causes(phase: str | None) -> tuple[str, ...]:
+    if phase in ("input", "between_steps", *SCRIPT_PHASES):
         return _READING
-    if culprit.phase in ("forward", "backward", "optimizer"):
+    if phase in ("forward", "backward", "optimizer"):
         return _COMPUTING
     return tuple({*_COMPUTING, *_READING})

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives
 from laggard.locate.digests import RankDigests, digests
-from laggard.locate.live_positions import live_positions, live_replicas
+from laggard.locate.group_places import GroupPlaces
+from laggard.locate.live_positions import live_group_places, live_positions, live_replicas
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
 from laggard.model import RankEnd
@@ -134,6 +135,8 @@ class JobTimings:
     """True where a profiler recorded the job: a few steps, and often a few ranks by choice."""
     queues: DeviceQueues | None = None
     """What each device has yet to finish, by Flight Recorder dumps; None of other sources."""
+    group_places: tuple[GroupPlaces, ...] = ()
+    """The places of the ranks in groups of each kind that may divide work by them; empty where no groups are known."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Versions, variables and settings of the run, by a recording; empty where nothing tells."""
 
@@ -268,6 +271,7 @@ def live_timings(
         live=True,
         positions=classes,
         alone=alone,
+        group_places=live_group_places(newest_rows),
         own_threads=threads,
         digests=told if any(told) else (),
         replicas=live_replicas(newest_rows) if any(told) else None,

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.locate.group_places import GroupPlaces, group_places
 from laggard.locate.inferred_positions import connected
 from laggard.locate.positions import (
     REPLICAS,
+    Membership,
     Place,
     alone_in_stage,
     canonical_role,
@@ -68,6 +70,17 @@ def live_replicas(rows: Mapping[int, RankRow]) -> NDArray[np.int32]:
     """[R], ascending by rank: the same number for ranks that hold the same parameters."""
     indices = indices_by_role(rows)
     return replica_classes(list(indices), [Place(index, ()) for index in indices.values()])
+
+
+def live_group_places(rows: Mapping[int, RankRow]) -> tuple[GroupPlaces, ...]:
+    """The places of the ranks, ascending, in groups of each kind that may divide work by them."""
+    several = {
+        (group.role, group.runs)
+        for row in rows.values()
+        for group in declared_groups(row)
+        if 2 <= size_of(group.runs) <= row.world_size // 2 and canonical_role(group.role) != REPLICAS
+    }
+    return group_places(sorted(rows), (Membership(role, members_of(runs)) for role, runs in several))
 
 
 def indices_by_role(rows: Mapping[int, RankRow]) -> dict[int, dict[str, int]]:

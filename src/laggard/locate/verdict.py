@@ -39,6 +39,7 @@ from laggard.locate.links.slow_links import slow_links
 from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.busy_threads import with_busy_threads
+from laggard.locate.slow.by_place import by_place
 from laggard.locate.slow.by_turns import by_turns_notes, without_turns
 from laggard.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits, stall_notes
 from laggard.locate.slow.few_steps import least_wait_notes
@@ -154,6 +155,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
         return _SlowRanks(notes=(Note("no_waits", text),), conclusive=False)
     if timings.unseen_waits:
         return _SlowRanks(notes=(_unseen_waits_note(timings),), conclusive=False)
+    placed = by_place(timings, steps)
+    steps = placed.steps
     found = slow_ranks(steps, timings.nodes)
     if not found and steps.phased and (machines := machines_slow_elsewhere(steps.with_other(), timings.nodes)):
         steps, found = steps.with_other(), machines
@@ -175,9 +178,11 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
-    seen_healthy = all(rank.since >= MIN_STEPS for rank in brief) and not accuses(unnamed) and not stages
+    told = not accuses(unnamed) and not stages and not placed.confounded
+    seen_healthy = told and all(rank.since >= MIN_STEPS for rank in brief)
     logs = (rank_zero_note(timings, each) for each in logging)
-    notes = (*brief_notes(timings, brief), *turns, *unnamed, *uneven, *stalls, *stages, *logs, *later.notes)
+    notes = (*placed.notes, *brief_notes(timings, brief), *turns, *unnamed, *uneven)
+    notes = (*notes, *stalls, *stages, *logs, *later.notes)
     by_cost = sorted((*culprits, *links, *later.culprits), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,14 @@ class JobFacts:
             if group.ranks and (role := canonical_role(group.role or ""))
         ]
         return Place(line.position or {}, groups, inferred)
+
+    def memberships(self) -> Iterator[Membership]:
+        """The groups that ranks declare, with their roles as declared, but those of more than half of the ranks: there
+        cannot be several."""
+        for line in self.lines.values():
+            for group in (line.groups or {}).values():
+                if group.ranks and 2 * len(group.ranks) <= (line.world_size or len(self.lines)):
+                    yield Membership(group.role or "", tuple(group.ranks))
 
     def groups(self, names: Sequence[str]) -> tuple[ProcessGroup, ...]:
         """The groups of those names, as any rank declares them."""

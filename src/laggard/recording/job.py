@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.constants import PHASES
+from laggard.locate.group_places import group_places
 from laggard.locate.inferred_positions import inferred_indices
 from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, JobTimings, hiding_libraries, window_length
 from laggard.locate.order_statistics import distinct
@@ -194,6 +195,7 @@ def _timings(
         findings_by_node=facts.found,
         positions=positions,
         alone=alone,
+        group_places=group_places(listed, facts.memberships()),
         first_phases=_first_phases(rows, alone) if alone.any() else None,
         waits_recorded=tables.waits_recorded,
         collectives=collectives,

@@ -18,6 +18,16 @@ def show(parts: Sequence[Part]) -> None:
     show_or_write(lambda: parts, lambda: plain_text(parts))
 
 
+def write_document(document: bytes) -> None:
+    """Writes a JSON document and a line's end to standard output, also where a caller of main() has put a stream of
+    text in its place."""
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is None:
+        sys.stdout.write(document.decode() + "\n")
+    else:
+        binary.write(document + b"\n")
+
+
 def show_or_write(parts: Callable[[], Sequence[Part]], plain: Callable[[], str]) -> None:
     """Does as show(), for what is said in other words on a terminal than in `plain`."""
     console = terminal_console()

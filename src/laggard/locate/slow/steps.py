@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,12 @@ class Steps:
         ranks = ranks & ~self.past.alone
         excess = self.busy - self.peers.medians(self.busy, culprits, ranks)
         return dataclasses.replace(self, excess=np.where(ranks, excess, self.excess))
+
+    def regrouped(self, classes: NDArray[np.int64], nodes: Sequence[str | None]) -> Steps:
+        """The same steps, with those as peers that have the same number in `classes` [R]."""
+        peers = Peers.of(classes.astype(np.int32), nodes)
+        excess = np.where(self.past.alone, self.past.excess(self.busy), self.busy - peers.medians(self.busy))
+        return dataclasses.replace(self, peers=peers, excess=excess)
 
     def with_other(self) -> Steps:
         """The same steps, with the time that belongs to no phase judged as well."""
