@@ -15,7 +15,7 @@ from laggard.locate.hang.point_to_point import COUNTERPART
 from laggard.locate.hang.waits import Wait
 from laggard.locate.job_timings import JobTimings
 
-_LEAST_OTHERS = 2
+_MIN_OTHERS = 2
 """The fewest others: of two ranks either may be the one that is wrong about what is complete."""
 
 
@@ -45,6 +45,6 @@ def behind_devices(timings: JobTimings, waits: Mapping[int, Wait]) -> tuple[Behi
 def _behind(waits: list[Wait], members: set[int]) -> Behind | None:
     first, *others = sorted(waits, key=lambda wait: wait.number)
     completed = frozenset(wait.column for wait in others if wait.number > first.number)
-    if len(completed) < max(_LEAST_OTHERS, len(others)) or not members <= completed | {first.column}:
+    if len(completed) < max(_MIN_OTHERS, len(others)) or not members <= completed | {first.column}:
         return None
     return Behind(first, completed)
