@@ -67,7 +67,7 @@ def test_a_slow_rank_is_named_with_the_function_that_is_slow(cluster: Cluster) -
         asked = stacks(cluster, "job", "--collector", cluster.collector, "--token-file", token, "--seconds", "2")
     assert asked.returncode == 0, asked
     lines = asked.stdout.splitlines()
-    assert lines[1].startswith("Rank 1") and "of the samples in tokenize (slow_tokenizer.py:" in lines[1], lines
+    assert lines[0].startswith("Rank 1") and "of the samples in tokenize (slow_tokenizer.py:" in lines[0], lines
     wrong = cluster.folder / "wrong"
     wrong.write_text("wrong")
     wrong.chmod(0o600)
@@ -120,5 +120,5 @@ def test_a_rank_that_takes_no_stacks_is_named_with_the_reason(cluster: Cluster) 
     cluster.processes.append(start_fresh(["-m", "laggard", "run", str(SCRIPT)], environment))
     cluster.until_rows(lambda rows: len(rows) == 1)
     local = stacks(cluster, "job", "--seconds", "1")
-    (line,) = local.stdout.splitlines()[1:]
+    (line,) = local.stdout.splitlines()[1:-1]
     assert local.returncode == 2 and line.startswith("No stacks of rank 0: LAGGARD_STACKS is 0 there; it is "), local
