@@ -74,12 +74,14 @@ class _Open:
 
 @dataclasses.dataclass
 class _Candidate:
-    """A culprit that has been named in too few rounds for an incident."""
+    """A culprit that has been named in too few rounds for an incident. `lost_seconds`: what it took before the rounds
+    that named it again."""
 
     culprit: Culprit
     first: Moment
     last: float
     rounds: int = 1
+    lost_seconds: float = 0.0
 
 
 class IncidentTracker:
@@ -89,6 +91,7 @@ class IncidentTracker:
         self._quiet_seconds = quiet_seconds
         self._open: dict[JobKey, list[_Open]] = {}
         self._candidates: dict[JobKey, list[_Candidate]] = {}
+        self._looked_at: dict[JobKey, float] = {}  # monotonic
         self._over: dict[JobKey, list[Incident]] = {}
         self._ends = Ends()
         self._last_id = 0
@@ -123,6 +126,7 @@ class IncidentTracker:
             changed += self._job_is_absent(key, moment)
         for key in [key for key in self._candidates if key not in seen]:
             del self._candidates[key]
+        self._looked_at = dict.fromkeys(seen, moment.monotonic)
         return changed
 
     def _observe_job(self, seen: Observation, moment: Moment) -> list[Incident]:
@@ -202,6 +206,8 @@ class IncidentTracker:
             del candidates[: -2 * MAX_CULPRITS]
         elif found.last < moment.monotonic:
             found.rounds, found.last = found.rounds + 1, moment.monotonic
+            since = self._looked_at.get(seen.key, moment.monotonic)
+            found.lost_seconds += share * (moment.monotonic - since) if seen.running else 0.0
         if found.rounds < OPENING_ROUNDS and culprit.kind != "dead":
             return None
         candidates.remove(found)
@@ -209,7 +215,7 @@ class IncidentTracker:
             self.refused += 1
             return None
         self.opened[culprit.kind] += 1
-        lost = share * (moment.monotonic - found.first.monotonic) if seen.running else 0.0
+        lost = found.lost_seconds
         self.lost[culprit.kind] += lost * seen.world_size
         return _Open(self._incident(culprit, found, seen, moment, lost), moment.monotonic, share=share)
 

@@ -257,9 +257,7 @@ class Api:
     def cost(self, request: Request) -> Response:
         asked, now = questions.Cost.of(request), time.time()
         until = now if asked.until is None else min(asked.until, now)
-        since = until - WEEK_SECONDS if asked.since is None else asked.since
-        if since > until:
-            raise HTTPException(400, "since is later than until, or than now\n")
+        since = until - WEEK_SECONDS if asked.since is None else min(asked.since, until)  # no time: nothing is lost
         return _json(cost_of(self.source.incidents, self.settings, since, until, asked.by))
 
     def recommendation(self, request: Request) -> Response:

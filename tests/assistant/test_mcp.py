@@ -78,9 +78,9 @@ def test_stacks_are_told_as_lines() -> None:
     missing = (MissingStacks(2, "its process is stopped, by a signal or a debugger", "stopped by a signal"),)
     document = StacksDocument(7, "j1", (rank_stacks(sampled(0, 0.7)), rank_stacks(sampled(1, 0.02))), missing)
     lines = data(told(stacks(), answers(json.loads(encode(document)))))["lines"]
-    assert lines[0].startswith("Job 7:j1: stacks of 2 of 3 ranks")
-    assert lines[1].startswith("Rank 0 on n0 differs: forward: 70 % of the samples in tokenize")
-    assert lines[-1] == "No stacks of rank 2: its process is stopped by a signal."
+    assert lines[0].startswith("Rank 0 on n0 differs: forward: 70 % of the samples in tokenize")
+    assert lines[-2] == "No stacks of rank 2: its process is stopped by a signal."
+    assert lines[-1].startswith("Job 7:j1: stacks of 2 of 3 ranks")
     with pytest.raises(UsageError, match="of another version"):
         told(stacks(), answers({"ranks": 3}))
 

@@ -26,6 +26,7 @@ RECORDED = (
     "job_id_user:laggard_rank_waiting:ratio5m",
     "job_id_user_op_group:laggard_rank_collective_bytes:rate5m",
     "instance_verdict:laggard_probe_verdict:count",
+    "kind:laggard_lost_gpu_hours:increase1d",
 )
 STEP_SECONDS = 15
 BEFORE_SECONDS, AHEAD_SECONDS = 900, 1800  # what the fleet has samples of, from when it is made
