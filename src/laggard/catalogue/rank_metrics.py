@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, Protocol
 
 from laggard.constants import OPS, PHASES
 
-MAX_PAIRS: Final = 9
-"""Pairs of operation and role that have series of their own: so many that a node with eight ranks has at most 500
-series. A job with tensor, pipeline and expert parallelism has about ten. Lanes never change their order, so that a pair
-never moves into or out of the rest: no counter goes back."""
+MAX_PAIRS: Final = 8
+"""Pairs of operation and role that have series of their own, beside those of the rest together: so many that a node
+with eight ranks has at most 500 series. A job with tensor, pipeline and expert parallelism has about ten. Lanes never
+change their order, so that a pair never moves into or out of the rest: no counter goes back."""
 
 OTHER: Final = "other"
 """The label of what has no series of its own."""
