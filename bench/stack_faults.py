@@ -7,8 +7,10 @@
 
 The user's code is bench/stack_faults/: each line that a fault lets a rank wait in ends in `# fault: NAME`. A rank that
 is slow is so in every step; one that hangs does so in step 20 (or before the first), and its job is killed after a
-while: by SIGTERM to the launcher, as a scheduler does, or by SIGKILL to all of its processes at once. The results are
-lines in out/stack_faults/results.jsonl, beside each case's answer and its recording.
+while: by SIGTERM to the launcher, as a scheduler does, or by SIGKILL to all of its processes at once. Each is judged
+three times: live, by a collector and an agent beside it (the last answer before its end, and every other that named a
+line); from its recording; and, where it stood still, from the folder hang-TIME of its recording alone. The results are
+lines in out/stack_faults/results.jsonl, beside each case's answers and its recording.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import fcntl
 import http.server
 import json
 import os
+import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -28,7 +32,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,13 +44,14 @@ USER = Path(__file__).resolve().parent / "stack_faults"
 RESULTS = ROOT / "out" / "stack_faults"
 STACKS_SECONDS = 6
 """After so long a standstill a rank takes its stacks."""
-STANDS_SECONDS = 20.0
+STANDS_SECONDS = 60.0
 """A job is killed so long after its rank began to hang."""
 LIMIT_SECONDS = 240.0
 """Of a job."""
 SLOW_SECONDS = 0.25
 """The slow server and the slow share take so long."""
-SLOW_STEPS, HANGING_STEPS, HEALTHY_STEPS = 45, 400, 140
+SLOW_STEPS, HANGING_STEPS, HEALTHY_STEPS = 100, 400, 140
+LIVE, RECORDED, FOLDER = "live", "recorded", "folder"
 
 
 class Case(NamedTuple):
@@ -238,13 +244,14 @@ class Job:
                     found.append(process)
         return found
 
-    def watch(self) -> str:
-        """Waits until the job has ended, or has to be killed, and says which."""
+    def watch(self, before_the_end: Callable[[], None]) -> str:
+        """Waits until the job has ended, or has to be killed, which `before_the_end` is told, and says which."""
         began, befell = time.monotonic(), 0.0
         while self.launcher.poll() is None:
             now = time.monotonic()
             befell = befell or (now if self.mark.exists() else 0.0)
             if befell and now - befell > STANDS_SECONDS:
+                before_the_end()
                 return self.kill()
             if now - began > LIMIT_SECONDS:
                 return "too long"
@@ -272,6 +279,80 @@ class Job:
         psutil.wait_procs(left, timeout=10)
 
 
+class Daemons:
+    """An agent that reads this folder's rank files, and its collector, which share a secret."""
+
+    def __init__(self, folder: Path) -> None:
+        token = folder / "token"
+        token.write_text(secrets.token_urlsafe())
+        token.chmod(0o600)
+        self._config = folder / "daemon.json"
+        self._config.write_text(json.dumps({"stacks_token_file": str(token)}))
+        self._folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+        agent = self._start("agent", "--node", "n0", "--rank-dir", str(folder / "ranks"))
+        self.collector = self._start("collector", "--target", agent.removeprefix("http://"), "--interval", "1")
+
+    def _start(self, name: str, *words: str) -> str:
+        """Returns its URL."""
+        command = [sys.executable, "-P", "-m", "laggard", name, "--config", str(self._config), *words]
+        environment = {**os.environ, "LAGGARD_STATE_DIR": str(self._folder / name)}
+        log = (self._folder / f"{name}.log").open("w+")
+        with log:
+            process = subprocess.Popen(
+                [*command, "--web.listen-address", "127.0.0.1:0"], stdout=log, stderr=log, env=environment, text=True
+            )
+        self._started.append(process)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if found := re.search(r"listening on (http\S+)", (self._folder / f"{name}.log").read_text()):
+                return found[1]
+            time.sleep(0.05)
+        self.end()
+        raise SystemExit(f"laggard {name} does not start: {(self._folder / f'{name}.log').read_text()[-500:]}")
+
+    def location(self) -> dict[str, Any] | None:
+        """None while there is none."""
+        with (
+            contextlib.suppress(OSError, ValueError),
+            urllib.request.urlopen(f"{self.collector}/api/v1/location", timeout=10) as answer,
+        ):
+            document: dict[str, Any] = json.load(answer)
+            return document
+        return None
+
+    def end(self) -> None:
+        for process in self._started:
+            process.terminate()
+        for process in self._started:
+            process.wait(30)
+
+
+class Looks(threading.Thread):
+    """Looks at a collector once a second, until it is stopped. `seen`: each answer that differs from the one before in
+    what it says of the code, or of whom."""
+
+    def __init__(self, daemons: Daemons) -> None:
+        super().__init__(daemon=True)
+        self.seen: list[dict[str, Any]] = []
+        self._daemons, self._over = daemons, threading.Event()
+
+    def run(self) -> None:
+        last: object = None
+        while not self._over.wait(1.0):
+            found = self._daemons.location()
+            if found is None or found.get("verdict") not in ("ok", "fail", "unknown", "warning"):
+                continue
+            said = (found["verdict"], found["culprits"], [it for it in found["notes"] if it["kind"] == "stacks"])
+            if said != last and found.get("ranks", 1):
+                last = said
+                self.seen.append(found)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
 def run(case: Case, address: str, kept: Path) -> dict[str, Any]:
     """Runs the job. Returns what happened, and what was said of it."""
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -279,11 +360,16 @@ def run(case: Case, address: str, kept: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=memory, prefix="stack-faults-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         share = slow_share(folder / "slow_share") if case.fault == "log" else contextlib.nullcontext()
+        daemons = Daemons(folder)
+        looks = Looks(daemons)
+        looks.start()
         with share:
             job = Job(case, folder, address)
             try:
-                how = job.watch()
+                how = job.watch(looks.stop)
             finally:
+                looks.stop()
+                daemons.end()
                 job.end()
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
@@ -293,6 +379,9 @@ def run(case: Case, address: str, kept: Path) -> dict[str, Any]:
     text, location = locate(kept / "recording", "text"), locate(kept / "recording", "json")
     (kept / "said.txt").write_text(text)
     (kept / "said.json").write_text(location)
+    (kept / "live.json").write_text(json.dumps(looks.seen))
+    if folders := sorted((kept / "recording").rglob("hang-*")):
+        (kept / "folder.json").write_text(locate(folders[-1], "json"))
     load = round(os.getloadavg()[0])
     return {"how": how, "seconds": round(time.monotonic() - began), "load": load, "expected": places(case.fault)}
 
@@ -314,13 +403,36 @@ class Judgement(NamedTuple):
     notes: list[str]
 
 
-def judged(case: Case, kept: Path, expected: list[Place]) -> Judgement:
-    """Compares what was said with what the case is, and with the lines that it had."""
+def judged(case: Case, kept: Path, expected: list[Place]) -> dict[str, Judgement]:
+    """Compares what was said with what the case is, and with the lines that it had: by how it was said."""
+    found = {LIVE: _live(case, kept, expected), RECORDED: _of_file(case, kept / "said.json", expected)}
+    if case.kind == "hung":
+        found[FOLDER] = _of_file(case, kept / "folder.json", expected)
+    return found
+
+
+def _of_file(case: Case, path: Path, expected: list[Place]) -> Judgement:
     try:
-        location = json.loads((kept / "said.json").read_text())
+        return _judgement(case, json.loads(path.read_text()), expected)
     except (OSError, ValueError):
-        said = (kept / "said.txt").read_text() if (kept / "said.txt").exists() else ""
-        return Judgement("silent", "locate gave no answer", said[-300:], [], [], [])
+        return Judgement("silent", "there is no answer", "", [], [], [])
+
+
+def _live(case: Case, kept: Path, expected: list[Place]) -> Judgement:
+    """Of the last answer; wrong where any answer before was."""
+    try:
+        seen = json.loads((kept / "live.json").read_text())
+    except (OSError, ValueError):
+        seen = []
+    each = [_judgement(case, location, expected) for location in seen]
+    if not each:
+        return Judgement("silent", "there is no answer", "", [], [], [])
+    if wrong := [one for one in each if one.mark == "wrong"]:
+        return wrong[0]._replace(why=f"{wrong[0].why}, in {len(wrong)} of {len(each)} looks")
+    return each[-1] if case.kind == "healthy" else max(each[-1], *each[-2:], key=lambda one: one.mark != "silent")
+
+
+def _judgement(case: Case, location: dict[str, Any], expected: list[Place]) -> Judgement:
     named = [f"{one['kind']} {one['ranks']}" for one in location["culprits"]]
     stacks = [one["stack"] for one in location["culprits"] if one.get("stack")]
     notes = [json.dumps(note) for note in location["notes"] if note["kind"] == "stacks"]
@@ -369,21 +481,25 @@ def results(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def table(out: Path) -> str:
-    """A line a case, and how many are right, judged anew from the answers there are."""
-    lines, counts = [], collections.Counter[tuple[str, str]]()
+    """The lines of each case, and how many answers are right, judged anew from those there are."""
+    lines, counts = [], collections.Counter[tuple[str, str, str]]()
     for case in CASES:
         done = results(out / "results.jsonl").get(case.name)
         if done is None:
             continue
         lines_then = [Place(*place) for place in done["expected"]]
-        one = judged(case, out / case.name, lines_then)
-        counts[case.kind, one.mark] += 1
         expected = ", ".join(map(str, lines_then)) if case.kind != "healthy" else "nothing"
-        lines.append(f"{case.kind:8}{case.name:28}{one.mark:7} {one.why:32} {one.verdict}: {', '.join(one.culprits)}")
-        lines.append(f"{'':8}rank {case.victim}: {expected} ({done['how']}, {done['seconds']} s, load {done['load']})")
-        lines += [f"{'':8}told: {text}" for text in (*one.told, *one.notes)]
-    lines += [f"{kind:8} {mark:7} {count}" for (kind, mark), count in sorted(counts.items())]
+        lines.append(f"{case.kind:8}{case.name:28}rank {case.victim}: {expected} ({_befell(done)})")
+        for way, one in judged(case, out / case.name, lines_then).items():
+            counts[way, case.kind, one.mark] += 1
+            lines.append(f"{'':8}{way:10}{one.mark:8}{one.why:32} {one.verdict}: {', '.join(one.culprits)}")
+            lines += [f"{'':18}told: {text}" for text in (*one.told, *one.notes)]
+    lines += [f"{way:9} {kind:8} {mark:7} {count}" for (way, kind, mark), count in sorted(counts.items())]
     return "\n".join(lines)
+
+
+def _befell(done: dict[str, Any]) -> str:
+    return f"{done['how']}, {done['seconds']} s, load {done['load']}"
 
 
 def main() -> int:
@@ -406,8 +522,9 @@ def main() -> int:
             happened = run(case, address, options.out / case.name)
             with journal.open("a") as file:
                 print(json.dumps({"case": case.name, **happened}), file=file)
-            one = judged(case, options.out / case.name, happened["expected"])
-            print(f"{case.name}: {one.mark} {one.why}; {happened['how']}, {happened['seconds']} s", flush=True)
+            marks = judged(case, options.out / case.name, happened["expected"])
+            said = "; ".join(f"{way} {one.mark} {one.why}".rstrip() for way, one in marks.items())
+            print(f"{case.name}: {said}; {_befell(happened)}", flush=True)
     print(table(options.out))
     return 0
 
