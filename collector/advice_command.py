@@ -17,7 +17,7 @@ from laggard.recommend.outcome.describe import document_lines
 from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
-from laggard.text.moments import moment
+from laggard.text.moments import moment_of
 from laggard.text.users import by_uid
 
 
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.limit <= MAX_LIMIT:
         raise UsageError(f"--limit is {arguments.limit}: give 1 to {MAX_LIMIT}")
-    since = None if arguments.since is None else moment(arguments.since, time.time())
+    since = None if arguments.since is None else moment_of(arguments.since, time.time())
     query = advice_query_for(by_uid(arguments.job))._replace(since=since, limit=arguments.limit)
     document = _of_database(arguments.database, query) if arguments.database else _ask(arguments.collector, query)
     if arguments.format == "json":

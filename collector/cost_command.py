@@ -14,11 +14,11 @@ from laggard import __version__, wire
 from laggard.collector.incidents.database import MAX_LOSSES, DatabaseError, read_losses
 from laggard.collector.ledger.ledger import GROUPS, CostDocument, ledger
 from laggard.collector.ledger.words import lines, report_html
-from laggard.collector.moments import moment_of
 from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.errors import UsageError
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
+from laggard.text.moments import moment_of
 from laggard.text.users import user_name
 
 

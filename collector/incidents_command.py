@@ -27,7 +27,6 @@ from laggard.collector.incidents.incident import (
 )
 from laggard.collector.job_words import job_text, known_jobs, short_text
 from laggard.collector.jobs.key import JobKey
-from laggard.collector.moments import moment_of
 from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
 from laggard.collector.node_history_words import history_lines, lasted_text, returned_text
 from laggard.collector.web.documents import JobLine
@@ -36,6 +35,7 @@ from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Verdict
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
+from laggard.text.moments import moment_of
 from laggard.text.users import by_uid
 from laggard.text.words import capital, counted, printable_line
 

@@ -10,7 +10,7 @@ from laggard.errors import UsageError
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def moment(text: str, now: float) -> float:
+def moment_of(text: str, now: float) -> float:
     """The Unix time that --since names. Raises UsageError."""
     span = re.fullmatch(r"(\d{1,9})([smhdw])", text)
     if span:
