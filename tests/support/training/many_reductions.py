@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-STEPS = 40
+STEPS = 60
 WIDTH = 32
 LAYERS = 24
 
