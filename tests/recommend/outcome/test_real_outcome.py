@@ -1,6 +1,6 @@
 """Real trainings by gloo on this machine: what was advised for the first is done in the second, and what that gained is
-measured. What others do on its cores meanwhile belongs to it: so the change is worth several times a step's noise, and a
-pair of runs that others disturbed, of which the judge says that it shows no difference, is run again."""
+measured. What others do on its cores meanwhile belongs to it: so the change is worth several times a step's noise, and
+a pair of runs that others disturbed, of which the judge says that it shows no difference, is run again."""
 
 from __future__ import annotations
 
