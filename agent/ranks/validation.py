@@ -14,6 +14,7 @@ MAX_COUNT: Final = 1 << 53  # beyond, a number is no longer exact in JSON
 MAX_SUM: Final = 1 << 62
 MAX_STEP_NS: Final = 10**16  # 115 days
 _ROUNDING_NS: Final = 10**4
+_MAX_DURATION_NS: Final = MAX_STEP_NS - _ROUNDING_NS
 """A time is sent as seconds, whose rounding can make a duration longer by microseconds than it is here."""
 
 
@@ -60,10 +61,16 @@ def validate_beat(beat: BeatRecord | None) -> None:
 
 def is_valid_step(step: Step) -> bool:
     """Returns whether the step, each of its phases and its waiting have durations that are possible."""
-    durations = (*step.phases, step.waited, step.end - step.start)
-    possible = _within(durations, MAX_STEP_NS - _ROUNDING_NS)
-    possible = possible and _within((step.work,), MAX_COUNT)
-    return 0 <= step.step <= MAX_COUNT and step.start >= 0 and step.end <= MAX_SUM and possible
+    number, start, end, phases, waited, work = step
+    return (
+        0 <= number <= MAX_COUNT
+        and 0 <= start <= end <= MAX_SUM
+        and end - start <= _MAX_DURATION_NS
+        and 0 <= waited <= _MAX_DURATION_NS
+        and min(phases) >= 0
+        and max(phases) <= _MAX_DURATION_NS
+        and 0 <= work <= MAX_COUNT
+    )
 
 
 def _within(numbers: Iterable[int], most: int) -> bool:

@@ -85,6 +85,7 @@ FLIGHT_RECORDER: Final = ("absent", "on", "off")
 
 _SEQUENCE: Final = struct.Struct("<Q")
 _TRAILER: Final = struct.Struct("<II")
+_STEP_CELL: Final = struct.Struct(f"<Q{5 + len(PHASES)}qII")
 CELL_OVERHEAD: Final = _SEQUENCE.size + _TRAILER.size
 
 FACTS_LIMIT: Final = FACTS_BYTES - CELL_OVERHEAD - FACTS_HEAD.size
@@ -168,3 +169,13 @@ def unpack_cell(cell: bytes, body_bytes: int) -> tuple[int, bytes] | None:
     if sequence == 0 or low != sequence & 0xFFFFFFFF or checksum != zlib.crc32(cell[:end], low):
         return None
     return sequence, cell[_SEQUENCE.size : end]
+
+
+def unpack_step(ring: bytes, at: int) -> tuple[int, ...] | None:
+    """(sequence, numbers of STEP_BODY) of the cell at this offset, as unpack_cell does; at once, because an agent reads
+    hundreds of them a second."""
+    *numbers, low, checksum = _STEP_CELL.unpack_from(ring, at)
+    if not numbers[0] or low != numbers[0] & 0xFFFFFFFF:
+        return None
+    whole = zlib.crc32(ring[at : at + _STEP_CELL.size - 4 * 2], low) == checksum
+    return tuple(numbers) if whole else None

@@ -200,13 +200,12 @@ class RankFileReader:
             count = min(_STEPS_AT_ONCE, slot + 1, newest - last)
             first = slot - count + 1
             part = self._pread(layout.STEPS_OFFSET + first * layout.STEP_SLOT, count * layout.STEP_SLOT)
-            for place in range(count - 1, -1, -1):
-                cell = part[place * layout.STEP_SLOT : (place + 1) * layout.STEP_SLOT]
-                unpacked = layout.unpack_cell(cell, layout.STEP_BODY.size)
-                if unpacked is not None and unpacked[0] == newest:  # else torn, or overwritten meanwhile
-                    step, start, end, *phases, waited, work = layout.STEP_BODY.unpack(unpacked[1])
+            for place in range(min(count, len(part) // layout.STEP_SLOT) - 1, -1, -1):
+                unpacked = layout.unpack_step(part, place * layout.STEP_SLOT)
+                if unpacked is not None and unpacked[0] == newest - (count - 1 - place):  # else overwritten meanwhile
+                    _, step, start, end, *phases, waited, work = unpacked
                     yield Step(step, start, end, tuple(phases), waited, work)
-                newest -= 1
+            newest -= count
 
     def collectives(self) -> list[Collective]:
         """The collectives still in the ring, in order of arrival."""
