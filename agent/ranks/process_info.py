@@ -39,7 +39,9 @@ def _cgroup(lines: str) -> str:
     all."""
     paths = [line.split(":", 2)[2] for line in lines.splitlines() if line.count(":") >= 2]
     deepest = max(paths, key=lambda path: path.count("/"), default="")
-    shown = "".join(character if character.isprintable() else "?" for character in deepest[:_MAX_CGROUP_LENGTH])
+    shown = deepest[:_MAX_CGROUP_LENGTH]
+    if not shown.isprintable():
+        shown = "".join(character if character.isprintable() else "?" for character in shown)
     return "" if shown == "/" else shown
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from laggard.rankfile import layout
@@ -99,7 +100,7 @@ class RankFileReader:
         except OSError as error:
             raise RankFileError(error.strerror or "unreadable") from None
 
-    def _read_header(self) -> dict[str, Any]:
+    def _read_header(self) -> Mapping[str, Any]:
         page = self._pread(0, layout.LIVE_OFFSET)
         if len(page) < layout.LIVE_OFFSET:
             raise RankFileError("truncated")
@@ -113,7 +114,7 @@ class RankFileReader:
         text = page[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + length]
         if zlib.crc32(text) != checksum:
             raise RankFileError("damaged header")
-        return _identity(text)
+        return _identity(text)  # the same for every reader: none changes it
 
     def lock_holder(self) -> int | None:
         """The writer's process id, from the kernel; 0 where it is not visible from this pid namespace; None where no
@@ -315,7 +316,9 @@ _IDENTITY_FIELDS: dict[str, type] = {
 }
 
 
-def _identity(text: bytes) -> dict[str, Any]:
+@functools.lru_cache(128)
+def _identity(text: bytes) -> Mapping[str, Any]:
+    """Keeps what it found: an agent opens the files of the same ranks again and again."""
     identity = None
     with contextlib.suppress(ValueError, RecursionError):
         identity = json.loads(text)
@@ -329,6 +332,7 @@ def _identity(text: bytes) -> dict[str, Any]:
     return {key: _printable(value) if isinstance(value, str) else value for key, value in identity.items()}
 
 
+@functools.lru_cache(2048)
 def _text(field: bytes) -> str:
     return _printable(field.rstrip(b"\0").decode(errors="replace"))
 
@@ -336,6 +340,6 @@ def _text(field: bytes) -> str:
 def _printable(text: str) -> str:
     """`text`, bounded and without control characters: it goes into labels, pages and terminals."""
     text = text[:_MAX_CHARACTERS]
-    if text.isprintable():  # nearly always: a rank has some three hundred texts, which are read again and again
+    if text.isprintable():  # nearly always
         return text
     return "".join(character if character.isprintable() else "?" for character in text)
