@@ -4,6 +4,7 @@ whose stack shows a wait."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -47,11 +48,12 @@ def pystack(pid: int, frames: Sequence[Place]) -> str:
 def gdb(pid: int, frames: Sequence[Place]) -> str:
     text = f"Attaching to process {pid}\n(gdb) thread apply all bt\n\n"
     text += f'Thread 2 (Thread 0x7f0a (LWP {pid + 9}) "python"):\n'
-    text += "#0  0x00007f05 in poll () from /lib/libc.so.6\n#1  0x00007f06 in ncclProxyService (_args=0x1)\n    at proxy.cc:1437\n\n"
+    text += "#0  0x00007f05 in poll () from /lib/libc.so.6\n"
+    text += "#1  0x00007f06 in ncclProxyService (_args=0x1)\n    at proxy.cc:1437\n\n"
     text += f'Thread 1 (Thread 0x7f0b (LWP {pid}) "python"):\n#0  0x00007f07 in futex_wait () from /lib/libc.so.6\n'
     for number, (name, file, line) in enumerate(frames, 1):
-        text += f"#{number}  0x00005603 in _PyEval_EvalFrameDefault (f=Frame 0x7f, for file {file}, line {line}, in {name} (x=1))"
-        text += " at ceval.c:1\n"
+        frame = f"f=Frame 0x7f, for file {file}, line {line}, in {name} (x=1)"
+        text += f"#{number}  0x00005603 in _PyEval_EvalFrameDefault ({frame}) at ceval.c:1\n"
     return text + "\n"
 
 
@@ -80,7 +82,7 @@ def test_dumps_of_each_tool_name_the_rank_and_quote_the_frame_that_stands_still(
     status, text = diagnosed(capsys, tmp_path)
     assert status == 1 and text.startswith("Rank 2 hung in read (/w/store.py:9): it is in no collective"), text
     lines = (tmp_path / "rank2.txt").read_text().splitlines()
-    number = next(number for number, line in enumerate(lines, 1) if "read" in line and "thread" not in line)
+    number = next(number for number, line in enumerate(lines, 1) if re.search(r"\bread\b", line))
     assert f"first rank2.txt:{number} (rank 2)" in text and "shows" not in text, text
 
 

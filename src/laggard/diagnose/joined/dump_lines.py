@@ -45,7 +45,8 @@ _GDB_REST = re.compile(r"^\s{1,12}(?:from (\S{1,300})|at (\S{1,300}?):(\d{1,7}))
 _LOCAL_RANK_NUMBER = re.compile(r"^\s{8,20}(?:global_)?rank: (\d{1,7})\s*$")
 _RANK_HEAD = re.compile(
     r"^[-=#*_> \[(]{0,60}(?:(?:(?:stack|dump|trace(?:back)?|py-spy|output|log)s? (?:of|for|from|on) )?(?:global[ _-]?)?"
-    r"rank[ _:=#-]{0,2}(\d{1,7}))\b[^/\"]{0,60}$|(?<![\w-])['\"]?(?<!local )(?<!node )(?<!group )rank['\"]?[:=] ?(\d{1,7})\b"
+    r"rank[ _:=#-]{0,2}(\d{1,7}))\b[^/\"]{0,60}$"
+    r"|(?<![\w-])['\"]?(?<!local )(?<!node )(?<!group )rank['\"]?[:=] ?(\d{1,7})\b"
     r"|\[rank(\d{1,7})\]|(?:<h[23]>|=== )Rank (\d{1,7}): https?://|^Process \d{1,10}: rank (\d{1,7}) of job ",
     re.IGNORECASE,
 )

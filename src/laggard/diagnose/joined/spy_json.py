@@ -24,7 +24,7 @@ class SpyThread(NamedTuple):
 
 def spy_threads(text: str) -> tuple[SpyThread, ...]:
     """Returns the threads; none where the text is nothing of py-spy's JSON."""
-    if not text.lstrip()[:1] == "[" or '"frames"' not in text or '"thread_id"' not in text:
+    if text.lstrip()[:1] != "[" or '"frames"' not in text or '"thread_id"' not in text:
         return ()
     found: list[SpyThread] = []
     cursor = _Cursor(text)
