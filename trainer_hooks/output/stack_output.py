@@ -62,8 +62,7 @@ def open_stacks(
             trusted_users(directory, os.geteuid()),
         )
         kept = os.environ.get(ENV_HANG_DIR) or (sink.folder if sink is not None else None)
-        files = own if rank_file is not None else None
-        hangs = HangFolder(kept, identity.rank, partial(_events, recorder), files) if kept else None
+        hangs = HangFolder(kept, identity.rank, partial(_events, recorder), rank_file) if kept else None
         told = partial(_tell, sink, hangs)
         head = header(identity.job_id, identity.rank, identity.node, os.getpid(), training_thread())
         faults = _fault_file((recorded or beside or "") + FAULT_SUFFIX, head, quiet)
