@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
+from laggard.collector.node_labels import NodeLabels
 from laggard.collector.finding_places import NodeGpus, findings_by_node
 from laggard.collector.jobs.failing_nodes import failing_note
 from laggard.collector.jobs.job import Job, JobKey
@@ -66,7 +67,8 @@ class ClusterSnapshot:
     warnings. `fleet_wide`: the codes that so many nodes have at once, and `failing_together` the nodes that fail for
     nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained. `last_failed`: the
     nodes whose last report has something critical, whether or not their agents answer now. `failing_since`: when each
-    of them began to fail, Unix time, where this collector saw it."""
+    of them began to fail, Unix time, where this collector saw it. `labels`: by agent's URL, its node's place in the
+    site."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -89,6 +91,7 @@ class ClusterSnapshot:
     waiting_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     last_failed: frozenset[str] = frozenset()
     failing_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, NodeLabels] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last, of those that run where any does.

@@ -20,7 +20,7 @@ FOLDER = REPOSITORY / "deploy" / "prometheus"
 RULE_FILES = ("rules.yml", "alerts.yml")
 ALERTS = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 SERVED = {metric.name: set(metric.labels) for metric in METRICS}
-TARGET_LABELS = {"job", "instance", "cluster"}
+TARGET_LABELS = {"job", "instance", "cluster", "partition", "rack", "team"}
 
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
 
