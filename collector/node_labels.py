@@ -26,7 +26,7 @@ def labels_in(labels: Mapping[str, str]) -> NodeLabels:
 
 
 def partitions_label(names: Iterable[str]) -> str:
-    """The partitions of a node as one label: in order, with commas between them; those that fit, where they are many."""
+    """The partitions of a node as one label: in order, with commas between them; of many those that fit."""
     text = ""
     for name in sorted(set(names)):
         longer = f"{text},{name}" if text else name

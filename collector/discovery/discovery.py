@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from laggard.collector.discovery.label_file import LabelFile, LabelRules
-from laggard.collector.node_labels import NodeLabels
 from laggard.collector.discovery.source import Place, Source
+from laggard.collector.node_labels import NodeLabels
 from laggard.collector.scrape.targets import Target
 from laggard.model import Note
 from laggard.text.words import counted
@@ -59,7 +59,8 @@ class Discovery:
         self.found = self._all()
 
     def start(self, interval_seconds: float) -> None:
-        """Looks now and every `interval_seconds`, until the process ends; without places and a file there is nothing to do."""
+        """Looks now and every `interval_seconds`, until the process ends; there is nothing to do without places
+        and a file."""
         if self._sources or self._label_file:
             threading.Thread(
                 target=self._look_for_ever, args=(interval_seconds,), name="discovery", daemon=True

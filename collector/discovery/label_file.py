@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.collector.node_labels import MAX_LABEL_CHARACTERS, NodeLabels
 from laggard.collector.discovery.tree import MAX_FILE_BYTES, Unusable, tree_of
+from laggard.collector.node_labels import MAX_LABEL_CHARACTERS, NodeLabels
 from laggard.text.words import printable_line
 
 MAX_NAMES: Final = 65_536
@@ -131,4 +131,5 @@ def _expect_usable(number: int, texts: Iterable[str], most: int) -> None:
     for text in texts:
         if len(text) > most or not text.isprintable():
             said = printable_line(text, 40)
-            raise Unusable(f"entry {number}: {said!r} is longer than {most} characters, or holds one that cannot be shown")
+            why = f"is longer than {most} characters, or holds one that cannot be shown"
+            raise Unusable(f"entry {number}: {said!r} {why}")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from laggard.bounded_program import ProgramFailed, output_of
-from laggard.collector.node_labels import NodeLabels, partitions_label
 from laggard.collector.discovery.source import Answer, Unanswered
+from laggard.collector.node_labels import NodeLabels, partitions_label
 from laggard.collector.scrape.targets import Target, parse_target
 from laggard.errors import UsageError
 from laggard.text.words import counted, printable_line

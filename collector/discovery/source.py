@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, Protocol
 from laggard.collector.node_labels import NodeLabels
 from laggard.collector.scrape.targets import Target
 
-
 _NONE: Final[Mapping[Target, NodeLabels]] = MappingProxyType({})
 
 

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.collector.node_labels import NodeLabels, labels_in
 from laggard.collector.discovery.source import Answer, Unanswered
 from laggard.collector.discovery.tree import MAX_FILE_BYTES, Unusable, tree_of
+from laggard.collector.node_labels import NodeLabels, labels_in
 from laggard.collector.scrape.targets import Target, parse_target
 from laggard.errors import UsageError
 from laggard.text.words import counted, printable_line

@@ -15,8 +15,8 @@ class Unusable(Exception):
 
 
 def tree_of(path: str, body: bytes) -> Any:
-    """The values in `body`: JSON where the path ends so, else YAML. Raises ValueError, RecursionError, or Unusable where
-    it is too long."""
+    """The values in `body`: JSON where the path ends so, else YAML. Raises ValueError, RecursionError, or Unusable
+    where it is too long."""
     if len(body) > MAX_FILE_BYTES:
         raise Unusable(f"it is longer than {MAX_FILE_BYTES} bytes")
     if path.endswith(".json"):

@@ -12,13 +12,13 @@ from typing import Any
 
 from msgspec import structs
 
-from laggard.collector.node_labels import NodeLabels
 from laggard.collector.finding_places import NodeGpus, findings_by_node
 from laggard.collector.jobs.failing_nodes import failing_note
 from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.node_labels import NodeLabels
 from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.hang.launches import locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, live_timings

@@ -15,12 +15,12 @@ from laggard import __version__
 from laggard.acknowledge.matching import EVIDENCE
 from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
-from laggard.collector.node_labels import NodeLabels
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.ledger.goodput import JobGoodput
 from laggard.collector.node_history import Failures
+from laggard.collector.node_labels import NodeLabels
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.advice_outcomes import AdviceOutcomes
 from laggard.collector.web.exclusions import exclusions
