@@ -48,6 +48,9 @@ class CollectorSettings(Settings, frozen=True):
     discovery_interval_seconds: float = 15.0
     """The time after which names, files and SLURM are asked again. While one does not answer, what it said last holds,
     for `forget_after_seconds`."""
+    node_labels_file: str = ""
+    """A file that gives nodes the labels partition, rack and team, by their names (docs/alerts.md); empty: those that
+    target_files and target_slurm give. It is read again when it changes."""
     max_targets: int = 16_384
     """The most agents that are scraped, of all that are listed and found."""
     listen_address: str = LISTEN_ADDRESS
