@@ -56,8 +56,8 @@ def _stood_to_the_end(column: int | None, last: Sampled, timings: JobTimings, do
         return False
     if not len(timings.ranks):
         return True
-    if column is None:
-        return False
+    if column is None:  # it is held, and so has written nothing but what faulthandler wrote for it
+        return last.why == HELD
     state, beat = timings.states[column], timings.last_beats[column] if timings.last_beats else None
     if state.in_flight is not None or state.stopped:
         return False

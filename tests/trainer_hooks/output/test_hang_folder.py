@@ -16,6 +16,7 @@ from support.stack_documents import sampled
 
 from laggard.cli import main
 from laggard.rankfile import RankFileReader
+from laggard.stacks.fault_text import header
 from laggard.stacks.sampled import STALLED
 from laggard.stacks.unanswered import decode
 from laggard.trainer_hooks.output.hang_folder import RAS_REPORT, HangFolder
@@ -136,3 +137,33 @@ def test_a_rank_that_looks_at_those_beside_it_keeps_the_lock_on_its_own_file(
     rank.do("beat", "look")
     with RankFileReader(str(rank.path)) as file:
         assert file.lock_holder() == rank.process.pid
+
+
+def test_the_lines_that_were_written_for_a_silent_rank_are_kept(
+    tmp_path: Path, rank_dir: Path, start_rank: Callable[..., RankProcess]
+) -> None:
+    """faulthandler has written them into its recording; the agent reads beside its rank file, a person the folder."""
+    rank = start_rank(rank=1, directory=rank_dir, world_size=2)
+    rank.do("beat")
+    rank.process.send_signal(signal.SIGSTOP)
+    recorded = tmp_path / "recorded-1.fault"
+
+    def recorded_base(number: int) -> str:
+        return str(tmp_path / f"recorded-{number}")
+
+    frames = '  File "/job/native.py", line 16 in calibrate\n  File "/job/train.py", line 9 in <module>\n'
+    dump = f"Timeout (0:00:04)!\nThread 0x0000000000000007 (most recent call first):\n{frames}"
+    recorded.write_bytes(header("test", 1, "n0", rank.process.pid, 7) + dump.encode())
+    os.utime(recorded, (1000.0, 1000.0))
+    deadline = time.monotonic() + 60
+    kept: set[str] = set()
+    while "rank-1.fault" not in kept:
+        assert time.monotonic() < deadline
+        place = HangFolder(str(tmp_path / "kept"), 0, dict, str(rank_dir / "own.rank"), recorded_base)
+        place.keep(sampled(0, why=STALLED, stalled_seconds=0.0))
+        (folder,) = (tmp_path / "kept").glob("hang-*")
+        kept = {file.name for file in folder.iterdir()}
+    beside = rank.path.with_suffix(".fault")
+    for copy in (folder / "rank-1.fault", beside):
+        assert copy.read_bytes() == recorded.read_bytes() and copy.stat().st_mtime == 1000.0
+        assert copy.stat().st_mode & 0o077 == 0
