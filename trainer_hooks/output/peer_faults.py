@@ -16,7 +16,8 @@ from laggard.trainer_hooks.output.silent_peers import SilentPeer
 
 def keep_faults(peer: SilentPeer, recorded: str | None, kept: str) -> None:
     """Copies the rank's dumps, where there are any, to `kept`, and beside its rank file. `recorded`: where its
-    recording has its files; both are paths without their end. Raises OSError."""
+    recording has its files; both are paths without their end. A copy that fails is left out: it must not cost what else
+    is kept of the standstill."""
     beside = peer.rank_file.removesuffix(RANK_SUFFIX)
     for base in (recorded, beside):
         found = _dumps(base + FAULT_SUFFIX, peer) if base else None
@@ -25,8 +26,9 @@ def keep_faults(peer: SilentPeer, recorded: str | None, kept: str) -> None:
         text, changed = found
         for target in (kept, beside):
             if target != base:
-                write_private(target + FAULT_SUFFIX, text)
-                os.utime(target + FAULT_SUFFIX, (changed, changed))  # that of the dump
+                with contextlib.suppress(OSError):
+                    write_private(target + FAULT_SUFFIX, text)
+                    os.utime(target + FAULT_SUFFIX, (changed, changed))  # that of the dump
         return
 
 
