@@ -16,9 +16,12 @@ class Unusable(Exception):
 
 def tree_of(path: str, body: bytes) -> Any:
     """The values in `body`: JSON where the path ends so, else YAML. Raises ValueError, RecursionError, or Unusable
-    where it is too long."""
+    where it is too long, or empty: so is a file for a moment that is written anew in its place, and who means that
+    there is nothing writes []."""
     if len(body) > MAX_FILE_BYTES:
         raise Unusable(f"it is longer than {MAX_FILE_BYTES} bytes")
+    if not body:
+        raise Unusable("it is empty: write [] where there is nothing")
     if path.endswith(".json"):
         return msgspec.json.decode(body)
     try:

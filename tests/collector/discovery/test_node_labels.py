@@ -65,6 +65,7 @@ def test_the_file_comes_before_the_labels_of_targets(tmp_path: Path) -> None:
     ("value", "why"),
     [
         ("{", "write \\[\\{nodes"),
+        ("", "it is empty: write \\[\\]"),
         ([entry("n1")], "entry 1 gives no label"),
         ([entry("n1", rock="r1")], "unknown field `rock`"),
         ([entry("n1", rack="r" * (MAX_LABEL_CHARACTERS + 1))], "entry 1: 'rrr.* is longer than 128"),
