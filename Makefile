@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites gpu-check soak docs release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites gpu-check soak docs release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -42,8 +42,14 @@ test-torch:
 # The example of Ray Train with the real Ray, in an environment of its own: .venv-ray.
 test-ray:
 	@scripts/setup
-	@scripts/setup-ray
+	@scripts/setup-beside ray 'ray[train]==2.60.0'
 	.venv-ray/bin/python -m pytest -n 0 tests/trainer_hooks/test_ray.py
+
+# `laggard mcp` with the Model Context Protocol's own client, in an environment of its own: .venv-mcp.
+test-mcp:
+	@scripts/setup
+	@scripts/setup-beside mcp 'mcp==2.3.0'
+	.venv-mcp/bin/python -m pytest -n 0 tests/assistant/test_mcp.py
 
 # Forty packages imported before torch, alone and in pairs, under `laggard run`, in an environment of its own: .venv-imports.
 imports-check:
@@ -152,4 +158,4 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-imports .venv-engines out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-mcp .venv-imports .venv-engines out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,9 +7,11 @@ import glob
 
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.discovery.dns import DnsName
+from laggard.collector.discovery.label_file import LabelFile
 from laggard.collector.discovery.slurm import SlurmPartition
 from laggard.collector.discovery.source import Place
 from laggard.collector.discovery.target_file import TargetFiles
+from laggard.collector.discovery.tree import Unusable
 from laggard.collector.prometheus.client import Prometheus, authorization
 from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
@@ -98,11 +100,21 @@ def _unmatched(settings: CollectorSettings) -> list[str]:
 
 
 def _discovery(settings: CollectorSettings) -> Discovery:
-    """Raises UsageError where a target or name cannot be read; a file may be missing yet."""
+    """Raises UsageError where a target or name cannot be read, or the file of labels; a file of targets may be
+    missing yet."""
     places: list[Place] = [*map(DnsName, settings.target_names), *map(TargetFiles, settings.target_files)]
     places += [SlurmPartition(text, settings.sinfo) for text in settings.target_slurm]
     listed = parse_targets(settings.targets)
-    return Discovery(listed, places, settings.max_targets, settings.forget_after_seconds)
+    labels = _label_file(settings.node_labels_file)
+    return Discovery(listed, places, settings.max_targets, settings.forget_after_seconds, labels)
+
+
+def _label_file(path: str) -> LabelFile | None:
+    """Raises UsageError where it cannot be used now; later what it said last holds."""
+    try:
+        return LabelFile(path) if path else None
+    except Unusable as error:
+        raise UsageError(f"node_labels_file {path} cannot be used: {error}") from None
 
 
 def _watch(settings: CollectorSettings) -> PrometheusWatch | None:

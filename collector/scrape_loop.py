@@ -215,7 +215,9 @@ class ScrapeLoop:
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
         comparison = await asyncio.to_thread(compare_nodes, self._agents)
-        cluster = self._cluster(comparison, began, now)
+        names = [(agent.target, agent.node or "") for agent in self._agents]
+        labels = await asyncio.to_thread(self._discovery.labels, names)
+        cluster = dataclasses.replace(self._cluster(comparison, began, now), labels=labels)
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
         launched = launched_jobs(_ras_answers(self._agents, now))
         snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)

@@ -48,6 +48,9 @@ class CollectorSettings(Settings, frozen=True):
     discovery_interval_seconds: float = 15.0
     """The time after which names, files and SLURM are asked again. While one does not answer, what it said last holds,
     for `forget_after_seconds`."""
+    node_labels_file: str = ""
+    """A file that gives nodes the labels partition, rack and team, by their names (docs/alerts.md); empty: those that
+    target_files and target_slurm give. It is read again when it changes."""
     max_targets: int = 16_384
     """The most agents that are scraped, of all that are listed and found."""
     listen_address: str = LISTEN_ADDRESS
@@ -237,24 +240,35 @@ def load_settings(
 ) -> CollectorSettings:
     """The settings in the file, each replaced by its flag where one was given. Raises UsageError where one is wrong."""
     settings = load(config, CollectorSettings) if config else CollectorSettings()
-    if targets:
-        settings = structs.replace(settings, targets=tuple(targets))
-    else:
+    if not targets:
         _refuse_repeated(settings.targets)
-    if listen_address is not None:
-        settings = structs.replace(settings, listen_address=listen_address)
-    if web_config_file is not None:
-        settings = structs.replace(settings, web_config_file=web_config_file)
-    if interval_seconds is not None:
-        settings = structs.replace(settings, interval_seconds=interval_seconds)
+    flags = {
+        "targets": tuple(targets) or None,
+        "listen_address": listen_address,
+        "web_config_file": web_config_file,
+        "interval_seconds": interval_seconds,
+    }
+    settings = structs.replace(settings, **{name: value for name, value in flags.items() if value is not None})
+    settings = _with_somebody_to_watch(settings)
+    for check in (_check_numbers, _check_money, _check_rings, _check_timeout, _check_places, _check_addresses):
+        check(settings)
+    return settings
+
+
+def _with_somebody_to_watch(settings: CollectorSettings) -> CollectorSettings:
+    """Without this machine's agent, which stands in the settings by default, where agents are looked for."""
     looks_for_more = settings.target_names or settings.target_files or settings.target_slurm
     if looks_for_more and settings.targets is _THIS_MACHINE:  # left out: who writes the same gets it
-        settings = structs.replace(settings, targets=())
+        return structs.replace(settings, targets=())
     if not settings.targets and not settings.prometheus and not looks_for_more:
         raise UsageError(
             "targets is empty: list the agents to watch, as HOST:PORT, say where to look for them (target_names, "
             "target_files, target_slurm), or leave the key out for this machine's"
         )
+    return settings
+
+
+def _check_numbers(settings: CollectorSettings) -> None:
     for name in _POSITIVE:
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):
@@ -264,31 +278,45 @@ def load_settings(
             raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
     if settings.exclude_seconds > MAX_SECONDS:
         raise UsageError(f"exclude_seconds is {settings.exclude_seconds:g}: give 604800 (a week) at most")
+
+
+def _check_money(settings: CollectorSettings) -> None:
     price = settings.gpu_hour_price
     if price is not None and not (math.isfinite(price) and price >= 0):
         raise UsageError(f"gpu_hour_price is {price}: give a number from 0 on")
     if len(settings.currency) > 16 or not settings.currency.isprintable():
         raise UsageError("currency is longer than 16 characters, or holds one that is not printable")
+
+
+def _check_rings(settings: CollectorSettings) -> None:
     if not 3 <= settings.ring_nodes <= 32:
         raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
     if not 0 < settings.ring_port < 65536:
         raise UsageError(f"ring_port is {settings.ring_port}: give a port from 1 to 65535")
+
+
+def _check_timeout(settings: CollectorSettings) -> None:
     if settings.timeout_seconds > max(settings.interval_seconds, _DEFAULT_TIMEOUT):
         raise UsageError(
             f"timeout_seconds is {settings.timeout_seconds:g}, longer than interval_seconds, "
             f"{settings.interval_seconds:g}: one silent agent would hold up every round"
         )
-    if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
-        raise UsageError(f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT")
+
+
+def _check_places(settings: CollectorSettings) -> None:
     for name, default in (("incidents_database", INCIDENTS_DATABASE), ("acknowledged_file", ACKNOWLEDGED_FILE)):
         folder = os.path.dirname(path := getattr(settings, name))
         if path and path != default and not os.path.isdir(folder or "."):
             raise UsageError(f"{name} is {path}, and there is no folder {folder}: make it, or name another place")
+
+
+def _check_addresses(settings: CollectorSettings) -> None:
+    if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
+        raise UsageError(f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT")
     for name in ("prometheus_page", "grafana_page"):
         page = getattr(settings, name)
         if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
             raise UsageError(f"{name} is no URL: give one as a browser takes it, https://HOST/PATH")
-    return settings
 
 
 def _refuse_repeated(targets: Sequence[str]) -> None:

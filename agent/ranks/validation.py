@@ -14,8 +14,9 @@ MAX_COUNT: Final = 1 << 53  # beyond, a number is no longer exact in JSON
 MAX_SUM: Final = 1 << 62
 MAX_STEP_NS: Final = 10**16  # 115 days
 _ROUNDING_NS: Final = 10**4
-_MAX_DURATION_NS: Final = MAX_STEP_NS - _ROUNDING_NS
 """A time is sent as seconds, whose rounding can make a duration longer by microseconds than it is here."""
+
+_MAX_DURATION_NS: Final = MAX_STEP_NS - _ROUNDING_NS
 
 
 def validate_identity(identity: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from laggard.bounded_program import ProgramFailed, output_of
 from laggard.collector.discovery.source import Answer, Unanswered
+from laggard.collector.node_labels import NodeLabels, partitions_label
 from laggard.collector.scrape.targets import Target, parse_target
 from laggard.errors import UsageError
 from laggard.text.words import counted, printable_line
@@ -16,7 +17,7 @@ EVERY_PARTITION: Final = "*"
 ANSWER_SECONDS: Final = 10.0
 """SLURM's own limit on a message. slurmctld may be away for minutes."""
 
-_FIELDS: Final = "node=%o|%T"
+_FIELDS: Final = "node=%o|%T|%R"
 _BEGINS: Final = "node="
 _NO_MACHINE: Final = frozenset("~%")
 """The marks behind a state: powered down, or powering down."""
@@ -39,7 +40,8 @@ class SlurmPartition:
 
     def read(self) -> Answer:
         """The address of each node by which SLURM reaches it, once and in order; of a node without a machine (switched
-        off to save power, or not made yet) there is none. Raises Unanswered where SLURM cannot tell."""
+        off to save power, or not made yet) there is none. Its label is the partition, those that it is in where all are
+        asked for. Raises Unanswered where SLURM cannot tell."""
         return self._answer(_run(self._command(), self._seconds))
 
     def _command(self) -> tuple[str, ...]:
@@ -48,22 +50,29 @@ class SlurmPartition:
 
     def _answer(self, output: str) -> Answer:
         lines = [line[len(_BEGINS) :].strip() for line in output.splitlines() if line.startswith(_BEGINS)]
-        targets: dict[Target, None] = {}
+        targets: dict[Target, list[str]] = {}
         refused: list[str] = []
-        for address, _, state in (line.rpartition("|") for line in lines):
+        for address, state, partition in map(_parts, lines):
             if not set(state) & _NO_MACHINE and state not in _NOT_MADE:
-                self._add(address, targets, refused)
+                self._add(address, partition, targets, refused)
         note = f"{counted(len(refused), 'node')} of SLURM left out: {refused[0]}" if refused else ""
         if not lines:
             note = f"SLURM has no node in partition {self.partition}"
-        return Answer(tuple(sorted(targets)), printable_line(note, _MESSAGE_CHARACTERS))
+        labels = {target: NodeLabels(partitions_label(names)) for target, names in targets.items()}
+        return Answer(tuple(sorted(targets)), printable_line(note, _MESSAGE_CHARACTERS), labels)
 
-    def _add(self, address: str, targets: dict[Target, None], refused: list[str]) -> None:
+    def _add(self, address: str, partition: str, targets: dict[Target, list[str]], refused: list[str]) -> None:
         host = f"[{address}]" if ":" in address else address
         try:
-            targets[parse_target(f"{self._scheme}://{host}:{self._port}")] = None
+            targets.setdefault(parse_target(f"{self._scheme}://{host}:{self._port}"), []).append(partition)
         except UsageError as error:
             refused.append(str(error))
+
+
+def _parts(line: str) -> tuple[str, str, str]:
+    """The address, the state and the partition of a line; without one where there is none."""
+    address, state, partition = (*line.split("|", 2), "", "")[:3]
+    return address, state, partition
 
 
 def _run(command: tuple[str, ...], seconds: float) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
+from laggard.collector.node_labels import NodeLabels
 from laggard.collector.scrape.targets import Target
+
+_NONE: Final[Mapping[Target, NodeLabels]] = MappingProxyType({})
 
 
 class Unanswered(Exception):
@@ -12,10 +17,12 @@ class Unanswered(Exception):
 
 
 class Answer(NamedTuple):
-    """The agents that a place names now. `note` says what in it could not be used; empty: nothing."""
+    """The agents that a place names now. `note` says what in it could not be used; empty: nothing.
+    `labels`: of the agents whose nodes it gives some."""
 
     targets: tuple[Target, ...] = ()
     note: str = ""
+    labels: Mapping[Target, NodeLabels] = _NONE
 
 
 class Place(Protocol):
@@ -46,4 +53,4 @@ class Source:
         age = now - self._answered_at
         if age > self._keep_seconds:
             return Answer((), f"{failure}; what it said {age:.0f} s ago holds no longer")
-        return Answer(self.answer.targets, f"{failure}; what it said {age:.0f} s ago holds")
+        return self.answer._replace(note=f"{failure}; what it said {age:.0f} s ago holds")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
-import yaml
 
 from laggard.collector.discovery.source import Answer, Unanswered
+from laggard.collector.discovery.tree import MAX_FILE_BYTES, Unusable, tree_of
+from laggard.collector.node_labels import NodeLabels, labels_in
 from laggard.collector.scrape.targets import Target, parse_target
 from laggard.errors import UsageError
 from laggard.text.words import counted, printable_line
 
-MAX_FILE_BYTES: Final = 4 << 20
 MAX_FILES: Final = 256
 
 _SCHEME: Final = "__scheme__"
@@ -22,7 +22,8 @@ _MESSAGE_CHARACTERS: Final = 160
 
 
 class _Group(msgspec.Struct, frozen=True):
-    """One entry of the list in such a file. Of the labels only the scheme counts here."""
+    """One entry of the list in such a file. Of the labels the scheme counts here, and
+    partition, rack and team of its nodes."""
 
     targets: tuple[str, ...] = ()
     labels: dict[str, str] = {}
@@ -50,7 +51,9 @@ class TargetFiles:
         self._held = {path: self._read_if_changed(path, notes) for path in paths[:MAX_FILES]}
         answers = [held.answer for held in self._held.values()]
         notes += [answer.note for answer in answers if answer.note]
-        return Answer(tuple(target for answer in answers for target in answer.targets), "; ".join(notes))
+        targets = tuple(target for answer in answers for target in answer.targets)
+        labels = {target: given for answer in answers for target, given in answer.labels.items()}
+        return Answer(targets, "; ".join(notes), labels)
 
     def _read_if_changed(self, path: str, notes: list[str]) -> _Read:
         """The file's agents; those that were read last where it cannot be read now."""
@@ -64,42 +67,30 @@ class TargetFiles:
                 )
         except OSError as error:
             notes.append(f"{path} cannot be read: {(error.strerror or str(error)).lower()}")
-        except _Unusable as error:
+        except Unusable as error:
             notes.append(f"{path} is not used: {printable_line(str(error), _MESSAGE_CHARACTERS)}")
         return before
 
 
-class _Unusable(Exception):
-    pass
-
-
 def _parse(path: str, body: bytes) -> Answer:
-    """Raises _Unusable where the file is not a list of targets."""
-    if len(body) > MAX_FILE_BYTES:
-        raise _Unusable(f"it is longer than {MAX_FILE_BYTES} bytes")
+    """Raises Unusable where the file is not a list of targets."""
     try:
-        groups = msgspec.convert(_tree(path, body), tuple[_Group, ...] | None) or ()
+        groups = msgspec.convert(tree_of(path, body), tuple[_Group, ...] | None) or ()
     except (ValueError, RecursionError) as error:  # msgspec's and Unicode's are ValueErrors
-        raise _Unusable(f'{error}; write [{{"targets": ["HOST:PORT"]}}]') from None
+        raise Unusable(f'{error}; write [{{"targets": ["HOST:PORT"]}}]') from None
     targets: list[Target] = []
     refused: list[str] = []
+    labels: dict[Target, NodeLabels] = {}
     for group in groups:
         scheme = group.labels.get(_SCHEME, "http")
+        given = labels_in(group.labels)
         for text in group.targets:
             try:
-                targets.append(parse_target(text if "://" in text else f"{scheme}://{text}"))
+                target = parse_target(text if "://" in text else f"{scheme}://{text}")
+                targets.append(target)
+                if any(given):
+                    labels[target] = given
             except UsageError as error:
                 refused.append(str(error))
     note = f"{path}: {counted(len(refused), 'target')} left out: {refused[0]}" if refused else ""
-    return Answer(tuple(targets), printable_line(note, 2 * _MESSAGE_CHARACTERS))
-
-
-def _tree(path: str, body: bytes) -> Any:
-    if path.endswith(".json"):
-        return msgspec.json.decode(body)
-    try:
-        return yaml.safe_load(body)  # not libyaml's loader: nested deeply enough, it ends the process
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark else ""
-        raise ValueError(f"it is not YAML{where}: {getattr(error, 'problem', None) or 'unreadable'}") from None
+    return Answer(tuple(targets), printable_line(note, 2 * _MESSAGE_CHARACTERS), labels)

@@ -18,6 +18,7 @@ from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.node_labels import NodeLabels
 from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.hang.launches import locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, live_timings
@@ -66,7 +67,8 @@ class ClusterSnapshot:
     warnings. `fleet_wide`: the codes that so many nodes have at once, and `failing_together` the nodes that fail for
     nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained. `last_failed`: the
     nodes whose last report has something critical, whether or not their agents answer now. `failing_since`: when each
-    of them began to fail, Unix time, where this collector saw it."""
+    of them began to fail, Unix time, where this collector saw it. `labels`: by agent's URL, its node's place in the
+    site."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -89,6 +91,7 @@ class ClusterSnapshot:
     waiting_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     last_failed: frozenset[str] = frozenset()
     failing_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, NodeLabels] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last, of those that run where any does.

@@ -20,6 +20,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.ledger.goodput import JobGoodput
 from laggard.collector.node_history import Failures
+from laggard.collector.node_labels import NodeLabels
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.advice_outcomes import AdviceOutcomes
 from laggard.collector.web.exclusions import exclusions
@@ -129,6 +130,7 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
     yield _family("laggard_collector_ranks_not_held", {(): float(sum(snapshot.not_held.ranks.values()))})
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
+    yield _family("laggard_node_labels", dict(_node_labels(snapshot)))
     yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
     yield _family("laggard_acknowledged_until_timestamp_seconds", _acknowledged(snapshot))
     yield _family("laggard_acknowledged_finding", _acknowledged_findings(snapshot))
@@ -225,6 +227,14 @@ def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:
     return {
         (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in snapshot.fleet_findings
     }
+
+
+def _node_labels(snapshot: ClusterSnapshot) -> Iterator[tuple[tuple[str, ...], float]]:
+    """One series for each node, and none of what it serves itself has these labels: a node that moves to another rack
+    begins one series anew, and not some hundred."""
+    for row in snapshot.nodes:
+        labels = snapshot.labels.get(row.url, NodeLabels())
+        yield (row.node or "", urlsplit(row.url).netloc, *labels), float(any(labels))
 
 
 def _acknowledged(snapshot: ClusterSnapshot) -> Samples:

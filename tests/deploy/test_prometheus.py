@@ -19,8 +19,12 @@ from laggard.cli import main
 FOLDER = REPOSITORY / "deploy" / "prometheus"
 RULE_FILES = ("rules.yml", "alerts.yml")
 ALERTS = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+RECORDED = {
+    rule["record"] for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"] for rule in group["rules"]
+}
+"""Alerts join what rules.yml records: both files are loaded."""
 SERVED = {metric.name: set(metric.labels) for metric in METRICS}
-TARGET_LABELS = {"job", "instance", "cluster"}
+TARGET_LABELS = {"job", "instance", "hostname", "cluster", "partition", "rack", "team"}
 
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
 
@@ -66,12 +70,11 @@ def test_the_alerts_tests_can_fail(tmp_path: Path) -> None:
 def test_the_rules_ask_for_metrics_and_labels_that_laggard_serves(name: str) -> None:
     groups = yaml.safe_load((FOLDER / name).read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    recorded = {rule["record"] for rule in rules if "record" in rule}
     for rule in rules:
         expression = rule["expr"]
         asked = set(re.findall(r"(?<![:\w])(?:laggard_\w+)(?![:\w])", expression))
         assert asked <= set(SERVED), f"{rule}: no such metric"
-        assert set(re.findall(r"\w+:\w+:\w+", expression)) <= recorded
+        assert set(re.findall(r"\w+:\w+:\w+", expression)) <= RECORDED
         labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
         known = TARGET_LABELS.union(*(SERVED[metric] for metric in asked))
         assert labels <= known, f"{rule}: no such label"

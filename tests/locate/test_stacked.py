@@ -91,7 +91,7 @@ def test_a_healthy_job_is_told_nothing() -> None:
     assert with_stacks(healthy, []) == healthy
 
 
-@pytest.mark.parametrize("kind", ["deadlock", "waiting", "hang", "mismatch"])
+@pytest.mark.parametrize("kind", ["deadlock", "waiting", "hang", "mismatch", "unseen_ranks"])
 def test_a_job_that_stands_still_without_a_culprit_says_where(kind: str) -> None:
     still = location(notes=(Note(kind, "ranks wait"),))
     told = with_stacks(still, [took(0, STALLED, SAVE), took(1, STALLED, WAIT)])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.flight_recorder import dump, entry, write_dumps
 
 from laggard.cli import main
 from laggard.model import Location, Verdict
@@ -124,6 +125,23 @@ def test_the_folder_of_the_standstill_alone_names_it_too(tmp_path: Path) -> None
     location = judged(str(tmp_path))
     assert hung(location) == [(1,)] and location.culprits[0].stack is not None
     assert location.culprits[0].stack.place == "fetch (data.py:41)"
+
+
+@pytest.mark.parametrize(("why", "at", "named"), [(HELD, 40.0, [(1,)]), (HELD, 8.0, []), (STALLED, 40.0, [])])
+def test_beside_dumps_of_those_that_wait_only_one_that_is_held_is_named(
+    tmp_path: Path, why: str, at: float, named: list[tuple[int, ...]]
+) -> None:
+    """Whoever could have written its dump and did not may have gone on from where its stack was taken; and so may one
+    that was held before the others began to wait, at 9.0 s."""
+    world = ("0", "default_pg", range(3))
+    entries = [entry(world, "all_reduce", 1), entry(world, "all_reduce", 2, "scheduled")]
+    write_dumps(tmp_path, {rank: dump([world], entries, {0: (2, 1)}) for rank in (0, 2)})
+    for rank, frames in enumerate((WAIT, FETCH, WAIT)):
+        write(str(tmp_path / f"rank-{rank}.stacks"), took(rank, frames, *((why, at) if rank == 1 else ())))
+    location = judged(str(tmp_path))
+    assert hung(location) == named
+    told = location.culprits[0].stack if named else next(it for it in location.notes if it.kind == "stacks")
+    assert "fetch (data.py:41)" in str(told)
 
 
 def test_the_newest_standstill_counts_and_another_jobs_does_not(tmp_path: Path) -> None:

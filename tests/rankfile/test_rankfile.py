@@ -227,3 +227,19 @@ def test_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
     with pytest.raises(OSError) as caught:
         RankFileWriter(str(tmp_path / "file" / "ranks"), {})
     assert caught.value.errno == errno.ENOTDIR
+
+
+def test_what_lies_beside_a_file_goes_with_it(rank_dir: Path, start_rank: Start) -> None:
+    """Ten minutes after its writer ended, when the user's next rank starts here; the files take memory."""
+    old, young, living = (start_rank(rank=rank, directory=rank_dir) for rank in range(3))
+    for rank in (old, young, living):
+        for suffix in (".stacks", ".fault"):
+            rank.path.with_suffix(suffix).write_bytes(b"{}")
+    old.kill()
+    young.kill()
+    for rank in (old, living):
+        os.utime(rank.path, (1000.0, 1000.0))
+    start_rank(rank=3, directory=rank_dir)
+    assert not list(rank_dir.rglob(f"{old.path.stem}.*"))
+    for rank in (young, living):
+        assert len(list(rank_dir.rglob(f"{rank.path.stem}.*"))) == 3

@@ -170,6 +170,11 @@ class Cluster:
             assert time.monotonic() < deadline, f"no health check of {node}\n{self.log(node)}"
             time.sleep(0.05)
 
+    def refuses(self, *nodes: str, gpus: int = 0) -> bool:
+        """Whether a job on `nodes` does not run there. Where a prolog rejects it, srun's exit status is now and then 0
+        (22.05, "Job step aborted before step completely launched"): what the job would print decides."""
+        return not self.srun(*nodes, gpus=gpus).stdout
+
     def srun(self, *nodes: str, gpus: int = 0) -> subprocess.CompletedProcess[str]:
         """Runs a job on `nodes` that prints the nodes on which it ran."""
         flags = (

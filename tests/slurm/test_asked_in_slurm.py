@@ -49,7 +49,7 @@ def test_a_job_starts_on_the_agents_word_and_is_rejected_on_laggards_alone(clust
     assert len(agent.asked) == 1 and not (cluster.folder / "prologs").exists()
     assert cluster.wait_settled("n1") == "idle"
     with agent_that_says(asking / "agent/gate.sock", b"CHECK critical\n"):
-        assert cluster.srun("n1").returncode != 0
+        assert cluster.refuses("n1")
     assert len((cluster.folder / "prologs").read_text().splitlines()) == 1
 
 

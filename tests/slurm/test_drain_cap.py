@@ -134,7 +134,7 @@ def test_check_sh_ends_with_what_the_gate_does(cluster: Any, fleet: Fleet) -> No
 def test_one_bad_node_is_drained_and_a_second_waits(cluster: Any, fleet: Fleet) -> None:
     fleet.set_machine("disk_full", "n1")
     fleet.wait_for_failing("n1")
-    assert cluster.srun("n1").returncode != 0
+    assert cluster.refuses("n1")
     assert cluster.wait_settled("n1").startswith("drained laggard: DISK_FULL")
     fleet.set_machine("disk_full", "n2")
     fleet.wait_for_failing("n1", "n2")

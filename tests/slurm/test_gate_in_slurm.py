@@ -145,5 +145,5 @@ def test_a_job_is_judged_by_the_gpus_it_was_given(cluster: Any) -> None:
     some = cluster.srun("n1", gpus=4)
     assert some.returncode == 0, some.stderr
     assert cluster.wait_settled("n1") == "idle"
-    assert cluster.srun("n1", gpus=8).returncode != 0
+    assert cluster.refuses("n1", gpus=8)
     assert cluster.wait_settled("n1").startswith("drained laggard: GPU_ECC_UNCORRECTED GPU 5")

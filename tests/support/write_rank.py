@@ -62,6 +62,12 @@ class Rank:
         lanes = tuple((lane + 1, lane + 1) for lane in self.lanes if lane is not None)
         self.writer.write_beat(BeatRecord(time.perf_counter_ns(), 10**9, 0, lanes, ()))
 
+    def look(self) -> None:
+        """Looks at the ranks beside it, as one that stands still does."""
+        from laggard.trainer_hooks.output.silent_peers import silent_peers
+
+        list(silent_peers(self.writer.path, "no such job", -1, 0.0))
+
     def facts(self, path: str) -> None:
         """Writes the JSON in the file `path` as the rank's facts."""
         with open(path, "rb") as file:

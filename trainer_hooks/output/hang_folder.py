@@ -22,6 +22,7 @@ from laggard.stacks.unanswered import SUFFIX as UNANSWERED_SUFFIX
 from laggard.stacks.unanswered import encode
 from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, seen_backends
 from laggard.trainer_hooks.collectives.flight_recorder_entries import safe_backends
+from laggard.trainer_hooks.output.peer_faults import keep_faults
 from laggard.trainer_hooks.output.ras_report import report_later
 from laggard.trainer_hooks.output.silent_peers import silent_peers
 
@@ -37,16 +38,23 @@ _NAME: Final = re.compile(r"hang-\d{8}T\d{6}Z")
 
 
 class HangFolder:
-    """The folder of one rank. `base`: where it is made; `events` returns where the rank stands, for JSON. `rank_files`:
-    where this user's rank files are; None: there are none."""
+    """The folder of one rank. `base`: where it is made; `events` returns where the rank stands, for JSON. `rank_file`:
+    this rank's own; None: there is none. `recorded`: the path, without its end, at which a rank's recording has its
+    files; None: there is no recording."""
 
     def __init__(
-        self, base: str, rank: int, events: Callable[[], dict[str, Any]], rank_files: str | None = None
+        self,
+        base: str,
+        rank: int,
+        events: Callable[[], dict[str, Any]],
+        rank_file: str | None = None,
+        recorded: Callable[[int], str] | None = None,
     ) -> None:
         self._base = base
         self._rank = rank
         self._events = events
-        self._rank_files = rank_files
+        self._rank_file = rank_file
+        self._recorded = recorded
 
     def keep(self, sampled: Sampled) -> None:
         """Writes all of it. Raises OSError."""
@@ -71,11 +79,13 @@ class HangFolder:
 
     def _keep_silent_peers(self, folder: str, sampled: Sampled) -> None:
         """Writes what is seen of ranks that can write nothing; the last rank that looked counts."""
-        if self._rank_files is None:
+        if self._rank_file is None:
             return
         idle_seconds = sampled.stalled_seconds / 2  # they came to their place about when this one began to wait
-        for peer in silent_peers(self._rank_files, sampled.job_id, self._rank, idle_seconds):
-            write_private(os.path.join(folder, f"rank-{peer.rank}{UNANSWERED_SUFFIX}"), encode(peer))
+        for peer in silent_peers(self._rank_file, sampled.job_id, self._rank, idle_seconds):
+            rank = peer.seen.rank
+            write_private(os.path.join(folder, f"rank-{rank}{UNANSWERED_SUFFIX}"), encode(peer.seen))
+            keep_faults(peer, self._recorded(rank) if self._recorded else None, os.path.join(folder, f"rank-{rank}"))
 
     def _folder(self, now: float) -> tuple[str | None, bool]:
         """The folder of this standstill, None where there are too many; and whether this rank made it."""

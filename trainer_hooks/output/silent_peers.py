@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from laggard.rankfile import RankFileError, RankFileReader
 from laggard.rankfile.layout import SUFFIX
@@ -21,17 +21,28 @@ SILENT_BEATS: Final = 3.0
 """The missed beats after which none of a process's threads runs, as locate has it; and a second more."""
 
 
-def silent_peers(directory: str, job_id: str, rank: int, idle_seconds: float) -> Iterator[Unanswered]:
+class SilentPeer(NamedTuple):
+    """What is seen of a rank that can say nothing itself. `rank_file`: its path."""
+
+    seen: Unanswered
+    rank_file: str
+
+
+def silent_peers(own_file: str, job_id: str, rank: int, idle_seconds: float) -> Iterator[SilentPeer]:
     """Yields the other ranks of the user's job of which nothing runs, and that have made no progress for so long.
-    `directory`: where this user's rank files are."""
-    for path in islice(_rank_files(directory), MAX_FILES):
+    `own_file`: this rank's file, beside which this user's other rank files are. It is never opened: a process that
+    closes a file loses its locks on it, and by the lock the agent knows that the rank lives."""
+    own = os.path.realpath(own_file)
+    for path in islice(_rank_files(os.path.dirname(own)), MAX_FILES):
+        if path == own:
+            continue
         try:
             with RankFileReader(path) as file:
                 seen = _seen(file, idle_seconds)
         except (RankFileError, NotThere, OSError, ValueError, KeyError):
             continue
         if seen is not None and seen.job_id == job_id and seen.rank != rank:
-            yield seen
+            yield SilentPeer(seen, path)
 
 
 def _rank_files(directory: str) -> Iterator[str]:

@@ -51,7 +51,7 @@ def open_stacks(
         directory = rank_dir(os.environ)
         own = own_directory(directory) if rank_file is not None else directory
         beside = rank_file.removesuffix(RANK_SUFFIX) if rank_file is not None else None
-        recorded = _recorded_base(identity, sink) if sink is not None else None
+        recorded = _recorded_base(identity.attempt, sink, identity.rank) if sink is not None else None
         path = (beside or recorded or "") + SUFFIX
         about = About(
             identity.job_id,
@@ -62,8 +62,8 @@ def open_stacks(
             trusted_users(directory, os.geteuid()),
         )
         kept = os.environ.get(ENV_HANG_DIR) or (sink.folder if sink is not None else None)
-        files = own if rank_file is not None else None
-        hangs = HangFolder(kept, identity.rank, partial(_events, recorder), files) if kept else None
+        of_rank = partial(_recorded_base, identity.attempt, sink) if sink is not None else None
+        hangs = HangFolder(kept, identity.rank, partial(_events, recorder), rank_file, of_rank) if kept else None
         told = partial(_tell, sink, hangs)
         head = header(identity.job_id, identity.rank, identity.node, os.getpid(), training_thread())
         faults = _fault_file((recorded or beside or "") + FAULT_SUFFIX, head, quiet)
@@ -99,8 +99,8 @@ def stall_seconds() -> float:
     return STALL_SECONDS
 
 
-def _recorded_base(identity: Identity, sink: RecordingSink) -> str:
-    name = rank_file_name(identity.rank, identity.attempt).removesuffix(_RECORDING_SUFFIX)
+def _recorded_base(attempt: int, sink: RecordingSink, rank: int) -> str:
+    name = rank_file_name(rank, attempt).removesuffix(_RECORDING_SUFFIX)
     return os.path.join(sink.folder, name)
 
 

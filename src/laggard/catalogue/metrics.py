@@ -49,6 +49,12 @@ METRICS: tuple[Metric, ...] = (
     *RANK_METRICS,
     Metric("laggard_target_up", "gauge", "1 where the agent answered the collector's last scrape.", ("target",)),
     Metric(
+        "laggard_node_labels",
+        "gauge",
+        "A node's place in its site, to be joined; `agent` is its agent's HOST:PORT; 0: no label is known, else 1.",
+        ("hostname", "agent", "partition", "rack", "team"),
+    ),
+    Metric(
         "laggard_culprit",
         "gauge",
         "Share of the step time that fixing this culprit would save.",

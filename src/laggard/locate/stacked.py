@@ -27,7 +27,7 @@ from laggard.text.words import counted, printable_line, ranks_text, seconds_text
 _SLOW_KINDS = ("slow_compute", "slow_host", "slow_input", "uneven_work", "busy_threads")
 _STANDING = (STALLED, HELD, TERMINATED, CRASHED, ASKED)
 _LAST = (FAILED, CRASHED, TERMINATED, HELD, STALLED)
-_STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang")
+_STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang", "unseen_ranks")
 _ENDED_NOTES = ("first_unseen", "ended")
 _MAX_PEERS = 8
 _MAX_TEXT = 400

@@ -7,7 +7,8 @@ and where all ranks of the job left one: who is missing may be whom all wait for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from laggard.locate.explanation import explained
 from laggard.locate.job_timings import JobTimings
@@ -39,7 +40,8 @@ def hung_by_stacks(
         return ()
     columns = {rank: place for place, rank in enumerate(timings.ranks.tolist())}
     ranks = [rank for each in out for rank in each.ranks]
-    if not all(_stood_to_the_end(columns.get(rank), standing[rank], timings, documents[rank]) for rank in ranks):
+    since = _waits_since(standing[rank] for each in waiting for rank in each.ranks)
+    if not all(_stood_to_the_end(columns.get(rank), standing[rank], timings, documents[rank], since) for rank in ranks):
         return ()
     return tuple(explained(_culprit(each, waiting, standing, timings), timings) for each in out)
 
@@ -49,15 +51,22 @@ def _is_whole(timings: JobTimings, standing: Collection[int]) -> bool:
     return len(standing) == size
 
 
-def _stood_to_the_end(column: int | None, last: Sampled, timings: JobTimings, documents: Sequence[Sampled]) -> bool:
+def _waits_since(waiting: Iterable[Sampled]) -> float:
+    """The Unix time since which all of them wait."""
+    return max((it.at - it.stalled_seconds for it in waiting if it.why == STALLED), default=math.inf)
+
+
+def _stood_to_the_end(
+    column: int | None, last: Sampled, timings: JobTimings, documents: Sequence[Sampled], since: float
+) -> bool:
     """Whether nothing says that the rank went on from there, or that it was in a collective all the same: one that it
-    had begun and did not wait for in Python."""
+    had begun and did not wait for in Python. `since`: when the others' wait began, Unix time."""
     if last.why not in (STALLED, HELD):
         return False
     if not len(timings.ranks):
         return True
-    if column is None:
-        return False
+    if column is None:  # one that is held writes nothing; of an earlier standstill its dump may be as well
+        return last.why == HELD and last.at >= since
     state, beat = timings.states[column], timings.last_beats[column] if timings.last_beats else None
     if state.in_flight is not None or state.stopped:
         return False

@@ -85,7 +85,7 @@ FLIGHT_RECORDER: Final = ("absent", "on", "off")
 
 _SEQUENCE: Final = struct.Struct("<Q")
 _TRAILER: Final = struct.Struct("<II")
-_STEP_CELL: Final = struct.Struct(f"<Q{5 + len(PHASES)}qII")
+_STEP_CELL: Final = struct.Struct(_SEQUENCE.format + STEP_BODY.format[1:] + _TRAILER.format[1:])
 CELL_OVERHEAD: Final = _SEQUENCE.size + _TRAILER.size
 
 FACTS_LIMIT: Final = FACTS_BYTES - CELL_OVERHEAD - FACTS_HEAD.size
@@ -177,5 +177,5 @@ def unpack_step(ring: bytes, at: int) -> tuple[int, ...] | None:
     *numbers, low, checksum = _STEP_CELL.unpack_from(ring, at)
     if not numbers[0] or low != numbers[0] & 0xFFFFFFFF:
         return None
-    whole = zlib.crc32(ring[at : at + _STEP_CELL.size - 4 * 2], low) == checksum
+    whole = zlib.crc32(ring[at : at + _STEP_CELL.size - _TRAILER.size], low) == checksum
     return tuple(numbers) if whole else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import mmap
 import os
@@ -156,7 +157,8 @@ def _clip(text: str, size: int) -> bytes:
 
 
 def _prune(directory: str) -> None:
-    """Removes this user's files whose writers ended long ago, because the files take memory."""
+    """Removes this user's files whose writers ended long ago, with what lies beside them under their names, such as
+    stacks, because the files take memory."""
     now = time.time()
     for path in Path(directory).glob(f"*{layout.SUFFIX}"):
         with contextlib.suppress(OSError):
@@ -164,7 +166,8 @@ def _prune(directory: str) -> None:
             if about.st_uid != os.geteuid() or not stat.S_ISREG(about.st_mode):
                 continue
             if now - about.st_mtime > _PRUNE_AFTER_SECONDS and not _is_locked(path):
-                path.unlink()
+                for each in Path(directory).glob(f"{glob.escape(path.stem)}.*"):
+                    each.unlink()
 
 
 def _is_locked(path: Path) -> bool:

@@ -63,8 +63,18 @@ def test_sinfo_is_asked_for_the_partition_in_its_own_case_and_for_all(
     for text in ("A100", "https://A100:1/", "*"):
         SlurmPartition(text, path).read()
     asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked[0] == asked[1] == "--noheader --Node --partition=A100 --format=node=%o|%T "
-    assert asked[2] == "--noheader --Node --all --format=node=%o|%T "
+    assert asked[0] == asked[1] == "--noheader --Node --partition=A100 --format=node=%o|%T|%R "
+    assert asked[2] == "--noheader --Node --all --format=node=%o|%T|%R "
+
+
+def test_partitions_are_labels(sinfo: Sinfo) -> None:
+    path = sinfo(says("node=n1|idle|gpu", "node=n1|idle|all", "node=n2|mixed|gpu", "node=n3|idle|"))
+    labels = SlurmPartition("*", path).read().labels
+    assert {target.address: given.partition for target, given in labels.items()} == {
+        "n1:19400": "all,gpu",
+        "n2:19400": "gpu",
+        "n3:19400": "",
+    }
 
 
 def test_what_cannot_be_an_agent_is_named(sinfo: Sinfo) -> None:

@@ -15,6 +15,8 @@ from support.fake_ras import FakeCommunicator, FakeRank, FakeRas
 from support.stack_documents import sampled
 
 from laggard.cli import main
+from laggard.rankfile import RankFileReader
+from laggard.stacks.fault_text import header
 from laggard.stacks.sampled import STALLED
 from laggard.stacks.unanswered import decode
 from laggard.trainer_hooks.output.hang_folder import RAS_REPORT, HangFolder
@@ -39,10 +41,10 @@ def ras(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ras]:
         each.close()
 
 
-def keep(base: Path, step: int = 7, rank_files: Path | None = None, stalled_seconds: float = 31.0) -> Path:
+def keep(base: Path, step: int = 7, rank_file: Path | None = None, stalled_seconds: float = 31.0) -> Path:
     """Returns the folder in which rank 0 kept what it knows."""
     events = {"laggard_events": 1, "step": step, "phase": "backward", "lanes": []}
-    folder = HangFolder(str(base), 0, lambda: events, None if rank_files is None else str(rank_files))
+    folder = HangFolder(str(base), 0, lambda: events, None if rank_file is None else str(rank_file))
     folder.keep(sampled(0, why=STALLED, stalled_seconds=stalled_seconds))
     (found,) = base.glob("hang-*")
     return found
@@ -113,14 +115,55 @@ def test_a_rank_that_is_stopped_is_seen_by_the_one_beside_it(
     for rank in ranks:
         rank.do("beat")
     ranks[2].process.send_signal(signal.SIGSTOP)
+    own = rank_dir / "own.rank"
     deadline = time.monotonic() + 60
     files: set[str] = set()
     while "rank-2.kernel" not in files:
         assert time.monotonic() < deadline
-        folder = keep(tmp_path / "kept", rank_files=rank_dir, stalled_seconds=0.0)
+        folder = keep(tmp_path / "kept", rank_file=own, stalled_seconds=0.0)
         files = {file.name for file in folder.glob("*.kernel")}
     assert files <= {"rank-1.kernel", "rank-2.kernel"}, "rank 1 may be late with its next beat; the others do not count"
     seen = decode((folder / "rank-2.kernel").read_bytes())
     assert (seen.rank, seen.pid, seen.side.state) == (2, ranks[2].process.pid, "T")
-    assert keep(tmp_path / "moved", rank_files=rank_dir, stalled_seconds=3600.0).is_dir()
+    assert keep(tmp_path / "moved", rank_file=own, stalled_seconds=3600.0).is_dir()
     assert not list((tmp_path / "moved").glob("*/*.kernel")), "it has moved since this one began to wait"
+
+
+def test_a_rank_that_looks_at_those_beside_it_keeps_the_lock_on_its_own_file(
+    rank_dir: Path, start_rank: Callable[..., RankProcess]
+) -> None:
+    """The lock is how the agent knows that a rank lives; the kernel takes it from a process that closes the file."""
+    rank = start_rank(rank=0, directory=rank_dir)
+    rank.do("beat", "look")
+    with RankFileReader(str(rank.path)) as file:
+        assert file.lock_holder() == rank.process.pid
+
+
+def test_the_lines_that_were_written_for_a_silent_rank_are_kept(
+    tmp_path: Path, rank_dir: Path, start_rank: Callable[..., RankProcess]
+) -> None:
+    """faulthandler has written them into its recording; the agent reads beside its rank file, a person the folder."""
+    rank = start_rank(rank=1, directory=rank_dir, world_size=2)
+    rank.do("beat")
+    rank.process.send_signal(signal.SIGSTOP)
+    recorded = tmp_path / "recorded-1.fault"
+
+    def recorded_base(number: int) -> str:
+        return str(tmp_path / f"recorded-{number}")
+
+    frames = '  File "/job/native.py", line 16 in calibrate\n  File "/job/train.py", line 9 in <module>\n'
+    dump = f"Timeout (0:00:04)!\nThread 0x0000000000000007 (most recent call first):\n{frames}"
+    recorded.write_bytes(header("test", 1, "n0", rank.process.pid, 7) + dump.encode())
+    os.utime(recorded, (1000.0, 1000.0))
+    deadline = time.monotonic() + 60
+    kept: set[str] = set()
+    while "rank-1.fault" not in kept:
+        assert time.monotonic() < deadline
+        place = HangFolder(str(tmp_path / "kept"), 0, dict, str(rank_dir / "own.rank"), recorded_base)
+        place.keep(sampled(0, why=STALLED, stalled_seconds=0.0))
+        (folder,) = (tmp_path / "kept").glob("hang-*")
+        kept = {file.name for file in folder.iterdir()}
+    beside = rank.path.with_suffix(".fault")
+    for copy in (folder / "rank-1.fault", beside):
+        assert copy.read_bytes() == recorded.read_bytes() and copy.stat().st_mtime == 1000.0
+        assert copy.stat().st_mode & 0o077 == 0
