@@ -35,7 +35,7 @@ _MAX_STACKS: Final = 512
 _MAX_FRAMES: Final = 256
 _MAX_STREAMS: Final = 4096
 _MAY_HOLD = re.compile(
-    r"most recent call|\bThread \S|\bProcess \d|^\s*(?:\S{1,80} )?#\d{1,3}\s+(?:0x|\w)|\"frames\"\s*:", re.M
+    r"most recent call|\bThread \S|\bProcess \d|^[ \t]*(?:\S{1,80} )?#\d{1,3}[ \t]+(?:0x|\w)|\"frames\"\s*:", re.M
 )
 _PLAIN = re.compile(r"\s{4}|\s*File \"|Thread |Process \d|#\d|Traceback|Current thread|\s*$")
 _QUOTED = re.compile(r"(?:> ?)+(?=[ \w#\"\[])")
@@ -63,7 +63,8 @@ def stacks(text: str) -> tuple[Stack, ...]:
     reader = _Reader()
     offset = 0
     for line in text.splitlines(keepends=True):
-        reader.feed(line, offset)
+        if not line.isspace():
+            reader.feed(line, offset)
         offset += len(line)
     found = sorted(reader.end(), key=lambda stack: stack.frames[0].offset)
     return tuple(_with_ranks_of_locals(found, reader.in_locals)[:_MAX_STACKS])
@@ -97,6 +98,8 @@ def share_of_stacks(text: str) -> float:
         return 0.0
     parser, style, seen, known, is_dump = LineParser(), Style.NONE, 0, 0, False
     for raw in text.splitlines():
+        if not raw or raw.isspace():
+            continue
         line = raw.rstrip()[:MAX_LINE_CHARACTERS]
         line = line if _PLAIN.match(line) else parser.parse(line).text
         head = thread_of(line)
