@@ -17,6 +17,8 @@ from laggard.wire.ranks import UnseenProcess
 
 _MAX_LINE_CHARACTERS: Final = 600
 _MAX_NAMED: Final = 4
+_LAUNCHERS: Final = ("torchrun", "deepspeed", "accelerate", "run.py", "launch.py")
+"""The scripts of processes that start others: they are told where nothing else is known."""
 _STANDS: Final = re.compile(r"for ([0-9]{1,9}) s in (.+)")  # trainer_hooks/output/start_watch.py writes it
 
 
@@ -77,7 +79,8 @@ def starting(found: Iterable[UnseenOn], known: Mapping[JobKey, bool]) -> Iterato
 def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
     """The reason why there is no answer while they start. `ended`: the job that ended last; empty where there is
     none."""
-    names = dict.fromkeys(_name(each) for each in found)
+    trains = [each for each in found if each.process.script not in _LAUNCHERS] or found
+    names = dict.fromkeys(_name(each) for each in trains)
     shown = ", ".join(list(names)[:_MAX_NAMED])
     shown += f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     text = f"{shown} {'has' if len(names) == 1 else 'have'} begun and made no step yet"

@@ -16,7 +16,7 @@ from typing import Final
 
 from laggard.environment import ENV_HANG_DIR, ENV_RECORD_DIR, rank_dir
 from laggard.rankfile.directory import own_directory
-from laggard.stacks.frames import place_text
+from laggard.stacks.frames import collective_of, inner_place_text, place_text
 from laggard.stacks.sampled import STALLED, SUFFIX, Sampled, write
 from laggard.trainer_hooks.output.hang_folder import shared_folder
 from laggard.trainer_hooks.output.identity import Identity, identify
@@ -115,7 +115,8 @@ class StartWatch(PeriodicThread):
         who = identify(os.environ)
         sampled = Sampled(who.job_id, who.rank, who.node, os.getpid(), STALLED, at, 0.0, threads, seconds)
         self._write(os.path.join(own_directory(rank_dir(os.environ)), f"{os.getpid()}{SUFFIX}"), sampled)
-        WITNESS.stands(f"for {seconds:.0f} s in {place_text(frames)}")
+        place = place_text(frames) if collective_of(frames) else inner_place_text(frames)
+        WITNESS.stands(f"for {seconds:.0f} s in {place}")
         self._keep(f"rank-{who.rank}-{os.getpid()}{SUFFIX}", sampled, who)
 
     def _keep(self, name: str, sampled: Sampled, who: Identity) -> None:
