@@ -84,8 +84,11 @@ def test_where_processes_stand_that_begin_is_told_of_all_the_fewest_first() -> N
     (one,) = cluster(unseen("starting", "next", why=f"for 8 s in {lock}")).location(None).notes
     assert one.text.endswith(f"; it stands still for 8 s or more: rank 0 in {lock}")
     launched = cluster(
-        unseen("starting", "job-1", script="torchrun", why=""),
-        *(it._replace(process=structs.replace(it.process, job_id="job-1")) for it in stands),
+        unseen("starting", "7f6462d2-b872-4cbf-ab84-cc6d8f6c1a2a", script="torchrun", why=""),
+        *(
+            it._replace(process=structs.replace(it.process, job_id="7f6462d2-b872-4cbf-ab84-cc6d8f6c1a2a"))
+            for it in stands
+        ),
     )
     assert sentence(launched.location(None)).startswith("Cannot tell: train.py on n0 has begun")
     (odd,) = cluster(unseen("starting", "next", why="for ever")).location(None).notes
