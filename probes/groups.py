@@ -14,6 +14,13 @@ KERNEL: Final = ProbeGroup("kernel", 2.0)
 """Probes that read what the kernel holds in memory, and ask no device and no other process: none of them waits. A
 process for each would cost the agent several times what they do."""
 
+PCI: Final = ProbeGroup("pci", 2.0)
+"""Probes that ask the devices' configuration space. Where a device keeps one of them waiting, it would keep each."""
+
+RDMA: Final = ProbeGroup("rdma", 4.0)
+"""Probes that ask the RDMA adapters, by sysfs and ioctl: the driver asks the firmware for much of it, and one adapter
+whose firmware does not answer keeps each of them waiting."""
+
 ACTIVE: Final = ProbeGroup("active", 240.0)
 """Probes that load the GPUs. torch is imported once, perhaps from a slow file system; sixteen GPUs are started, and
 each takes some eight seconds."""

@@ -64,10 +64,10 @@ PROBES: Final[tuple[Probe, ...]] = (
     iommu.PROBE,
     numa.PROBE,
     devices.PROBE,
+    driver_log.PROBE,  # the kernel's log alone: first in its group, whose others ask the firmware
     ports.PROBE,
     network_devices.PROBE,
     rdma_error_counters.PROBE,
-    driver_log.PROBE,
     pfc.PROBE,
     ecn.PROBE,
 )

@@ -15,6 +15,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from stack_jobs.judge import NOTES
+
 
 class Daemons:
     """An agent that reads this folder's rank files, and its collector, which share a secret."""
@@ -80,7 +82,7 @@ class Looks(threading.Thread):
             found = self._daemons.location()
             if found is None or found.get("verdict") not in ("ok", "fail", "unknown", "warning"):
                 continue
-            said = (found["verdict"], found["culprits"], [it for it in found["notes"] if it["kind"] == "stacks"])
+            said = (found["verdict"], found["culprits"], [it for it in found["notes"] if it["kind"] in NOTES])
             if said != last and found.get("ranks", 1):
                 last = said
                 self.seen.append(found)

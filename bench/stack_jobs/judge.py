@@ -12,6 +12,10 @@ LIVE, RECORDED, FOLDER = "live", "recorded", "folder"
 """Where it was said: by a collector, of the recording, and of the hang folder alone."""
 
 
+NOTES = ("stacks", "starting")
+"""The notes that tell of the code; the second, of processes that have made no step."""
+
+
 class Judgement(NamedTuple):
     """`mark`: right, partly, wrong, silent. `culprits`: whom it named. `told`: what of the code was said."""
 
@@ -55,7 +59,7 @@ def _live(case: Case, kept: Path, expected: list[Place]) -> Judgement:
 def _judgement(case: Case, location: dict[str, Any], expected: list[Place]) -> Judgement:
     named = [f"{one['kind']} {one['ranks']}" for one in location["culprits"]]
     stacks = [one["stack"] for one in location["culprits"] if one.get("stack")]
-    notes = [json.dumps(note) for note in location["notes"] if note["kind"] == "stacks"]
+    notes = [json.dumps(note) for note in location["notes"] if note["kind"] in NOTES and " in " in note["text"]]
     told = [stack["text"] for stack in stacks]
     mark, why = _mark(case, stacks, notes, expected)
     if any(case.kind == HEALTHY or case.victim not in one["ranks"] for one in location["culprits"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -11,11 +12,14 @@ from laggard.locate.unseen_note import unseen_note
 from laggard.model import Note
 from laggard.rankfile.unseen import UNSEEN
 from laggard.text.job_names import is_numbered
-from laggard.text.words import printable_line
+from laggard.text.words import printable_line, ranks_text
 from laggard.wire.ranks import UnseenProcess
 
 _MAX_LINE_CHARACTERS: Final = 600
 _MAX_NAMED: Final = 4
+_LAUNCHERS: Final = ("torchrun", "deepspeed", "accelerate", "run.py", "launch.py")
+"""The scripts of processes that start others: they are told where nothing else is known."""
+_STANDS: Final = re.compile(r"for ([0-9]{1,9}) s in (.+)")  # trainer_hooks/output/start_watch.py writes it
 
 
 class UnseenOn(NamedTuple):
@@ -75,14 +79,29 @@ def starting(found: Iterable[UnseenOn], known: Mapping[JobKey, bool]) -> Iterato
 def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
     """The reason why there is no answer while they start. `ended`: the job that ended last; empty where there is
     none."""
-    names = dict.fromkeys(_name(each) for each in found)
+    trains = [each for each in found if each.process.script not in _LAUNCHERS] or found
+    names = dict.fromkeys(_name(each) for each in trains)
     shown = ", ".join(list(names)[:_MAX_NAMED])
     shown += f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     text = f"{shown} {'has' if len(names) == 1 else 'have'} begun and made no step yet"
-    stands = next((each.process for each in found if each.process.why), None)
-    text += f"; rank {stands.rank} has stood {stands.why}" if stands else ""
+    text += f"; {stands}" if (stands := _standing_text(found)) else ""
     hint = f"; the job that ended last is {ended}: ask for it with --job" if ended else ""
     return printable_line(text + hint, _MAX_LINE_CHARACTERS)
+
+
+def _standing_text(found: Sequence[UnseenOn]) -> str:
+    """Where the processes stand, the fewest first: all wait for them, perhaps. Empty where none says so."""
+    places: dict[str, set[int]] = {}
+    times = []
+    for each in found:
+        if (said := _STANDS.fullmatch(each.process.why)) is not None:
+            times.append(int(said[1]))
+            places.setdefault(said[2], set()).add(each.process.rank)
+    if not places:
+        return ""
+    rarest = sorted(places.items(), key=lambda place: (len(place[1]), min(place[1])))[:_MAX_NAMED]
+    told = "; ".join(f"{ranks_text(sorted(ranks))} in {place}" for place, ranks in rarest)
+    return f"{'they stand' if len(times) > 1 else 'it stands'} still for {min(times)} s or more: {told}"
 
 
 def _name(each: UnseenOn) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.groups import PCI
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import acs_names
@@ -179,4 +180,4 @@ def _reason(tree: PciTree, addresses: tuple[str, ...] | list[str]) -> str:
     return f"the kernel shows all of {device.folder or device.address}/config only to root and to `laggard reader`"
 
 
-PROBE: Final = Probe("acs", check, AcsThresholds())
+PROBE: Final = Probe("acs", check, AcsThresholds(), group=PCI)

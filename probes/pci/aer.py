@@ -7,6 +7,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.groups import PCI
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
@@ -102,4 +103,4 @@ def _judge(host: Host, device: PciDevice, counts: dict[str, int], thresholds: Ae
         )  # fmt: skip
 
 
-PROBE: Final = Probe("pcie_errors", check, AerThresholds())
+PROBE: Final = Probe("pcie_errors", check, AerThresholds(), group=PCI)

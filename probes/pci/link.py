@@ -9,6 +9,7 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.amd_gpus import busy_amd_gpus
 from laggard.probes.gpu.model.readings import gpus_are_held, query_gpus
+from laggard.probes.groups import PCI
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.nvml.model import Gpu
@@ -162,4 +163,4 @@ def _shown(speed: float, width: int) -> str:
     return f"{speed:g} GT/s x{width}" if speed and width else "unknown"
 
 
-PROBE: Final = Probe("pcie_links", check, PcieLinkThresholds())
+PROBE: Final = Probe("pcie_links", check, PcieLinkThresholds(), group=PCI)

@@ -8,6 +8,7 @@ from typing import Final
 from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.groups import PCI
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import PciExpress
@@ -109,4 +110,4 @@ def _is_fast(express: PciExpress, thresholds: ReadRequestThresholds) -> bool:
     return express.speed * express.width >= thresholds.fast_gigatransfers
 
 
-PROBE: Final = Probe("pcie_requests", check, ReadRequestThresholds())
+PROBE: Final = Probe("pcie_requests", check, ReadRequestThresholds(), group=PCI)

@@ -8,6 +8,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
@@ -177,4 +178,4 @@ def _renamed(device: str, summary: str, evidence: Mapping[str, object]) -> Findi
     )
 
 
-PROBE: Final = Probe("rdma_devices", check, RdmaDeviceThresholds())
+PROBE: Final = Probe("rdma_devices", check, RdmaDeviceThresholds(), group=RDMA)

@@ -9,6 +9,7 @@ import msgspec
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
 from laggard.probes.host.uptime import read_uptime, require_log
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
@@ -68,4 +69,4 @@ def _at_fault_now(host: Host, nic: Nic) -> str:
     return f"its port is {down[0].state_text}" if down else ""
 
 
-PROBE: Final = Probe("rdma_driver", check, RdmaDriverThresholds())
+PROBE: Final = Probe("rdma_driver", check, RdmaDriverThresholds(), group=RDMA)

@@ -12,6 +12,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
 from laggard.probes.rdma.model.netdev import NET
@@ -56,4 +57,4 @@ def _both(one: Priorities, other: Priorities) -> Priorities:
     return tuple(priority for priority in one if priority in other)
 
 
-PROBE: Final = Probe("roce_ecn", check, RoceThresholds())
+PROBE: Final = Probe("roce_ecn", check, RoceThresholds(), group=RDMA)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.groups import RDMA
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Count, Fact, NotNegative, Probe, finding
@@ -242,4 +243,4 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-PROBE: Final = Probe("rdma_errors", check, RdmaErrorThresholds())
+PROBE: Final = Probe("rdma_errors", check, RdmaErrorThresholds(), group=RDMA)

@@ -11,6 +11,7 @@ from typing import Final
 
 from laggard.majority import majority
 from laggard.model import Finding, Severity
+from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Count, Fact, Probe, finding
 from laggard.probes.rdma.model.nccl_settings import read_gid_index
@@ -103,4 +104,4 @@ def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterato
         )
 
 
-PROBE: Final = Probe("rdma_net", check, RdmaNetThresholds())
+PROBE: Final = Probe("rdma_net", check, RdmaNetThresholds(), group=RDMA)

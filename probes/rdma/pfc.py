@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
+from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
 from laggard.probes.rdma.rules.roce_priorities import RoceSetting, RoceThresholds, check_priorities
@@ -28,4 +29,4 @@ def check(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
     return check_priorities(host, thresholds, _PFC, lambda host, netdev: host.pfc(netdev).priorities)
 
 
-PROBE: Final = Probe("roce_pfc", check, RoceThresholds())
+PROBE: Final = Probe("roce_pfc", check, RoceThresholds(), group=RDMA)

@@ -12,6 +12,7 @@ from typing import Final
 from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
+from laggard.probes.groups import RDMA
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.uptime import has_just_booted, read_uptime
@@ -194,4 +195,4 @@ def _expected_rate(active: list[Port], least: float) -> float:
     return max(rates) if usual is None else usual
 
 
-PROBE: Final = Probe("rdma_ports", check, RdmaPortThresholds())
+PROBE: Final = Probe("rdma_ports", check, RdmaPortThresholds(), group=RDMA)

@@ -49,6 +49,7 @@ if fault == "start":
     from torch.utils.file_baton import FileBaton
     open("lock", "w").close()
     FileBaton("lock").wait()
+    if "NEVER" in os.environ: raise TimeoutError("the store did not answer")
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -210,6 +211,27 @@ def test_a_job_that_comes_to_no_step_says_where_it_stands(tmp_path: Path) -> Non
     location = judge_recording([str(tmp_path / "recording")]).location
     (note,) = location.notes
     assert note.kind == "stacks" and "ranks 0-1 in" in note.text and at("<module>", "FileBaton(") in note.text
+    (folder,) = (tmp_path / "recording").glob("hang-*")
+    (of_folder,) = judge_recording([str(folder)]).location.notes
+    assert of_folder.text == note.text
+
+
+def test_a_start_that_was_only_slow_leaves_nothing_of_it(tmp_path: Path) -> None:
+    with job(tmp_path, "start", {"STEPS": "30"}) as ranks:
+        wait_for("recording/hang-*/*.stacks", tmp_path)
+        (tmp_path / "lock").unlink()
+        assert [process.wait(240) for process in ranks] == [0, 0], (tmp_path / "1.log").read_text()
+    assert not [*(tmp_path / "recording").glob("hang-*"), *(tmp_path / "recording").glob("*.stacks")]
+    assert "stacks" not in [note.kind for note in judge_recording([str(tmp_path / "recording")]).location.notes]
+
+
+def test_a_start_that_an_exception_ended_keeps_where_it_stood(tmp_path: Path) -> None:
+    with job(tmp_path, "start", {"NEVER": ""}) as ranks:
+        wait_for("recording/hang-*/*.stacks", tmp_path)
+        (tmp_path / "lock").unlink()
+        assert [process.wait(240) for process in ranks] == [1, 1]
+    assert len([*(tmp_path / "recording").glob("hang-*/*.stacks")]) == 2
+    assert not list((tmp_path / "ranks").glob("*/*.stacks"))
 
 
 def test_a_healthy_job_is_told_no_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ where it stood in its collectives, the dump of torch's Flight Recorder where tha
 write nothing themselves, and what NCCL RAS tells of all ranks.
 
 The ranks of a job share the folder `hang-TIME`: the first makes it, the others look for one that is a few minutes old.
+A process that comes to no step (start_watch.py) leaves its stacks there too.
 `laggard diagnose FOLDER` reads it.
 """
 
@@ -58,7 +59,7 @@ class HangFolder:
 
     def keep(self, sampled: Sampled) -> None:
         """Writes all of it. Raises OSError."""
-        folder, is_new = self._folder(sampled.at)
+        folder, is_new = shared_folder(self._base, sampled.at)
         if folder is None:
             return
         name = os.path.join(folder, f"rank-{self._rank}")
@@ -87,22 +88,24 @@ class HangFolder:
             write_private(os.path.join(folder, f"rank-{rank}{UNANSWERED_SUFFIX}"), encode(peer.seen))
             keep_faults(peer, self._recorded(rank) if self._recorded else None, os.path.join(folder, f"rank-{rank}"))
 
-    def _folder(self, now: float) -> tuple[str | None, bool]:
-        """The folder of this standstill, None where there are too many; and whether this rank made it."""
-        os.makedirs(self._base, exist_ok=True)
-        names = sorted(name for name in os.listdir(self._base) if _NAME.fullmatch(name))
-        for name in reversed(names):
-            path = os.path.join(self._base, name)
-            if abs(now - os.lstat(path).st_mtime) < SHARED_SECONDS:  # the mtime of the last rank that came
-                return path, False
-        if len(names) >= MAX_FOLDERS:
-            return None, False
-        path = os.path.join(self._base, time.strftime("hang-%Y%m%dT%H%M%SZ", time.gmtime(now)))
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
+
+def shared_folder(base: str, now: float) -> tuple[str | None, bool]:
+    """The folder in `base` of the standstill at `now` (Unix time), None where there are too many; and whether this
+    process made it. Raises OSError."""
+    os.makedirs(base, exist_ok=True)
+    names = sorted(name for name in os.listdir(base) if _NAME.fullmatch(name))
+    for name in reversed(names):
+        path = os.path.join(base, name)
+        if abs(now - os.lstat(path).st_mtime) < SHARED_SECONDS:  # the mtime of the last rank that came
             return path, False
-        return path, True
+    if len(names) >= MAX_FOLDERS:
+        return None, False
+    path = os.path.join(base, time.strftime("hang-%Y%m%dT%H%M%SZ", time.gmtime(now)))
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return path, False
+    return path, True
 
 
 def _flight_recorder() -> list[bytes]:

@@ -1,5 +1,6 @@
 """Tells where a process stands that has torch and comes to no step: it waits for a lock of torch's extensions, for a
-rendezvous, for a download. Its mark says so, and its stacks lie beside it and in the folder of a recording.
+rendezvous, for a download. Its mark says so, and its stacks lie beside it, in the folder of a recording and in that of
+the standstill. All of them go where the start was only slow.
 
 Nothing here raises, and nothing runs once the process is a rank: its stacks have a watch of their own then.
 """
@@ -13,11 +14,12 @@ import threading
 import time
 from typing import Final
 
-from laggard.environment import ENV_RECORD_DIR, rank_dir
+from laggard.environment import ENV_HANG_DIR, ENV_RECORD_DIR, rank_dir
 from laggard.rankfile.directory import own_directory
-from laggard.stacks.frames import place_text
+from laggard.stacks.frames import collective_of, inner_place_text, place_text
 from laggard.stacks.sampled import STALLED, SUFFIX, Sampled, write
-from laggard.trainer_hooks.output.identity import identify
+from laggard.trainer_hooks.output.hang_folder import shared_folder
+from laggard.trainer_hooks.output.identity import Identity, identify
 from laggard.trainer_hooks.output.recording_folder import folder_of_run
 from laggard.trainer_hooks.output.stack_output import stall_seconds
 from laggard.trainer_hooks.output.witness import WITNESS
@@ -49,6 +51,7 @@ class StartWatch(PeriodicThread):
         self._since = time.monotonic()
         self._due = self._stall_seconds
         self._paths: list[str] = []
+        self._hang_folder: str | None = None
 
     def begin(self) -> None:
         """Starts it, unless stacks are switched off or no thread can be had."""
@@ -58,12 +61,20 @@ class StartWatch(PeriodicThread):
                 self.pause_around_forks()
 
     def end(self) -> None:
-        """The process is a rank now, or ends."""
+        """The process is a rank now, or ends. What is kept for a person stays where an exception ends it, such as that
+        of a rendezvous for which it waited too long: Python keeps that as the last."""
         self.stop()
-        for path in self._paths:
+        self._take_back(all_of_it=getattr(sys, "last_value", None) is None)
+
+    def _take_back(self, all_of_it: bool = True) -> None:
+        """Removes what was written; else what the agent reads alone."""
+        for path in self._paths if all_of_it else self._paths[:1]:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        self._paths = []
+        if self._hang_folder is not None:
+            with contextlib.suppress(OSError):  # another process's stacks lie in it
+                os.rmdir(self._hang_folder)
+        self._paths, self._hang_folder = [], None
 
     def _interval_seconds(self) -> float:
         return self._stall_seconds / _LOOKS
@@ -84,6 +95,9 @@ class StartWatch(PeriodicThread):
             now = time.monotonic()
             if place != self._place:
                 self._place, self._since, self._due = place, now, self._stall_seconds
+                if self._paths:  # what was told is over
+                    self._take_back()
+                    WITNESS.stands("")
             elif now - self._since >= self._due:
                 self._due = _AGAIN_RATIO * (now - self._since)
                 self._tell(now - self._since)
@@ -101,11 +115,22 @@ class StartWatch(PeriodicThread):
         who = identify(os.environ)
         sampled = Sampled(who.job_id, who.rank, who.node, os.getpid(), STALLED, at, 0.0, threads, seconds)
         self._write(os.path.join(own_directory(rank_dir(os.environ)), f"{os.getpid()}{SUFFIX}"), sampled)
-        WITNESS.stands(f"for {seconds:.0f} s in {place_text(frames)}")
+        place = place_text(frames) if collective_of(frames) else inner_place_text(frames)
+        WITNESS.stands(f"for {seconds:.0f} s in {place}")
+        self._keep(f"rank-{who.rank}-{os.getpid()}{SUFFIX}", sampled, who)
+
+    def _keep(self, name: str, sampled: Sampled, who: Identity) -> None:
+        """Writes what outlives the machine's memory, where the user wants that."""
+        base = os.environ.get(ENV_HANG_DIR)
         if os.environ.get(ENV_RECORD_DIR):
-            folder = folder_of_run(os.environ[ENV_RECORD_DIR], who)
-            os.makedirs(folder, exist_ok=True)
-            self._write(os.path.join(folder, f"rank-{who.rank}-{os.getpid()}{SUFFIX}"), sampled)
+            recording = folder_of_run(os.environ[ENV_RECORD_DIR], who)
+            os.makedirs(recording, exist_ok=True)
+            self._write(os.path.join(recording, name), sampled)
+            base = base or recording
+        if base and self._hang_folder is None:
+            self._hang_folder = shared_folder(base, sampled.at)[0]
+        if self._hang_folder is not None:
+            self._write(os.path.join(self._hang_folder, name), sampled)
 
     def _write(self, path: str, sampled: Sampled) -> None:
         write(path, sampled)

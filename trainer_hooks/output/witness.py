@@ -35,7 +35,7 @@ class Witness:
             self._mark(STARTING, "", folder=False)
 
     def stands(self, where: str) -> None:
-        """The process has stood still since its start, there and for that long."""
+        """The process has stood still since its start, there and for that long; empty: it goes on."""
         if self._marks and not self._why:
             self._remove()
             self._mark(STARTING, where, folder=False)

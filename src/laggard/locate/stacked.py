@@ -27,7 +27,7 @@ from laggard.text.words import counted, printable_line, ranks_text, seconds_text
 _SLOW_KINDS = ("slow_compute", "slow_host", "slow_input", "uneven_work", "busy_threads")
 _STANDING = (STALLED, HELD, TERMINATED, CRASHED, ASKED)
 _LAST = (FAILED, CRASHED, TERMINATED, HELD, STALLED)
-_STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang", "unseen_ranks")
+_STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang", "unseen_ranks", "unfinished")
 _ENDED_NOTES = ("first_unseen", "ended")
 _MAX_PEERS = 8
 _MAX_TEXT = 400
@@ -86,7 +86,7 @@ def _with_hung(location: Location, by_rank: Mapping[int, list[Sampled]], timings
     hung = {rank for it in culprits for rank in it.ranks}
     if not culprits or (dead and not (dead == hung and all(standing[rank].why == HELD for rank in dead))):
         return location
-    notes = tuple(note for note in location.notes if note.kind not in ("first_unseen", "rank_died"))
+    notes = tuple(note for note in location.notes if note.kind not in ("first_unseen", "rank_died", "unfinished"))
     return structs.replace(location, verdict=Verdict.FAIL, culprits=culprits, notes=notes)
 
 

@@ -136,3 +136,11 @@ def place_text(frames: Frames) -> str:
         return own_text
     called = frames[position - 1]
     return f"{short_text(called)}, called in {own_text}"
+
+
+def inner_place_text(frames: Frames) -> str:
+    """Returns the innermost place that is not of Python's own library, and the script's own line: what tells apart
+    those that came through one line of the script, and wait at different places."""
+    inner = next((frame for frame in frames if not is_standard_library(frame)), frames[0])
+    own = own_frame(frames)
+    return short_text(inner) if inner is own else f"{short_text(inner)}, called in {short_text(own)}"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from laggard.stacks.frames import (
     collective_of,
+    inner_place_text,
     is_library,
-    is_standard_library,
     own_frame,
     place_text,
     short_text,
@@ -70,10 +70,7 @@ def _place(stack: Counted, waits: str, whose: str) -> str:
 
 
 def _inner_place(stack: Counted, waits: str, whose: str) -> str:
-    """Returns the innermost place that is not of Python's own library, and the script's own line."""
-    inner = next((frame for frame in stack.frames if not is_standard_library(frame)), stack.frames[0])
-    own = own_frame(stack.frames)
-    return whose + (short_text(inner) if inner is own else f"{short_text(inner)}, called in {short_text(own)}")
+    return whose + inner_place_text(stack.frames)
 
 
 def standing_beside(rank: int, all_of: Sequence[Standing]) -> tuple[Standing | None, Standing | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support.collectors import rank_row, ranks_document, step_row
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
@@ -68,6 +69,30 @@ def test_no_job_that_ended_answers_for_one_that_begins() -> None:
     )
     assert snapshot.location("old").job_id == "old" and snapshot.job("old") is not None
     assert "has begun" in sentence(snapshot.location("next"))
+
+
+def test_where_processes_stand_that_begin_is_told_of_all_the_fewest_first() -> None:
+    lock, barrier = "wait (baton.py:9), called in build (ops.py:7)", "barrier (train.py:3)"
+    stands = [
+        unseen("starting", "next", rank, why=f"for {8 + rank} s in {lock if rank == 1 else barrier}")
+        for rank in range(3)
+    ]
+    assert sentence(cluster(*stands).location(None)) == (
+        "Cannot tell: next on n0 has begun and made no step yet; they stand still for 8 s or more: "
+        f"rank 1 in {lock}; ranks 0 and 2 in {barrier}."
+    )
+    (one,) = cluster(unseen("starting", "next", why=f"for 8 s in {lock}")).location(None).notes
+    assert one.text.endswith(f"; it stands still for 8 s or more: rank 0 in {lock}")
+    launched = cluster(
+        unseen("starting", "7f6462d2-b872-4cbf-ab84-cc6d8f6c1a2a", script="torchrun", why=""),
+        *(
+            it._replace(process=structs.replace(it.process, job_id="7f6462d2-b872-4cbf-ab84-cc6d8f6c1a2a"))
+            for it in stands
+        ),
+    )
+    assert sentence(launched.location(None)).startswith("Cannot tell: train.py on n0 has begun")
+    (odd,) = cluster(unseen("starting", "next", why="for ever")).location(None).notes
+    assert odd.text.endswith("made no step yet")
 
 
 @pytest.mark.parametrize(
