@@ -79,7 +79,12 @@ def join(files: Sequence[JudgedFile], job: JobRead | None) -> Joined | None:
     by_path = {each.file.path: each for each in files}
     origins = _own_ranks(exhibits)
     job_files = [JobFile(path, origins.get(path, by_path[path].origin), by_path[path].twins) for path in read.files]
-    rest = [JobFile(it.file.path, it.origin, it.twins) for it in files if it.file.path not in read.files]
+    dumps = {it.path for it in exhibits if it.stacks and not it.is_job}
+    rest = [
+        JobFile(it.file.path, it.origin, it.twins, it.file.path in dumps)
+        for it in files
+        if it.file.path not in read.files
+    ]
     said = [each for it in exhibits for each in it.identities]
     roster = roster_of(read.evidence, (*job_files, *rest), said)
     finder = LineFinder(each.file for each in files)
@@ -109,7 +114,8 @@ def _exhibits(files: Iterable[JudgedFile], job: JobRead) -> Iterator[Exhibit]:
         if b"\0" in content.first_bytes or large > _MAX_LARGE:
             continue
         is_job = it.file.path in job.files
-        yield read_exhibit(it.file.path, it.origin, _glimpse(content), it.result.kind or "", is_job, year)
+        read = read_exhibit(it.file.path, it.origin, _glimpse(content), it.result.kind or "", is_job, year)
+        yield read._replace(twins=it.twins)
 
 
 def _glimpse(content: FileContent) -> str:

@@ -15,6 +15,8 @@ class JobFile(NamedTuple):
     path: str
     origin: Origin = Origin()
     twins: tuple[Origin, ...] = ()
+    holds_stacks: bool = False
+    """True: its last line is the outermost frame of a stack, and says nothing of where the process stood at its end."""
 
 
 class Fault(NamedTuple):
@@ -36,6 +38,8 @@ class Fault(NamedTuple):
     """The ranks that it accuses: of a recording, of RAS' report."""
     direct: bool = False
     """True: somebody looked at the process itself while it hung."""
+    offset: int = 0
+    """The place in the file, in characters, from which on the line is looked for."""
     left: bool = False
     """True: the rank ended by itself, without an error, and before the others."""
 
@@ -70,7 +74,7 @@ class Clue(NamedTuple):
 
     @classmethod
     def of_fault(cls, role: Role, fault: Fault) -> Clue:
-        return cls(role, fault.path, fault.quote, 0, fault.seconds, fault.host, fault.ranks)
+        return cls(role, fault.path, fault.quote, fault.offset, fault.seconds, fault.host, fault.ranks)
 
 
 class First(NamedTuple):

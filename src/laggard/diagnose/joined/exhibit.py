@@ -35,6 +35,8 @@ _PROMPT = re.compile(r"^\[?[\w.-]{1,40}@([\w.-]{1,64})(?::[^\n$#]{0,120}|[ ][^\n
 class Exhibit(NamedTuple):
     path: str
     origin: Origin = Origin()
+    twins: tuple[Origin, ...] = ()
+    """The origins of files with the same content."""
     is_job: bool = False
     """True: of what a job prints."""
     identities: tuple[Identity, ...] = ()
@@ -75,11 +77,14 @@ def read_exhibit(path: str, origin: Origin, text: str, kind: str, is_job: bool, 
     if is_job:
         said, writers = (*of_container(text), *identities(text)), ranks_that_write(text)
         dumped, finished = _dumped(text), _finished(text)
-        return Exhibit(path, origin, True, said, writers, stacks=dumped, finished=finished, last=_last_time(text, year))
+        return Exhibit(
+            path, origin, (), True, said, writers, stacks=dumped, finished=finished, last=_last_time(text, year)
+        )
     rows = connections(text)
     return Exhibit(
         path,
         origin,
+        (),
         False,
         (*served(text), *of_container(text), *_of_unclear(text, kind)),
         frozenset(),

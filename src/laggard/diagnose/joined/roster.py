@@ -34,6 +34,8 @@ class Roster(NamedTuple):
     all_hosts: frozenset[str]
     names: Mapping[str, str]
     """The name of each host by its other names."""
+    dumps: frozenset[str]
+    """The files that hold stacks alone: their last lines tell no end."""
     pids: Mapping[int, int]
     """The process of each rank, by its number, where it is known."""
 
@@ -73,6 +75,7 @@ def roster_of(evidence: JobEvidence, files: Sequence[JobFile], identities: Seque
         _stuck(events),
         frozenset(host for host in (*hosts.values(), *names.values()) if host),
         names,
+        frozenset(file.path for file in files if file.holds_stacks),
         {it.rank: it.pid for it in identities if it.pid is not None} | _pids(events),
     )
 

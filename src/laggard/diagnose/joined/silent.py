@@ -129,6 +129,7 @@ def silent_clues(ranks: Sequence[int], roster: Roster, role: Role = Role.FIRST) 
         Clue(role, path, host=roster.hosts.get(rank), ranks=(rank,), is_last_line=True)
         for rank in ranks[:MAX_SHOWN]
         for path in roster.files.get(rank, ())
+        if path not in roster.dumps
     )
 
 

@@ -1,4 +1,4 @@
-"""Where processes stand in their program: dumps of py-spy, faulthandler, gdb's py-bt and torch's debug server. The one
+"""Where processes stand in their program: dumps of py-spy, faulthandler, gdb, pystack and torch's debug server. The one
 that is in no collective, while its peers are, is the one that they wait for."""
 
 from __future__ import annotations
@@ -7,56 +7,78 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.stacks.frames import collective_of as collective_of_frames
-from laggard.stacks.frames import own_frame as own_frame_of
+from laggard.diagnose.job.lines import JobLine, LineParser
+from laggard.diagnose.joined.dump_lines import (
+    MAX_LINE_CHARACTERS,
+    Frame,
+    Style,
+    ThreadHead,
+    attached_to,
+    begins_dump,
+    ends_exception,
+    frame_of,
+    process_of,
+    rank_in_locals,
+    rank_of,
+    rest_of_frame,
+    thread_of,
+)
+from laggard.diagnose.joined.spy_json import SpyThread, spy_threads
+from laggard.diagnose.joined.waits import is_helper as is_helper_of_frames
+from laggard.diagnose.joined.waits import is_service, wait_of
+from laggard.diagnose.joined.waits import own_frame as own_frame_of
+from laggard.stacks.frames import is_library
 
 KIND: Final = "stack dump"
 """The name of the format of files that hold nothing else."""
 _MAX_STACKS: Final = 512
 _MAX_FRAMES: Final = 256
-_PROCESS = re.compile(r"^(?:.{0,60}\b)?Process (\d{1,10}): (.*)$")
-_RANK = re.compile(
-    r"^[-=# ]{0,8}[Rr]ank:? ?(\d{1,7})\b[-=# :]{0,8}$|\brank['\"]?[:=] ?(\d{1,7})\b|\[rank(\d{1,7})\]"
-    r"|(?:<h[23]>|=== )Rank (\d{1,7}): https?://"
+_MAX_STREAMS: Final = 4096
+_MAY_HOLD = re.compile(
+    r"most recent call|\bThread \S|\bProcess \d|^[ \t]*(?:\S{1,80} )?#\d{1,3}[ \t]+(?:0x|\w)|\"frames\"\s*:", re.M
 )
-_THREAD = re.compile(
-    r"^\s*(?:\[rank\d{1,7}\]: ?)?(Thread (?:0x)?[0-9a-fx]+ ?\(.*\).*|Current thread 0x[0-9a-f]+ .*|Thread \S+ \(.*"
-    r"|Traceback \(most recent call (?:first|last)\):)\s*$"
-)
-_PY_SPY = re.compile(r"^\s{2,}(\S[^()]{0,200}?) \(([^()]{1,300}?)(?::(\d{1,7}))?\)\s*$")
-_PYTHON = re.compile(r"^\s*(?:\[rank\d{1,7}\]: ?)?\s*File \"([^\"]{1,300})\", line (\d{1,7}),? in (\S.{0,120}?)\s*$")
-
-
+_PLAIN = re.compile(r"\s{4}|\s*File \"|Thread |Process \d|#\d|Traceback|Current thread|\s*$")
+_QUOTED = re.compile(r"(?:> ?)+(?=[ \w#\"\[])")
 _MAIN: Final = ("<module>", "_run_module_as_main")
 
 
-class Frame(NamedTuple):
-    function: str
-    file: str
-    line: int | None
-    text: str = ""
-    """The line of the dump."""
-
-
 class Stack(NamedTuple):
-    """The frames of one process, its threads one after the other, the innermost frame of each first. None: not told."""
+    """Where one process stands: the frames of the thread that trains, the innermost first. None: not told."""
 
     frames: tuple[Frame, ...]
     head: str
     """The line that says whose it is."""
     pid: int | None = None
     rank: int | None = None
+    host: str | None = None
+    local_rank: int | None = None
 
 
 def stacks(text: str) -> tuple[Stack, ...]:
     """Returns the stacks of a text by process. One without any head is one process, too."""
-    found = [stack for stack in _by_process(text.splitlines()) if stack.frames]
-    return tuple(found[:_MAX_STACKS])
+    if not _MAY_HOLD.search(text):
+        return ()
+    if threads := spy_threads(text):
+        return tuple(_of_json(threads))[:_MAX_STACKS]
+    reader = _Reader()
+    offset = 0
+    for line in text.splitlines(keepends=True):
+        if not line.isspace():
+            reader.feed(line, offset)
+        offset += len(line)
+    found = sorted(reader.end(), key=lambda stack: stack.frames[0].offset)
+    return tuple(_with_ranks_of_locals(found, reader.in_locals)[:_MAX_STACKS])
 
 
 def collective_of(stack: Stack) -> str:
-    """Returns the collective that a process waits in, as laggard.stacks.frames tells it. Empty: it waits in none."""
-    return collective_of_frames(stack.frames)
+    """Returns what a process waits in for the others of its job, as laggard.diagnose.joined.waits tells it. Empty: in
+    nothing."""
+    return wait_of(stack.frames)
+
+
+def is_helper(stack: Stack) -> bool:
+    """Whether the process trains nothing itself, as a launcher does."""
+    return is_helper_of_frames(stack.frames)
 
 
 def own_frame(stack: Stack) -> Frame:
@@ -65,46 +87,195 @@ def own_frame(stack: Stack) -> Frame:
 
 
 def frame_text(frame: Frame) -> str:
-    return f"{frame.function} ({frame.file}{f':{frame.line}' if frame.line else ''})"
+    place = f"{frame.file}{f':{frame.line}' if frame.line else ''}"
+    return f"{frame.function} ({place})" if place else frame.function
 
 
-def _by_process(lines: Sequence[str]) -> Iterator[Stack]:
-    head, pid, rank = "", None, None
-    threads: list[list[Frame]] = []
-    thread: list[Frame] = []
-    is_last_first = False
-    for line in lines:
-        process, named = _PROCESS.match(line), _RANK.search(line)
-        of_rank = next((int(it) for it in named.groups() if it), None) if named else None
-        changes = of_rank is not None and rank is not None and of_rank != rank
-        if process or changes:
-            yield Stack(_joined([*threads, _ordered(thread, is_last_first)]), head, pid, rank)
-            threads, thread, pid, rank, head = [], [], None, None, ""
-        if process:
-            pid = int(process[1])
-        rank = of_rank if of_rank is not None else rank
-        head = head or (line.strip() if process or of_rank is not None else "")
-        if _THREAD.match(line):
-            threads.append(_ordered(thread, is_last_first))
-            thread, is_last_first = [], "call last" in line
-        elif frame := _frame(line):
-            thread.append(frame)
-    yield Stack(_joined([*threads, _ordered(thread, is_last_first)]), head, pid, rank)
+def share_of_stacks(text: str) -> float:
+    """Returns the share of lines that are heads or frames of a dump, of those that are not blank. The head has to be
+    that of a dump: an exception's traceback and a frame that stands alone are everyday lines of logs."""
+    if not _MAY_HOLD.search(text):
+        return 0.0
+    parser, style, seen, known, is_dump = LineParser(), Style.NONE, 0, 0, False
+    for raw in text.splitlines():
+        if not raw or raw.isspace():
+            continue
+        line = raw.rstrip()[:MAX_LINE_CHARACTERS]
+        line = line if _PLAIN.match(line) else parser.parse(line).text
+        head = thread_of(line)
+        if head is not None:
+            style = head.style
+            is_dump |= style is not Style.NONE and ("call last" not in line or style is Style.PYSTACK)
+        seen += bool(line.strip())
+        known += bool(head or process_of(line) is not None or frame_of(line, style) or rank_in_locals(line) is not None)
+    return known / seen if is_dump and seen else 0.0
 
 
-def _joined(threads: Sequence[list[Frame]]) -> tuple[Frame, ...]:
-    """The main thread comes first, whose outermost frame is the module that runs: faulthandler writes it last."""
-    in_order = sorted(threads, key=lambda frames: not (frames and frames[-1].function in _MAIN))
-    return tuple(frame for frames in in_order for frame in frames)[:_MAX_FRAMES]
+class _Thread:
+    def __init__(self, head: ThreadHead) -> None:
+        self.head = head
+        self.frames: list[Frame] = []
+
+    def in_order(self) -> list[Frame]:
+        return self.frames[::-1] if self.head.is_last_first else self.frames
+
+    @property
+    def is_main(self) -> bool:
+        """The main thread's outermost frame is the module that runs; py-spy and gdb number or name it."""
+        frames = self.in_order()
+        return self.head.is_main or any(it.function in _MAIN for it in frames[-1:])
 
 
-def _ordered(thread: list[Frame], is_last_first: bool) -> list[Frame]:
-    return thread[::-1] if is_last_first else thread
+class _Process:
+    """The dump of one process while it is read. Until a frame has come, heads add to one another."""
+
+    def __init__(self, line: JobLine) -> None:
+        self.pid: int | None = None
+        self.rank = line.rank if line.rank is not None else line.task
+        self.local_rank, self.host = line.local_rank, line.host
+        self.head = ""
+        self.threads: list[_Thread] = [_Thread(ThreadHead(Style.NONE))]
+
+    @property
+    def has_frames(self) -> bool:
+        return any(thread.frames for thread in self.threads)
+
+    def begin_thread(self, head: ThreadHead) -> None:
+        last = self.threads[-1]
+        if not last.frames and last.head.style is not Style.NONE and head.style is Style.PYTHON:
+            head = head._replace(is_main=last.head.is_main, tid=last.head.tid)  # gdb's py-bt, below the thread's head
+        self.threads.append(_Thread(head))
+
+    def add(self, frame: Frame) -> None:
+        frames = self.threads[-1].frames
+        if len(frames) < _MAX_FRAMES:
+            frames.append(frame)
+
+    def stacks(self) -> Iterator[Stack]:
+        """Yields the stack of each process: where heads were cut off, each has a main thread of its own."""
+        threads = [it for it in self.threads if it.frames and not is_service(it.frames)]
+        groups = _by_main(threads)
+        for place, group in enumerate(groups):
+            thread = _that_trains(group)
+            pid = self.pid if place == 0 else None
+            main = next((it for it in group if it.is_main), None)
+            if pid is None and main is not None:
+                pid = main.head.tid
+            rank = self.rank if place == 0 or len(groups) == 1 else None
+            yield Stack(tuple(thread.in_order()), self.head, pid, rank, self.host, self.local_rank)
 
 
-def _frame(line: str) -> Frame | None:
-    if found := _PYTHON.match(line):
-        return Frame(found[3], found[1], int(found[2]), line.strip())
-    if (found := _PY_SPY.match(line)) and (found[3] or "/" in found[2] or "::" in found[1]):
-        return Frame(found[1], found[2], int(found[3]) if found[3] else None, line.strip())
-    return None
+def _by_main(threads: Sequence[_Thread]) -> list[list[_Thread]]:
+    """The threads of each process. py-spy puts the main thread first, faulthandler and gdb put it last."""
+    mains = [place for place, thread in enumerate(threads) if thread.is_main]
+    if len(mains) < 2:
+        return [list(threads)] if threads else []
+    starts = [0, *mains[1:]] if mains[0] == 0 else [0, *(place + 1 for place in mains[:-1])]
+    ends = [*starts[1:], len(threads)]
+    return [list(threads[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _that_trains(threads: Sequence[_Thread]) -> _Thread:
+    """The main thread; where it is in no collective, a thread that is in one: Ray and others train in a thread."""
+    with_own = next((it for it in threads if not is_library(own_frame_of(it.in_order()))), threads[0])
+    main = next((it for it in threads if it.is_main), with_own)
+    if wait_of(main.in_order()):
+        return main
+    return next((it for it in threads if wait_of(it.in_order())), main)
+
+
+class _Reader:
+    """Reads line by line. Lines of several processes may be mixed, where each names its own in front."""
+
+    def __init__(self) -> None:
+        self._parser = LineParser()
+        self._open: dict[tuple[object, ...], _Process] = {}
+        self._done: list[Stack] = []
+        self.in_locals: dict[int, int] = {}
+        """Values of variables `rank`, by the place of the frame that has them."""
+
+    def feed(self, raw: str, offset: int) -> None:
+        if len(raw) > MAX_LINE_CHARACTERS and not raw.lstrip().startswith("#"):
+            raw = raw[:MAX_LINE_CHARACTERS]
+        text = raw.rstrip()
+        if quoted := _QUOTED.match(text):
+            text = text[quoted.end() :]
+        line = JobLine(text) if _PLAIN.match(text) and "\x1b" not in text else self._parser.parse(text)
+        if line.stream not in self._open:
+            if len(self._open) >= _MAX_STREAMS:
+                return
+            self._open[line.stream] = _Process(line)
+        self._read(line, raw.strip(), offset)
+
+    def end(self) -> list[Stack]:
+        for stream in list(self._open):
+            self._finish(stream)
+        return self._done
+
+    def _finish(self, stream: tuple[object, ...]) -> None:
+        self._done += self._open.pop(stream).stacks()
+
+    def _fresh(self, line: JobLine) -> _Process:
+        """The process whose heads come now: a new one where frames came before."""
+        if self._open[line.stream].has_frames:
+            self._finish(line.stream)
+            self._open[line.stream] = _Process(line)
+        return self._open[line.stream]
+
+    def _read(self, line: JobLine, raw: str, offset: int) -> None:
+        text = line.text
+        process = self._open[line.stream]
+        if head := thread_of(text):
+            process.begin_thread(head)
+            return
+        style = process.threads[-1].head.style
+        frame = frame_of(text, style)
+        if frame is not None:
+            return process.add(frame._replace(text=raw, offset=offset))
+        frames = process.threads[-1].frames
+        if frames and (whole := rest_of_frame(text, frames[-1])):
+            frames[-1] = whole
+        elif frames and style is Style.SPY and (rank := rank_in_locals(text)) is not None:
+            self.in_locals.setdefault(frames[-1].offset, rank)
+        elif frames and process.threads[-1].head.is_last_first and ends_exception(text):
+            frames.clear()
+        else:
+            self._read_head(line, text, raw)
+
+    def _read_head(self, line: JobLine, text: str, raw: str) -> None:
+        pid = process_of(text)
+        rank = rank_of(text)
+        if pid is None and begins_dump(text):
+            self._fresh(line)
+        if pid is None:
+            pid = attached_to(text)
+        own = self._open[line.stream]
+        if pid is not None or (rank is not None and not (own.has_frames and rank == own.rank)):
+            own = self._fresh(line)
+            own.pid = pid if pid is not None else own.pid
+            own.rank = rank if rank is not None else own.rank
+            own.head = own.head or raw
+
+
+def _with_ranks_of_locals(found: Sequence[Stack], in_locals: dict[int, int]) -> list[Stack]:
+    """The stacks with the ranks that their variables tell, where these tell all of them apart: a variable of that name
+    may be something else."""
+    told = [next((in_locals[it.offset] for it in stack.frames if it.offset in in_locals), None) for stack in found]
+    if None in told or len(set(told)) != len(told):
+        return list(found)
+    named = (
+        stack if stack.rank is not None else stack._replace(rank=rank) for stack, rank in zip(found, told, strict=True)
+    )
+    return list(named)
+
+
+def _of_json(threads: Sequence[SpyThread]) -> Iterator[Stack]:
+    """The stacks of what `py-spy dump --json` wrote."""
+    by_pid: dict[int | None, list[_Thread]] = {}
+    for each in threads:
+        thread = _Thread(ThreadHead(Style.SPY, each.name == "MainThread", each.tid))
+        thread.frames = list(each.frames[:_MAX_FRAMES])
+        by_pid.setdefault(each.pid, []).append(thread)
+    for pid, group in by_pid.items():
+        if kept := [it for it in group if it.frames and not is_service(it.frames)]:
+            yield Stack(tuple(_that_trains(kept).frames), f"process {pid}", pid)

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.joined.clue import Fault
+from laggard.diagnose.joined.dump_lines import Frame
 from laggard.diagnose.joined.exhibit import Exhibit
 from laggard.diagnose.joined.processes import Process, local_rank, ranks_by_launcher
 from laggard.diagnose.joined.roster import Roster
 from laggard.diagnose.joined.sockets import common_end
-from laggard.diagnose.joined.stacks import Stack, collective_of, frame_text, own_frame
+from laggard.diagnose.joined.stacks import Stack, collective_of, frame_text, is_helper, own_frame
+from laggard.diagnose.joined.waits import departing_frame
 from laggard.text.words import ranks_text
 
 NETWORK: Final = "NETWORK_DROPS"
@@ -203,21 +205,26 @@ def _elsewhere(
             rank = own if own is not None else _rank_of(stack.pid, _host(it, roster), ranks)
             if rank is not None:
                 seen.setdefault(rank, _Seen(rank, stack, it.path))
+            if own is None or own == it.origin.rank and stack.pid is None:
+                for twin in (twin.rank for twin in it.twins if twin.rank is not None):
+                    seen.setdefault(twin, _Seen(twin, stack, it.path))
+    seen = {rank: each for rank, each in seen.items() if not is_helper(each.stack)}
     calls = {rank: collective_of(each.stack) for rank, each in seen.items()}
     waiting = sorted(rank for rank, call in calls.items() if call)
     out = sorted(rank for rank, call in calls.items() if not call)
     if waiting and out and len(out) <= max(1, len(seen) // 2):
         for rank in out:
-            where = frame_text(own_frame(seen[rank].stack))
+            frame = _frame_that_stands(seen[rank], [seen[it] for it in waiting])
+            where = frame_text(frame)
             verb = "is" if len(waiting) == 1 else "are"
             says = f"hung in {where}: it is in no collective, while {ranks_text(waiting)} {verb} in {calls[waiting[0]]}"
-            yield _of_stack(seen[rank], says, _HUNG_FIX, roster)
+            yield _of_stack(seen[rank], frame, says, _HUNG_FIX, roster)
     elif not out and len(seen) >= 3:
         yield from _odd(seen, calls, roster)
 
 
 def _odd(seen: Mapping[int, _Seen], calls: Mapping[int, str], roster: Roster) -> Iterator[Fault]:
-    places = {rank: (calls[rank], own_frame(each.stack)._replace(text="")) for rank, each in seen.items()}
+    places = {rank: (calls[rank], own_frame(each.stack)._replace(text="", offset=0)) for rank, each in seen.items()}
     counts = Counter(places.values()).most_common()
     if len(counts) != 2 or counts[1][1] > _MAX_ODD_SHARE * len(seen):
         return
@@ -228,11 +235,14 @@ def _odd(seen: Mapping[int, _Seen], calls: Mapping[int, str], roster: Roster) ->
             f"is in another call than the others: {odd_call} at {frame_text(odd_frame)}, while {ranks_text(rest)} "
             f"are in {call} at {frame_text(frame)}"
         )
-        yield _of_stack(seen[rank], says, _ODD_FIX, roster)
+        yield _of_stack(seen[rank], own_frame(seen[rank].stack), says, _ODD_FIX, roster)
 
 
-def _of_stack(seen: _Seen, says: str, fix: str, roster: Roster) -> Fault:
-    place = own_frame(seen.stack).text
+def _frame_that_stands(seen: _Seen, others: Sequence[_Seen]) -> Frame:
+    return departing_frame(seen.stack.frames, [it.stack.frames for it in others])
+
+
+def _of_stack(seen: _Seen, frame: Frame, says: str, fix: str, roster: Roster) -> Fault:
     host = roster.hosts.get(seen.rank)
     return Fault(
         "JOB_COLLECTIVE_TIMEOUT",
@@ -241,11 +251,12 @@ def _of_stack(seen: _Seen, says: str, fix: str, roster: Roster) -> Fault:
         True,
         seen.path,
         host,
-        place,
+        frame.text,
         fix=fix,
         commands=("laggard run --record DIR ...",),
         ranks=(seen.rank,),
         direct=True,
+        offset=frame.offset,
     )
 
 
