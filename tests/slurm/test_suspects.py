@@ -1,8 +1,9 @@
 """A slow node of a real SLURM: named, confirmed against peers with swapped places over links with a rate, left out of
 the next job, and back by itself after its time. An innocent one is acquitted.
 
-SLURM, the ring, the links and the collector are real; the agents stand in for those of four nodes: they tell of a job
-of which one rank was slow."""
+SLURM, the ring, the links and the collector are real. In one test so are the agents and the training, whose transfers
+over a slow link name the node; in the others the agents stand in for those of four nodes, and tell of a job of which
+one rank was slow."""
 
 from __future__ import annotations
 
@@ -41,6 +42,31 @@ exec ip netns exec ${{spaces[${{SLURMD_NODENAME#n}} - 1]}} {python} -m laggard "
 HERE = """#!/bin/bash
 exec {laggard} "$@" --collector {url}
 """
+TRAINING = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]  # tensor parallelism, as it is split over two nodes
+replicas = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    hidden = torch.randn(64, 256)
+    for layer in model:
+        hidden = layer(hidden)
+        time.sleep(0.005)  # a GPU computes, and the CPU is free
+        dist.all_reduce(hidden.detach().clone(), group=pairs[rank // 2])
+    hidden.square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=replicas[rank % 2])
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+RANK = """#!/bin/bash
+export RANK=$SLURM_PROCID LOCAL_RANK=0 WORLD_SIZE=4 MASTER_PORT=29517 GLOO_SOCKET_IFNAME=eth0
+export LAGGARD_NODE=$SLURMD_NODENAME LAGGARD_RANK_DIR={folder}/ranks/$SLURMD_NODENAME
+exec {folder}/on-a-node.sh run {folder}/train.py
+"""
 PAGE = REPOSITORY / "docs" / "tasks" / "exclude.md"
 JOB = "#!/bin/bash\nsrun sh -c 'echo $SLURMD_NODENAME'\n"
 
@@ -75,6 +101,23 @@ class Fleet:
         for number, node in enumerate(NODES):
             over = self.make.node(node, [number], slow=rank, state="finished", pid=0)
             self.agents[node].ranks = over if is_told else self.make.ranks_document(node, [])
+
+    def begin_training(self) -> str:
+        """Submits a training of four ranks, one on each node, in the node's namespace. Returns the job's number."""
+        folder = self.cluster.folder
+        (folder / "train.py").write_text(TRAINING)
+        rank = folder / "rank.sh"
+        rank.write_text(RANK.format(folder=folder))
+        rank.chmod(0o755)
+        words = ("sbatch", "--parsable", "-N4", f"--output={folder}/training.log", "--wrap", f"srun {rank}")
+        done = self.cluster.run(*words)
+        assert done.returncode == 0, done.stderr
+        number: str = done.stdout.strip()
+        return number
+
+    def culprits(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.collector.get("/api/v1/location").json()["culprits"]
+        return found
 
     def _incidents(self, node: str) -> list[dict[str, Any]]:
         incidents: list[dict[str, Any]] = self.collector.get("/api/v1/incidents", node=node).json()["incidents"]
@@ -116,11 +159,37 @@ def fleet(
     tmp_path: Path,
 ) -> Fleet:
     agents = {node: fake_agent(make.ranks_document(node, []), make.report(node)) for node in NODES}
+    return started(cluster, agents, start_collector, make, tmp_path)
+
+
+@pytest.fixture
+def real_fleet(
+    cluster: Any,
+    spaces: Namespaces,
+    make: Any,
+    start_agent: Callable[..., Any],
+    start_collector: Callable[..., Any],
+    tmp_path: Path,
+) -> Fleet:
+    """Of real agents, which look at their ranks, and of the machine at nothing that could be wrong."""
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"only": ["inventory"]}))
+    agents = {}
+    for node in NODES:
+        ranks = cluster.folder / "ranks" / node
+        ranks.mkdir(parents=True)
+        agents[node] = start_agent("--rank-dir", str(ranks), "--profile", str(profile), node=node)
+    return started(cluster, agents, start_collector, make, tmp_path)
+
+
+def started(
+    cluster: Any, agents: dict[str, Any], start_collector: Callable[..., Any], make: Any, tmp_path: Path
+) -> Fleet:
     token = tmp_path / "token"
     token.write_text("secret")
     token.chmod(0o600)
     settings = {
-        "targets": [agent.address for agent in agents.values()],
+        "targets": [agent.url for agent in agents.values()],
         "interval_seconds": 0.3,
         "report_interval_seconds": 0.3,
         "acknowledge_token_file": str(token),
@@ -165,6 +234,28 @@ def test_a_slow_node_is_confirmed_left_out_and_back_after_its_time(fleet: Fleet,
         time.sleep(1.0)
     assert fleet.exclude().returncode == 0
     assert fleet.submit(nodes=4) == ["n1", "n2", "n3", "n4"]  # sbatch takes --exclude= for nobody
+
+
+def test_a_slow_link_that_a_training_shows_leads_to_its_node(real_fleet: Fleet, spaces: Namespaces) -> None:
+    fleet = real_fleet
+    spaces.shape(2, "20mbit")
+    job = fleet.begin_training()
+    fleet.collector.wait_until(lambda: [it["kind"] for it in fleet.culprits()] == ["slow_link"])
+    (named,) = fleet.culprits()
+    assert (named["node"], named["ranks"], named["gpu"]) == ("n3", [2], None), named
+    fleet.cluster.run("scancel", job)
+    for node in NODES:
+        fleet.cluster.wait_settled(node)
+
+    done = fleet.confirm("n3")
+    assert done.stdout.startswith("n3 is confirmed as slow: it was slower with each of 3 peers, in both places ("), done
+    assert fleet.exclude().stdout == "n3\n"
+    assert fleet.submit(nodes=3) == ["n1", "n2", "n4"]
+    until = time.monotonic() + 2 * SECONDS + 60
+    while fleet.exclude().stdout:
+        assert time.monotonic() < until, "its time does not end"
+        time.sleep(1.0)
+    assert fleet.submit(nodes=4) == ["n1", "n2", "n3", "n4"]
 
 
 def test_an_innocent_node_is_acquitted_and_leaves_the_list(fleet: Fleet) -> None:
