@@ -50,7 +50,7 @@ from laggard.locate.slow.longest_stage import longest_stage_notes
 from laggard.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
 from laggard.locate.slow.one_rank import one_rank_note
 from laggard.locate.slow.payoff import stalls_beside
-from laggard.locate.slow.ranks import machines_slow_elsewhere, slow_ranks
+from laggard.locate.slow.ranks import machines_of_their_stages, machines_slow_elsewhere, slow_ranks
 from laggard.locate.slow.steps import MIN_STEPS, Steps, steps_needed
 from laggard.locate.slow.unnamed_time import accuses, unnamed_time_notes
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
@@ -161,6 +161,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = slow_ranks(steps, timings.nodes)
     if not found and steps.phased and (machines := machines_slow_elsewhere(steps.with_other(), timings.nodes)):
         steps, found = steps.with_other(), machines
+    if not found and steps.phased:
+        host = steps.with_host_phases(timings.nodes)
+        if machines := machines_of_their_stages(host, steps.peers.number, timings.nodes):
+            steps, found = host, machines
     unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
     often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
