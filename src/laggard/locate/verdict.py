@@ -36,6 +36,7 @@ from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.later_links import later_links
 from laggard.locate.links.slow_links import slow_links
+from laggard.locate.links.unlike_ways import unlike_ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.busy_threads import with_busy_threads
@@ -49,7 +50,7 @@ from laggard.locate.slow.longest_stage import longest_stage_notes
 from laggard.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
 from laggard.locate.slow.one_rank import one_rank_note
 from laggard.locate.slow.payoff import stalls_beside
-from laggard.locate.slow.ranks import machines_slow_elsewhere, slow_ranks
+from laggard.locate.slow.ranks import machines_of_their_stages, machines_slow_elsewhere, slow_ranks
 from laggard.locate.slow.steps import MIN_STEPS, Steps, steps_needed
 from laggard.locate.slow.unnamed_time import accuses, unnamed_time_notes
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
@@ -160,6 +161,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = slow_ranks(steps, timings.nodes)
     if not found and steps.phased and (machines := machines_slow_elsewhere(steps.with_other(), timings.nodes)):
         steps, found = steps.with_other(), machines
+    if not found and steps.phased:
+        host = steps.with_host_phases(timings.nodes)
+        if machines := machines_of_their_stages(host, steps.peers.number, timings.nodes):
+            steps, found = host, machines
     unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
     often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
@@ -175,6 +180,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
     later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, steps)
+    unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, steps)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
@@ -182,14 +188,20 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     seen_healthy = told and all(rank.since >= MIN_STEPS for rank in brief)
     logs = (rank_zero_note(timings, each) for each in logging)
     notes = (*placed.notes, *brief_notes(timings, brief), *turns, *unnamed, *uneven)
-    notes = (*notes, *stalls, *stages, *logs, *later.notes)
+    notes = (*notes, *stalls, *stages, *logs, *later.notes, *unlike)
     by_cost = sorted((*culprits, *links, *later.culprits), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
         doubted = tuple(sorted({rank for culprit in by_cost if culprit not in seen for rank in culprit.ranks}))
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
-    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not later.notes)
+    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not later.notes and not unlike)
+
+
+def _unlike_ways(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
+    if timings.collectives is None or timings.hidden_by:
+        return ()
+    return unlike_ways(timings, timings.collectives, steps)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

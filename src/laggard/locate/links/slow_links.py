@@ -141,10 +141,10 @@ def _test(categories: Sequence[Category], channels: Sequence[Channel], steps: St
     compared = [category for category in categories if len(category.channels) > 1]
     for category in compared:
         equals = others_median(category.most)
-        for channel, found in _longer(category, category.least - equals, equals, steps):
+        for channel, found in longer_channels(category, category.least - equals, equals, steps):
             if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
                 slow[channel] = found
-        untold.update(channel for channel, _ in _longer(category, category.most - equals, equals, steps))
+        untold.update(channel for channel, _ in longer_channels(category, category.most - equals, equals, steps))
     if not slow:
         slow = _slower_than_the_fastest(compared, channels, steps)
     equal_channels = tuple(frozenset(category.channels) for category in compared)
@@ -166,7 +166,7 @@ def _slower_than_the_fastest(
         fastest = np.argsort(median_over_steps(category.most))[: int(count * FASTEST_SHARE)]
         usual = last_axis_median(category.most[:, fastest])[:, None]
         equals = np.broadcast_to(usual, category.most.shape)
-        longer = dict(_longer(category, category.least - equals, equals, steps, fastest))
+        longer = dict(longer_channels(category, category.least - equals, equals, steps, fastest))
         twice = {channel: found for channel, found in longer.items() if found.ratio >= CHANNEL_PAIR_RATIO}
         if 2 * len(twice) > count:
             for channel, found in twice.items():
@@ -175,27 +175,39 @@ def _slower_than_the_fastest(
     return slow
 
 
-def _longer(
-    category: Category, excess: Floats, equals: Floats, steps: Steps, healthy: Places | None = None
+def longer_channels(
+    category: Category,
+    excess: Floats,
+    equals: Floats,
+    steps: Steps,
+    healthy: Places | None = None,
+    pair_ratio: float = CHANNEL_PAIR_RATIO,
 ) -> Iterator[tuple[int, SlowChannel]]:
     """The channels of a category whose times exceed their equals' by `excess` [S, K], significantly. `healthy`: the
-    places in the category of those that they are compared with; None: all others."""
+    places in the category of those that they are compared with; None: all others. `pair_ratio`: the least ratio of
+    their times where there are fewer than MIN_CHANNELS."""
     floor = CHANNEL_COST_RATIO * middle(steps.duration)
     for place in np.flatnonzero(median_over_steps(excess) > floor / 2).tolist():
-        found = _slow_channel(category, excess, equals, place, steps, healthy)
+        found = _slow_channel(category, excess, equals, place, steps, healthy, pair_ratio)
         if found is not None:
             yield category.channels[place], found
 
 
 def _slow_channel(
-    category: Category, excess: Floats, equals: Floats, place: int, steps: Steps, healthy: Places | None
+    category: Category,
+    excess: Floats,
+    equals: Floats,
+    place: int,
+    steps: Steps,
+    healthy: Places | None,
+    pair_ratio: float,
 ) -> SlowChannel | None:
     others = np.arange(len(category.channels)) if healthy is None else healthy
     others = others[others != place]
     own, typical = median(category.least[:, place]), median(equals[:, place])
     spread = deviation(median_over_steps(category.most[:, others] - equals[:, place, None]))
     found = slowdown(excess[:, place], steps.duration, excess[:, others], spread, CHANNEL_COST_RATIO)
-    least = TRANSFER_RATIO if len(others) + 1 >= MIN_CHANNELS else CHANNEL_PAIR_RATIO - 1
+    least = TRANSFER_RATIO if len(others) + 1 >= MIN_CHANNELS else pair_ratio - 1
     if found is None or found.excess < least * typical:
         return None
     return SlowChannel(found, own / max(typical, 1e-9), excess[:, place], own, typical)
@@ -211,7 +223,7 @@ def _culprit(
     nodes = [timings.nodes[column] for column in columns]
     ranks = tuple(int(timings.ranks[column]) for column in columns)
     since = min(each.slowdown.since for each in slow.values())
-    saved = _saved(timings, steps, channels, slow, since)
+    saved = saved_share(timings, steps, channels, slow, since)
     group = channels[worst_number].group if len(slow) == 1 else ""
     affected = {column for number in found.explained for column in channels[number].columns}
     victims = sorted(int(timings.ranks[column]) for column in affected - set(columns))
@@ -232,7 +244,7 @@ def _culprit(
     )
 
 
-def _saved(
+def saved_share(
     timings: JobTimings, steps: Steps, channels: Sequence[Channel], slow: Mapping[int, SlowChannel], since: int
 ) -> float | None:
     """The share of the step time that fixing it saves. None where round trips show the transfers: how much of these

@@ -57,6 +57,12 @@ positions about their own peers."""
 MAX_COMPARED = 64
 """The most peers whose spread is measured."""
 
+MIN_MACHINES = 3
+"""The least number of machines of which one is told apart from the others, though it alone has its stages."""
+
+HOST_RATIO = 2.0
+"""The least ratio of the time for what hosts do in each stage of such a machine to that in any stage elsewhere."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slow:
@@ -99,6 +105,32 @@ def machines_slow_elsewhere(steps: Steps, nodes: Sequence[str | None]) -> list[S
     with_other()."""
     found = _slow_hosts(steps, _Medians.of(steps), node_numbers(nodes), np.zeros(steps.busy.shape[1], np.bool_))
     return [each for each in found if not each.brief and is_waited_for(steps, each)]
+
+
+def machines_of_their_stages(steps: Steps, stage: NDArray[np.int64], nodes: Sequence[str | None]) -> list[Slow]:
+    """The machine, if there is one, that has all ranks of several stages and is slow in what hosts do themselves, while
+    the ranks of others wait. `steps`: with_host_phases(). `stage` [R]: the same number for ranks with the same work. By
+    design the first stage may load and the last one log: so each of the
+    machine's stages takes HOST_RATIO times as long as any elsewhere."""
+    machine = node_numbers(nodes)
+    if machine.max(initial=0) + 1 < MIN_MACHINES:
+        return []
+    found = _slow_hosts(steps, _Medians.of(steps), machine, np.zeros(steps.busy.shape[1], np.bool_))
+    level = median_over_steps(steps.busy)
+    return [
+        each
+        for each in found
+        if not each.brief and _has_slow_stages(level, stage, machine, each) and is_waited_for(steps, each)
+    ]
+
+
+def _has_slow_stages(level: Floats, stage: NDArray[np.int64], machine: NDArray[np.int64], each: Slow) -> bool:
+    own = np.unique(stage[list(each.columns)])
+    here = machine == machine[each.columns[0]]
+    if len(own) < 2 or np.isin(stage[~here], own).any():
+        return False
+    elsewhere = max(median(level[stage == other]) for other in np.unique(stage[~here]))
+    return min(median(level[stage == mine]) for mine in own) > HOST_RATIO * elsewhere
 
 
 def is_waited_for(steps: Steps, each: Slow) -> bool:

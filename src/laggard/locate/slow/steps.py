@@ -28,6 +28,9 @@ MAX_STALLED_SHARE = 0.02
 that, as by a checkpoint each time."""
 
 
+_HOST_PHASES = [PHASES.index("input"), PHASES.index("between_steps")]
+
+
 @dataclasses.dataclass(frozen=True)
 class Steps:
     """The steps to judge by, over S steps, R ranks and P phases. Times in seconds; nan where a rank has no row.
@@ -74,6 +77,14 @@ class Steps:
         past = Past.of(self.past.first, busy.shape[1], False)
         excess = np.where(past.alone, past.excess(busy), busy - self.peers.medians(busy))
         return dataclasses.replace(self, busy=busy, excess=excess, past=past, phased=False)
+
+    def with_host_phases(self, nodes: Sequence[str | None]) -> Steps:
+        """The same steps, with what hosts do by themselves judged alone, and all ranks compared: loading input and
+        what is between the steps is alike in all stages of a pipeline but the first and the last."""
+        busy = self.phases[:, :, _HOST_PHASES].sum(axis=2)
+        past = Past.of(None, busy.shape[1], False)
+        peers = Peers.of(np.zeros(busy.shape[1], np.int32), nodes)
+        return dataclasses.replace(self, busy=busy, peers=peers, excess=busy - peers.medians(busy), past=past)
 
     @staticmethod
     def usable(timings: JobTimings) -> Steps | None:

@@ -1,0 +1,85 @@
+"""A machine that has all ranks of its stages: nobody elsewhere does their work, and yet it can be slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.timings import job
+
+from laggard.constants import PHASES
+from laggard.locate.describe import sentence
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.verdict import locate
+from laggard.model import Verdict
+
+PER_NODE, STEPS = 8, 40
+INPUT, FORWARD, BETWEEN = PHASES.index("input"), PHASES.index("forward"), PHASES.index("between_steps")
+
+
+def pipeline(stages_a_node: int, nodes: int = 4, **more: Any) -> tuple[JobTimings, np.ndarray]:
+    """A job of which each machine has so many whole stages, and the stage of each rank."""
+    ranks = nodes * PER_NODE
+    stage = (np.arange(ranks) // (PER_NODE // stages_a_node)).astype(np.int32)
+    return job(ranks, STEPS, per_node=PER_NODE, positions=stage, **more), stage
+
+
+def slow(timings: JobTimings, columns: Any, phase: int, seconds: float) -> JobTimings:
+    """All others wait for them."""
+    timings.phase_seconds[:, columns, phase] += seconds
+    waits = np.ones(timings.phase_seconds.shape[1], np.bool_)
+    waits[columns] = False
+    timings.waited_seconds[:, waits] += seconds
+    timings.step_seconds[:] += seconds
+    return timings
+
+
+def node_of(number: int) -> slice:
+    return slice(number * PER_NODE, (number + 1) * PER_NODE)
+
+
+@pytest.mark.parametrize("node", [0, 2, 3])
+@pytest.mark.parametrize("phase", [INPUT, BETWEEN])
+def test_a_machine_whose_host_is_slow_in_all_its_stages_is_named(node: int, phase: int) -> None:
+    timings, _ = pipeline(2)
+    location = locate(slow(timings, node_of(node), phase, 0.3))
+    (culprit,) = location.culprits
+    assert (culprit.kind, culprit.node, culprit.phase) == ("slow_host", f"n{node}", PHASES[phase])
+    assert culprit.ranks == tuple(range(node * PER_NODE, (node + 1) * PER_NODE))
+
+
+@pytest.mark.parametrize("node", [0, 1, 3])
+def test_one_stage_alone_may_log_or_load_by_design(node: int) -> None:
+    timings, stage = pipeline(2)
+    location = locate(slow(timings, np.flatnonzero(stage == 2 * node + node % 2), BETWEEN, 0.3))
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+    assert [note.kind for note in location.notes] == ["longest_stage"]
+
+
+def test_a_stage_of_a_machine_that_takes_longer_has_more_layers_or_a_slow_machine() -> None:
+    timings, _ = pipeline(1)
+    location = locate(slow(timings, node_of(2), FORWARD, 1.0))
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+    (note,) = location.notes
+    assert (note.kind, note.node, note.ranks) == ("longest_stage", "n2", tuple(range(16, 24)))
+    assert "no rank elsewhere does the same work: it has more layers, or its machine" in sentence(location)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_even_stages_are_healthy(stages: int) -> None:
+    location = locate(pipeline(stages)[0])
+    assert (location.verdict, location.notes) == (Verdict.OK, ())
+
+
+def test_of_two_machines_the_longer_one_has_the_loss() -> None:
+    timings, _ = pipeline(1, nodes=2)
+    location = locate(slow(timings, node_of(1), FORWARD, 1.0))
+    assert location.verdict is Verdict.OK
+
+
+def test_a_stage_with_peers_on_other_machines_is_compared_with_them() -> None:
+    timings = job(4 * PER_NODE, STEPS, per_node=PER_NODE, positions=(np.arange(32) % 2).astype(np.int32))
+    location = locate(slow(timings, node_of(3), FORWARD, 0.3))
+    (culprit,) = location.culprits
+    assert (culprit.kind, culprit.node) == ("slow_host", "n3")
