@@ -18,8 +18,8 @@ GRID = "dp=2,tp=2,gpus_per_node=1"
 """Two groups of each kind, each between two machines."""
 
 
-def judged(folder: Path, seed: int, *faults: Fault) -> Location:
-    write(simulate(Case(GRID, "host", seed=seed, faults=faults, steps=30)), folder)
+def judged(folder: Path, seed: int, *faults: Fault, layout: str = GRID) -> Location:
+    write(simulate(Case(layout, "host", seed=seed, faults=faults, steps=30)), folder)
     return locate(read_recording([folder / "trace"]).timings)
 
 
@@ -56,3 +56,20 @@ def test_what_costs_the_job_nothing_is_not_told(tmp_path: Path) -> None:
 def test_a_slow_rank_is_accused_and_no_way(tmp_path: Path) -> None:
     location = judged(tmp_path, 1, Fault("slow_gpu", 0.2))
     assert location.culprits and not [note for note in location.notes if note.kind == "slow_transfers"]
+
+
+PIPELINE = "dp=1,pp=4,schedule=gpipe,micro=8,gpus_per_node=1"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_adapter_in_the_middle_of_a_pipeline_slows_most_pairs_and_is_told(tmp_path: Path, seed: int) -> None:
+    location = judged(tmp_path, seed, Fault("slow_nic", 0.05), layout=PIPELINE)
+    assert (location.verdict, location.culprits) == (Verdict.UNKNOWN, ())
+    (note,) = location.notes
+    assert (note.kind, note.ranks) == ("slow_transfers", (1,))
+    assert "times as long as those of the fastest third of its equals" in note.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_even_pipeline_is_healthy(tmp_path: Path, seed: int) -> None:
+    assert judged(tmp_path, seed, layout=PIPELINE).verdict is Verdict.OK

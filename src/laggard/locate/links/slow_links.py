@@ -146,16 +146,16 @@ def _test(categories: Sequence[Category], channels: Sequence[Channel], steps: St
                 slow[channel] = found
         untold.update(channel for channel, _ in longer_channels(category, category.most - equals, equals, steps))
     if not slow:
-        slow = _slower_than_the_fastest(compared, channels, steps)
+        slow = slower_than_the_fastest(compared, channels, steps)
     equal_channels = tuple(frozenset(category.channels) for category in compared)
     tested = frozenset().union(*equal_channels) - (untold - slow.keys())
     return _Findings(slow, tested, equal_channels)
 
 
-def _slower_than_the_fastest(
-    categories: Sequence[Category], channels: Sequence[Channel], steps: Steps
+def slower_than_the_fastest(
+    categories: Sequence[Category], channels: Sequence[Channel], steps: Steps, ratio: float = CHANNEL_PAIR_RATIO
 ) -> dict[int, SlowChannel]:
-    """The pairs that take CHANNEL_PAIR_RATIO times as long as the fastest of their equals, where those are most pairs:
+    """The pairs that take `ratio` times as long as the fastest of their equals, where those are most pairs:
     their median is then no measure of a healthy one. Round trips are not asked: they hold time in queues as well, which
     differs between stages."""
     slow: dict[int, SlowChannel] = {}
@@ -167,7 +167,7 @@ def _slower_than_the_fastest(
         usual = last_axis_median(category.most[:, fastest])[:, None]
         equals = np.broadcast_to(usual, category.most.shape)
         longer = dict(longer_channels(category, category.least - equals, equals, steps, fastest))
-        twice = {channel: found for channel, found in longer.items() if found.ratio >= CHANNEL_PAIR_RATIO}
+        twice = {channel: found for channel, found in longer.items() if found.ratio >= ratio}
         if 2 * len(twice) > count:
             for channel, found in twice.items():
                 if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:

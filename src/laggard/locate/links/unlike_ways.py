@@ -1,15 +1,18 @@
-"""Tells of two equal channels of which one takes longer, where that is too little to accuse a link. Pure.
+"""Tells of equal channels of which some take longer, where that is too little to accuse a link. Pure.
 
 Two ways of one kind may differ by design: one crosses a switch more. With a third equal one the slow one is told; with
-two it is not, and where the difference holds the job up nobody can call it healthy either.
+two it is not, nor where most of many are slower than the fastest. Where the difference holds the job up, nobody can
+call it healthy either.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import Channel
 from laggard.locate.links.later_links import SLOW_TRANSFERS
 from laggard.locate.links.slow_links import (
     MIN_CHANNELS,
@@ -17,9 +20,10 @@ from laggard.locate.links.slow_links import (
     channel_name,
     longer_channels,
     saved_share,
+    slower_than_the_fastest,
     with_links,
 )
-from laggard.locate.links.transfers import channels_and_categories
+from laggard.locate.links.transfers import Category, channels_and_categories
 from laggard.locate.slow.medians import others_median
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
@@ -32,31 +36,50 @@ MIN_SAVED: Final = 0.03
 """The share of the step that would be saved if the slower took no longer than the other, from which on it is told."""
 
 
+class _Unlike(NamedTuple):
+    """A channel that takes longer than `equals`, in words."""
+
+    slow: SlowChannel
+    equals: str
+
+
 def unlike_ways(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Note, ...]:
     """The note that tells of them; none where no such difference costs the job MIN_SAVED of its steps."""
-    channels, categories = channels_and_categories(timings, collectives, steps.numbers)
-    found: dict[int, tuple[SlowChannel, int]] = {}
-    for category in with_links(categories, channels, timings):
-        if not 1 < len(category.channels) < MIN_CHANNELS:
-            continue
-        equals = others_median(category.most)
-        for channel, slow in longer_channels(category, category.least - equals, equals, steps, pair_ratio=UNLIKE_RATIO):
-            if channel not in found or found[channel][0].slowdown.excess < slow.slowdown.excess:
-                other = next(each for each in category.channels if each != channel)
-                found[channel] = slow, other
+    channels, all_of = channels_and_categories(timings, collectives, steps.numbers)
+    categories = with_links(all_of, channels, timings)
+    found = dict(_of_two(timings, channels, categories, steps)) or {
+        channel: _Unlike(slow, "the fastest third of its equals")
+        for channel, slow in slower_than_the_fastest(categories, channels, steps, UNLIKE_RATIO).items()
+    }
     if not found:
         return ()
-    slower = {channel: slow for channel, (slow, _) in found.items()}
+    slower = {channel: each.slow for channel, each in found.items()}
     since = min(each.slowdown.since for each in slower.values())
     saved = saved_share(timings, steps, channels, slower, since)
     if saved is None or saved < MIN_SAVED:
         return ()
     told = "; ".join(
-        f"{channel_name(channels[channel], timings)}: transfers take {seconds_text(slow.own)} a step, {slow.ratio:.1f}"
-        f" times as long as those of {channel_name(channels[other], timings)}, its only equal"
-        for channel, (slow, other) in sorted(found.items(), key=lambda it: -it[1][0].slowdown.excess)[:3]
+        f"{channel_name(channels[channel], timings)}: transfers take {seconds_text(each.slow.own)} a step,"
+        f" {each.slow.ratio:.1f} times as long as those of {each.equals}"
+        for channel, each in sorted(found.items(), key=lambda it: -it[1].slow.slowdown.excess)[:3]
     )
     text = f"{told}: a slow link, or a longer way by design; as fast as that, steps would take {100 * saved:.0f} % less"
     shared = set.intersection(*(set(channels[channel].columns) for channel in found))
     ranks = sorted(int(timings.ranks[column]) for column in shared)
     return (Note(SLOW_TRANSFERS, text, ranks=tuple(ranks[:MAX_NAMED_RANKS])),)
+
+
+def _of_two(
+    timings: JobTimings, channels: Sequence[Channel], categories: Sequence[Category], steps: Steps
+) -> Iterator[tuple[int, _Unlike]]:
+    """Of each two equal channels the one that takes longer; a channel comes again where it does so in several sizes,
+    the most last."""
+    found: list[tuple[int, _Unlike]] = []
+    for category in categories:
+        if not 1 < len(category.channels) < MIN_CHANNELS:
+            continue
+        equals = others_median(category.most)
+        for channel, slow in longer_channels(category, category.least - equals, equals, steps, pair_ratio=UNLIKE_RATIO):
+            other = next(each for each in category.channels if each != channel)
+            found.append((channel, _Unlike(slow, f"{channel_name(channels[other], timings)}, its only equal")))
+    yield from sorted(found, key=lambda it: it[1].slow.slowdown.excess)
