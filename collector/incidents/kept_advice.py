@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.key import JobKey
 from laggard.recommend.outcome.values import RunOutcomes, SeenRun
 from laggard.wire.digest import Digest
 

@@ -7,15 +7,17 @@ is not told twice, and an incident that was never told is told as opened, whenev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct, structs
 
 from laggard.collector.incidents.incident import Incident, bounded
-from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.collector.jobs.key import JobKey
 from laggard.model import Culprit, Location
 from laggard.wire import encode
+
+if TYPE_CHECKING:  # a command that reads the database starts without numpy
+    from laggard.collector.jobs.snapshot import JobSnapshot
 
 OPENED: Final = "opened"
 CHANGED: Final = "changed"
