@@ -107,7 +107,7 @@ class CollectorSettings(Settings, frozen=True):
     """The clients that may ask /api/v1/drains, as the gate on each node does, and nothing else; listed as in
     trusted_proxies."""
     forget_after_seconds: float = 900.0
-    """The time for which a job is shown after it has ended, or after the last agent reported it."""
+    """The time for which a job is shown after it has ended, or after an agent last reported a rank of it that ran."""
     max_drain_ratio: float = 0.05
     """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
     acknowledge_token_file: str = ""

@@ -69,6 +69,7 @@ def observation(job: JobSnapshot) -> Observation:
         max(it.world_size, it.ranks_seen),
         it.window.seconds,
         it.slowdown_ratio,
+        job.told,
     )
 
 

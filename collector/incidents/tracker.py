@@ -42,7 +42,8 @@ MAX_UNWATCHED_SECONDS = 7 * 86400.0
 
 class Observation(NamedTuple):
     """One job in one round. `conclusive`: whether a culprit that is not named is none. `window_seconds`: what the
-    verdict looks back on; `slowdown_ratio`: the verdict's, None where it has none."""
+    verdict looks back on; `slowdown_ratio`: the verdict's, None where it has none. `told`: whether somebody tells of
+    the job, so that the verdict is about now."""
 
     key: JobKey
     running: bool
@@ -52,6 +53,7 @@ class Observation(NamedTuple):
     world_size: int = 0
     window_seconds: float = 0.0
     slowdown_ratio: float | None = None
+    told: bool = True
 
 
 @dataclasses.dataclass
@@ -144,7 +146,7 @@ class IncidentTracker:
                 each.incident = _closed(was, moment.wall, "superseded", whole.incident.id)
             else:
                 _left_out(each, moment.monotonic - each.observed_at)
-                if seen.conclusive:
+                if seen.conclusive and seen.told:
                     each.quiet += moment.monotonic - each.observed_at
                 if each.quiet >= self._quiet_seconds:
                     each.incident = _closed(_perhaps_longer(each), was.seen_at, "recovered")
@@ -163,15 +165,17 @@ class IncidentTracker:
         return changed
 
     def _named_again(self, each: _Open, culprit: Culprit, seen: Observation, moment: Moment, share: float) -> None:
+        """Where nobody tells of the job any more, the verdict is about what it was, and what it says now has not been
+        seen since."""
         was = each.incident
-        lost, doubtful = self._taken(each, seen, moment, share)
+        lost, doubtful = self._taken(each, seen, moment, share) if seen.told else (0.0, 0.0)
         if _gist(was.culprit) != _gist(culprit):
             each.stored_at = float("-inf")
         ratios = [ratio for ratio in (was.most_recoverable_ratio, culprit.recoverable_ratio) if ratio is not None]
         each.incident = structs.replace(
             was,
             what=culprit_text(culprit),
-            seen_at=moment.wall,
+            seen_at=moment.wall if seen.told else was.seen_at,
             culprit=culprit,
             findings=tuple(dict.fromkeys((*was.findings, *culprit.findings)))[:64],
             most_recoverable_ratio=max(ratios, default=None),
@@ -181,6 +185,9 @@ class IncidentTracker:
             lost_seconds=(was.lost_seconds or 0.0) + lost,
             doubtful_seconds=was.doubtful_seconds + doubtful,
         )
+        if not seen.told:
+            _left_out(each, moment.monotonic - each.observed_at)
+            return
         self.lost[culprit.kind] += lost * seen.world_size
         each.quiet, each.share = 0.0, share
         each.unnamed_seconds = each.first_unnamed_seconds = 0.0

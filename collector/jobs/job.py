@@ -101,9 +101,9 @@ class Run(NamedTuple):
 class Job:
     """The ranks of one run of a job. `agent` is the URL of the first to report it. `updated_at` is when an agent last
     reported it, `progressed_at` when an agent last reported a new step of it, and `ended_at` when a rank of it last
-    ran, as far as that is known; all in seconds on the collector's monotonic clock. `agents`: who reports ranks of it
-    that run, and when each last did. `collectives`: the last of those ranks that were asked for them, at
-    `collectives_at`. `first_phases`: by rank, as JobTimings has them."""
+    ran, as far as that is known: of one that runs, when an agent last said so. All are in seconds on the collector's
+    monotonic clock. `agents`: who reports ranks of it that run, and when each last did. `collectives`: the last of
+    those ranks that were asked for them, at `collectives_at`. `first_phases`: by rank, as JobTimings has them."""
 
     run: Run
     agent: str

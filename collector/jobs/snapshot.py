@@ -42,7 +42,9 @@ class JobSnapshot:
     """`progressed_at`: when any of its ranks last got on, Unix time by its node's clock; 0: not known. `script` and
     `started_at` (Unix time by a node's clock): as its first rank says; empty and None from hooks that do not say.
     `agents`: the URLs of those that report it. `first_hour_ratio`: how long its step takes over its first hour's.
-    `environment`: what surrounds its ranks, by name, as they told a minute ago at most; empty before that."""
+    `environment`: what surrounds its ranks, by name, as they told a minute ago at most; empty before that. `told`:
+    whether it has ended, or somebody told in this round of a rank of it that runs; else it is as it was when somebody
+    last did."""
 
     key: JobKey
     running: bool
@@ -54,6 +56,7 @@ class JobSnapshot:
     agents: frozenset[str] = frozenset()
     first_hour_ratio: float | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    told: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +209,9 @@ def build_snapshot(
         location = _locate(timings, located) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
         agents = frozenset(job.sources)
-        jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents))
+        told = not job.running or job.ended_at >= (cluster.round_began_at or 0.0)
+        snapshot = JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents, told=told)
+        jobs.append(snapshot)
     urls = {row.node: row.url for row in cluster.nodes if row.node}
     jobs += _without_hooks(launched, found, urls, {job.key for job in jobs})
     jobs = _with_unseen(jobs, unseen_jobs(cluster.unseen))

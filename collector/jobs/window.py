@@ -99,10 +99,11 @@ class JobWindows:
         return NotHeld(ranks, frozenset(key for key in ranks if key not in self.jobs), self._limits)
 
     def expire(self, now: float) -> None:
-        """Drops the jobs that ended too long ago, and those that no agent has reported for too long."""
+        """Drops the jobs that ended too long ago, and those of which no agent has reported a rank that runs for too
+        long. The last word of a machine that is lost was that its ranks run, and agents tell of the job's other ranks
+        for a while after these ended: that keeps no job."""
         for key, job in list(self.jobs.items()):
-            last = job.updated_at if job.running else job.ended_at
-            if now - last > self._expire_after_seconds:
+            if now - job.ended_at > self._expire_after_seconds:
                 self._drop_job(key)
         for key, challengers in list(self._challengers.items()):
             for job in (self.jobs[key], *challengers.values()):

@@ -1,5 +1,5 @@
 """A slow node of a real SLURM: named, confirmed against peers with swapped places over links with a rate, left out of
-the next job, and back by itself after its time. An innocent one is acquitted.
+the next job, and back by itself after its time, as is one that nobody measures. An innocent one is acquitted.
 
 SLURM, the ring, the links and the collector are real. In one test so are the agents and the training, whose transfers
 over a slow link name the node; in the others the agents stand in for those of four nodes, and tell of a job of which
@@ -137,6 +137,13 @@ class Fleet:
         assert done.returncode == 0, done.stderr
         return sorted((folder / "out").read_text().split())
 
+    def wait_until_nobody_is_out(self) -> None:
+        until = time.monotonic() + 2 * SECONDS + 60
+        while self.exclude().stdout:
+            assert time.monotonic() < until, "its time does not end"
+            time.sleep(1.0)
+        assert self.exclude().returncode == 0
+
 
 @pytest.fixture
 def spaces(cluster: Any) -> Iterator[Namespaces]:
@@ -150,16 +157,22 @@ def spaces(cluster: Any) -> Iterator[Namespaces]:
 
 
 @pytest.fixture
+def exclude_seconds() -> int:
+    return SECONDS
+
+
+@pytest.fixture
 def fleet(
     cluster: Any,
     spaces: Namespaces,
+    exclude_seconds: int,
     make: Any,
     fake_agent: Callable[..., Any],
     start_collector: Callable[..., Any],
     tmp_path: Path,
 ) -> Fleet:
     agents = {node: fake_agent(make.ranks_document(node, []), make.report(node)) for node in NODES}
-    return started(cluster, agents, start_collector, make, tmp_path)
+    return started(cluster, agents, start_collector, make, tmp_path, exclude_seconds)
 
 
 @pytest.fixture
@@ -183,7 +196,12 @@ def real_fleet(
 
 
 def started(
-    cluster: Any, agents: dict[str, Any], start_collector: Callable[..., Any], make: Any, tmp_path: Path
+    cluster: Any,
+    agents: dict[str, Any],
+    start_collector: Callable[..., Any],
+    make: Any,
+    tmp_path: Path,
+    exclude_seconds: int = SECONDS,
 ) -> Fleet:
     token = tmp_path / "token"
     token.write_text("secret")
@@ -194,7 +212,7 @@ def started(
         "report_interval_seconds": 0.3,
         "acknowledge_token_file": str(token),
         "incidents_database": str(tmp_path / "incidents.sqlite"),
-        "exclude_seconds": SECONDS,
+        "exclude_seconds": exclude_seconds,
     }
     config = tmp_path / "collector.json"  # JSON is YAML
     config.write_text(json.dumps(settings))
@@ -228,11 +246,7 @@ def test_a_slow_node_is_confirmed_left_out_and_back_after_its_time(fleet: Fleet,
     told = fleet.exclude("--explain")
     assert told.stdout.startswith("1 node to leave out.\nn3: measured against n1, n2, n4: it was slower"), told
     assert fleet.submit(nodes=3) == ["n1", "n2", "n4"]
-    until = time.monotonic() + 2 * SECONDS + 60
-    while fleet.exclude().stdout:
-        assert time.monotonic() < until, "its time does not end"
-        time.sleep(1.0)
-    assert fleet.exclude().returncode == 0
+    fleet.wait_until_nobody_is_out()
     assert fleet.submit(nodes=4) == ["n1", "n2", "n3", "n4"]  # sbatch takes --exclude= for nobody
 
 
@@ -251,13 +265,19 @@ def test_a_slow_link_that_a_training_shows_leads_to_its_node(real_fleet: Fleet, 
     assert done.stdout.startswith("n3 is confirmed as slow: it was slower with each of 3 peers, in both places ("), done
     assert fleet.exclude().stdout == "n3\n"
     assert fleet.submit(nodes=3) == ["n1", "n2", "n4"]
-    until = time.monotonic() + 2 * SECONDS + 60
-    while fleet.exclude().stdout:
-        assert time.monotonic() < until, "its time does not end"
-        time.sleep(1.0)
+    fleet.wait_until_nobody_is_out()
     assert fleet.submit(nodes=4) == ["n1", "n2", "n3", "n4"]
 
 
+def test_a_suspect_that_nobody_measures_is_left_out_and_back_after_its_time(fleet: Fleet) -> None:
+    """Nor does anybody tell the collector that the job has ended, which it shows for 15 minutes then."""
+    fleet.train(slow="n2", is_told=False)
+    assert fleet.submit(nodes=3) == ["n1", "n3", "n4"]
+    fleet.wait_until_nobody_is_out()
+    assert fleet.submit(nodes=4) == ["n1", "n2", "n3", "n4"]
+
+
+@pytest.mark.parametrize("exclude_seconds", [900])
 def test_an_innocent_node_is_acquitted_and_leaves_the_list(fleet: Fleet) -> None:
     fleet.train(slow="n2", is_told=False)
     assert fleet.exclude().stdout == "n2\n"

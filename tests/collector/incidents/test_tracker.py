@@ -134,6 +134,28 @@ def test_a_job_that_nobody_reports_any_more() -> None:
     assert [it.closed_because for it in rounds.incidents] == ["job_gone"]
 
 
+def test_a_job_of_which_nobody_tells_that_it_runs_is_named_as_it_was_and_not_seen_again() -> None:
+    """Its last verdict is drawn again and again: a machine is lost whose ranks ran, or the rank files are gone."""
+    rounds = Rounds().see(culprit(2), rounds=4)
+    (was,) = rounds.tracker.open
+    lost = dict(rounds.tracker.lost)
+    (held,) = rounds.see(culprit(2, findings=("GPU_XID",)), told=False, rounds=100).tracker.open
+    assert (held.id, held.seen_at, held.lost_seconds) == (was.id, was.seen_at, was.lost_seconds)
+    assert held.findings == ("GPU_XID",) and rounds.tracker.lost == lost, "what is known later stands in it"
+    rounds.see(told=False, rounds=100)
+    assert len(rounds.tracker.open) == 1, "nor is it over"
+    (again,) = rounds.see(culprit(2)).tracker.open
+    assert again.seen_at == rounds.moment.wall and again.doubtful_seconds >= 200 * 5.0 * 0.2
+    rounds.see(culprit(2), told=False, rounds=10).see_all(rounds=62)
+    (gone,) = rounds.incidents
+    assert (gone.closed_because, gone.closed_at) == ("job_gone", again.seen_at)
+
+
+def test_who_died_is_told_also_where_another_machine_is_lost() -> None:
+    rounds = Rounds().see(culprit(2), rounds=3).see(culprit(3, kind="dead"), told=False)
+    assert [it.culprit.kind for it in rounds.tracker.open] == ["slow_compute", "dead"]
+
+
 def test_a_collector_that_starts_again_goes_on() -> None:
     before = Rounds().see(culprit(2), rounds=3)
     (was,) = before.tracker.open

@@ -13,9 +13,12 @@ from msgspec import structs
 
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Limits
 from laggard.collector.jobs.job import JobKey, Run
+from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows, Refusal
 from laggard.constants import PHASES
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
+from laggard.locate.verdict import locate
+from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import StepRow
 
 KEY = JobKey(1000, "job-1")
@@ -137,6 +140,62 @@ def test_a_running_job_expires_only_when_no_agent_reports_it(make: Any) -> None:
     assert KEY in windows.jobs
     windows.expire(1751.0)
     assert not windows.jobs
+
+
+@pytest.mark.parametrize("state", ["finished", "died"])
+def test_a_rank_that_ended_keeps_no_job_of_which_a_machine_is_lost(make: Any, state: str) -> None:
+    """The last word of n1 was that its ranks run, and n0 goes on telling of those that ended there."""
+    windows = JobWindows(expire_after_seconds=900)
+    last = make.rank_row(0).last_progress_timestamp_seconds
+
+    def told(now: float) -> None:
+        rows = [make.rank_row(rank, state=state) for rank in (0, 1)]
+        windows.ingest("a", make.ranks_document("n0", rows, now=last + now), now)
+        windows.expire(now)
+
+    windows.ingest("a", make.node("n0", [0, 1]), 0.0)
+    windows.ingest("b", make.node("n1", [2, 3]), 100.0)
+    told(999.0)
+    assert windows.jobs[KEY].running and set(windows.jobs[KEY].ranks) == {0, 1, 2, 3}
+    told(1001.0)
+    assert not windows.jobs
+    told(1002.0)
+    assert not windows.jobs
+
+
+@pytest.mark.parametrize(
+    ("answers", "running", "told"),
+    [
+        ({"a": "running", "b": "running"}, True, True),
+        ({"a": "finished", "b": "running"}, True, True),
+        ({"a": "finished", "b": "finished"}, False, True),
+        ({"a": "finished"}, True, False),
+        ({"a": "finished", "b": ""}, True, False),
+        ({"a": "", "b": ""}, True, False),
+        ({}, True, False),
+    ],
+)
+def test_whether_a_job_is_told_of_in_a_round(make: Any, answers: dict[str, str], running: bool, told: bool) -> None:
+    """`answers`: of the agents that answer in the second round, the state of their ranks; empty: they have none."""
+    windows = JobWindows()
+    for source, rank in (("a", 0), ("b", 1)):
+        windows.ingest(source, make.node(source, [rank], world_size=2), 5.0)
+    for source, rank in (("a", 0), ("b", 1)):
+        if source in answers:
+            ranks = [make.rank_row(rank, 2, node=source, state=answers[source])] if answers[source] else []
+            windows.ingest(source, make.ranks_document(source, ranks), 11.0)
+    rows = (NodeRow(source, source, "up", "", 0.0, "ok", (), ()) for source in answers)
+    (job,) = build_snapshot(windows, ClusterSnapshot(tuple(rows), round_began_at=10.0), locate).jobs
+    assert (job.running, job.told) == (running, told)
+
+
+def test_a_job_goes_on_for_as_long_as_one_agent_tells_of_a_rank_that_runs(make: Any) -> None:
+    windows = JobWindows(expire_after_seconds=900)
+    windows.ingest("b", make.node("n1", [2, 3], state="died"), 0.0)
+    for now in (0.0, 800.0, 1600.0, 2400.0):
+        windows.ingest("a", make.ranks_document("n0", [make.rank_row(0)]), now)
+        windows.expire(now + 890.0)
+    assert set(windows.jobs[KEY].ranks) == {0, 2, 3}
 
 
 def test_memory_is_bounded_and_an_owners_own_jobs_that_ended_go_first(make: Any) -> None:

@@ -160,6 +160,7 @@ def test_what_opens_changes_and_closes_is_told_signed(tmp_path: Path) -> None:
     with receiver("204") as server, collector(tmp_path, server.url) as made:
         made.observe(job(2))
         made.observe(job(2, phase="backward"))  # the same culprit, in another phase
+        until(lambda: made.history.flush(1.0))  # to the clock that jumps now, a disk that writes would seem stuck
         made.observe(job(2), rounds=1, seconds=CHANGE_SECONDS)
         hung = structs.replace(job(2).location.culprits[0], stopped=True)
         other = dataclasses.replace(job(2), location=structs.replace(job(2).location, culprits=(hung,)))
