@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.docs_commands import command_lines
 from support.paths import REPOSITORY
 
 from laggard import __version__
@@ -114,3 +115,28 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     for words, said in cases.items():
         done = wheelhouse(*words)
         assert done.returncode == 1 and done.stderr.startswith(said) and done.stderr.count("\n") == 1, done
+
+
+def test_a_link_is_switched_without_a_moment_in_which_laggard_is_gone(tmp_path: Path) -> None:
+    """By the command of docs/operate.md, again and again, while prologs would start it."""
+    (command,) = (
+        line.text
+        for line in command_lines(REPOSITORY / "docs" / "operate.md")
+        if line.text.startswith("ln -s laggard-NEW")
+    )
+    for name in ("laggard-NEW", "laggard-OLD"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        program = tmp_path / name / "bin" / "laggard"
+        program.write_text("#!/bin/sh\nexit 0\n")
+        program.chmod(0o755)
+    new = command.replace("/opt", str(tmp_path))
+    old = new.replace("laggard-NEW", "laggard-OLD")
+    subprocess.run(["sh", "-c", new], check=True, timeout=SECONDS)
+    switching = subprocess.Popen(["sh", "-c", f"while [ ! -e stop ]; do {old}; {new}; done"], cwd=tmp_path)
+    try:
+        for _ in range(200):
+            subprocess.run([tmp_path / "laggard" / "bin" / "laggard"], check=True, timeout=SECONDS)
+    finally:
+        (tmp_path / "stop").touch()
+        switching.wait(SECONDS)
+    assert (tmp_path / "laggard").is_symlink() and not (tmp_path / "laggard" / "laggard.next").exists()

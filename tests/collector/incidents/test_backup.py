@@ -47,7 +47,7 @@ def test_a_copy_of_a_live_database_is_a_whole_one(
         return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
 
     first = start_collector(*flags)
-    first.wait_until(lambda: read_incidents(str(live), IncidentQuery())[1] == 1 if live.exists() else False)
+    first.wait_until(lambda: bool(incidents(first)) and read_incidents(str(live), IncidentQuery())[1] == 1)
     text = (
         shown(command)
         .replace(LIVE, str(live))
