@@ -14,6 +14,7 @@ import pytest
 import trustme
 from support.certificates import SECONDS, Daemon, Files, Start, client
 
+from laggard.errors import UsageError
 from laggard.http.client import NoResponse, get
 from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
 
@@ -78,6 +79,9 @@ def test_an_authority_is_replaced_without_a_gap(files: Files, start: Start) -> N
     watched.up()
     put(watched.folder / "ca.pem", new.cert_pem)
     watched.up()
+    pair_of_one = {"cert_file": "node.pem", "key_file": "node.pem"}
+    files.config(**CLIENTS, **pair_of_one, client_allowed_sans="[nobody.example]")
+    watched.up()  # the settings themselves hold until the agent is started again
     assert watched.agent.said().count("certificates are read anew") == 3, "its own file, and twice the authorities"
     assert get(f"{watched.agent.url}/-/healthy", SECONDS, tls=client_context(watched.environ)).status == 200
     with pytest.raises(NoResponse, match="does not accept this client's certificate"):
@@ -87,17 +91,23 @@ def test_an_authority_is_replaced_without_a_gap(files: Files, start: Start) -> N
         get(f"{watched.agent.url}/-/healthy", SECONDS, tls=old)
 
 
-def test_a_key_that_comes_before_its_certificate_is_a_gap(files: Files, start: Start) -> None:
-    """Why the page has both in one file."""
+def test_a_key_that_comes_before_its_certificate_is_no_gap(files: Files, start: Start) -> None:
+    """Of a collector that asks. Once both are there, the new ones hold; a collector that starts with such a pair says
+    what is wrong."""
     agent = start("agent", "--web.config.file", files.config(**CLIENTS))
     collector = start("collector", "--interval", "0.3", "--target", agent.url, environ=files.environment("client"))
     collector.wait_until(lambda: "1 agent is up" in collector.said())
     fresh = files.authority.issue_cert("collector.example")
     put(files.folder / "client.key", fresh.private_key_pem)
-    collector.wait_until(lambda: "1 agent is down: " in collector.said())
+    collector.wait_until(lambda: "the former certificates stay in use: " in collector.said())
     assert "client.pem cannot be used: key values mismatch" in collector.said()
+    assert state(collector) == "up"
+    with pytest.raises(UsageError, match="key values mismatch"):
+        client_context(files.environment("client"))
     put(files.folder / "client.pem", fresh.cert_chain_pems[0])
-    collector.wait_until(lambda: state(collector) == "up")
+    put(files.folder / "ca.pem", trustme.CA().cert_pem)
+    collector.wait_until(lambda: state(collector) == "down")
+    assert "mismatch" not in collector.said().splitlines()[-1], "it reads the files again"
 
 
 def asked(agent: Daemon, token: str) -> int:
