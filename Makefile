@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites gpu-check soak docs release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites gpu-check soak docs release wheelhouse install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -152,6 +152,13 @@ release:
 		touch .venv-release/.installed; }
 	@rm -rf dist
 	@.venv-release/bin/python scripts/release.py $(ARGS)
+
+# laggard and all that it needs as wheels, with their hashes, for machines without a network, in dist/wheelhouse:
+# docs/operate.md. ARGS="--python python3.12": for that Python; "--extra terminal --extra collector".
+wheelhouse:
+	@scripts/setup
+	@rm -rf dist/wheelhouse
+	@$(BIN)/python scripts/wheelhouse.py $(ARGS)
 
 format:
 	$(BIN)/ruff check --fix .

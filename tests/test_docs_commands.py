@@ -44,6 +44,10 @@ FIRST_ANSWER = "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_f
 A_CLUSTER = "needs a cluster with containers"
 SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
 RECEIVER = "tests/collector/webhook/test_webhook.py::test_the_receiver_of_the_docs_checks_the_signature"
+BACKUP = "tests/collector/incidents/test_backup.py::test_a_copy_of_a_live_database_is_a_whole_one"
+SWITCH = "tests/test_wheelhouse.py::test_a_link_is_switched_without_a_moment_in_which_laggard_is_gone"
+ROUTES = "tests/deploy/test_alertmanager_routes.py::test_an_alert_goes_to_whom_the_example_means"
+RUNBOOKS = "tests/deploy/test_alertmanager_routes.py::test_runbooks_get_an_address_by_the_pages_command"
 GPUS = "needs GPUs, or a SLURM cluster that has them"
 
 REVIEWED = {
@@ -51,12 +55,17 @@ REVIEWED = {
     "$EDITOR": "needs a reader",
     "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "/opt/laggard/bin/pip install": INSTALLED,
+    "/opt/laggard/bin/python3 -c": BACKUP,
+    "/opt/laggard-NEW/bin/pip install": INSTALLED,
     ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": SCREENSHOTS,
+    "amtool check-config": "tests/deploy/test_alertmanager_routes.py::test_amtool_takes_it",
+    "amtool config routes test": ROUTES,
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "git": "needs the key of the person who publishes, and the public repository",
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
     "sbatch --exclude=$(laggard exclude)": "tests/slurm/test_suspects.py, where a job is submitted so",
     "install": INSTALLED,
+    "install -m 600 -o laggard": BACKUP,
     "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
     "install -D -t /etc/prometheus/laggard": RULES,
     "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS,
@@ -74,8 +83,11 @@ REVIEWED = {
     "kubectl -n laggard port-forward": A_CLUSTER,
     "kubectl -n laggard rollout": A_CLUSTER,
     "kubectl taint nodes": FIRST_ANSWER,
+    "ln -s laggard-NEW": SWITCH,
     "make": "its targets are looked up in the Makefile",
+    "mv -T": SWITCH,
     "openssl rand": "tests/acknowledge/test_at_collector.py::test_nobody_without_the_token_changes_anything",
+    "pip install --no-index": "tests/test_wheelhouse.py::test_it_suffices_without_a_network",
     "pip install .": INSTALLED,
     "pip install .[locate]": "make install-check installs each extra by itself",
     "pip install laggard[tune]": "make install-check installs each extra by itself",
@@ -90,8 +102,11 @@ REVIEWED = {
     "python": "its script is looked up, and its flags in the script",
     "python3 -c": RECEIVER,
     "python3 -m venv": INSTALLED,
+    "rm -f /var/lib/laggard/incidents.sqlite-wal": BACKUP,
     "rm -rf /opt/laggard": INSTALLED,
     "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER,
+    "sed -i s|runbook_url:": RUNBOOKS,
+    "sqlite3": BACKUP,
     "sed -i": f"{_MANIFESTS}::test_with_tls_another_namespace_is_in_every_name",
     "srun": GPUS,
     "sudo laggard findings": "tests/acknowledge/test_acknowledge.py::test_the_command_keeps_lists_and_withdraws",
@@ -99,6 +114,7 @@ REVIEWED = {
     "systemd-sysusers": INSTALLED,
     "systemd-tmpfiles": INSTALLED,
     "torchrun": "tests/trainer_hooks/test_ways_to_start.py::test_each_rank_is_recorded",
+    "umask 077": BACKUP,
     "userdel": INSTALLED,
     "{ useradd": INSTALLED,
     "useradd": INSTALLED,

@@ -29,6 +29,11 @@ CLOSED: Final = f"it closed the connection: {ASKS_FOR_CERTIFICATE}, or others"
 
 _SAN_KINDS: Final = ("DNS", "IP Address", "email", "URI")
 
+_FORMER: Final = "the former certificates stay in use: %s"
+
+_last_contexts: Final[dict[tuple[str, ...], ssl.SSLContext]] = {}
+"""The context that clients of this process had last, by its files, of which the environment names one set."""
+
 VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 
 
@@ -114,16 +119,25 @@ class ServerTls:
                     self._stamp = stamp
                     log.info("certificates are read anew from %s", self._settings.cert_file)
                 except UsageError as error:
-                    log.error("the former certificates stay in use: %s", error)
+                    log.error(_FORMER, error)
             return self._current
 
 
 def client_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
     """The context of a client of agents and collectors. It trusts LAGGARD_TLS_CA_FILE, else the system's authorities;
-    shows LAGGARD_TLS_CERT_FILE where a server asks. Made anew when a file changes. Raises UsageError that names the
-    variable."""
+    shows LAGGARD_TLS_CERT_FILE where a server asks. Made anew when a file changes; while the files cannot be used, as
+    between a new key and its certificate, what they said last in this process holds, and the log says so. Raises
+    UsageError that names the variable where they never could."""
     files = tuple(environ.get(name, "") for name in (ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE))
-    return _client_context(files, _stamp(tuple(filter(None, files))))
+    try:
+        context = _client_context(files, _stamp(tuple(filter(None, files))))
+    except UsageError as error:
+        if files not in _last_contexts:
+            raise
+        log.error(_FORMER, error)
+        return _last_contexts[files]
+    _last_contexts[files] = context
+    return context
 
 
 def outside_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:

@@ -1,0 +1,77 @@
+"""Backup and restore of the incidents' database by the commands of docs/operate.md, beside a real collector."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.collectors import Make as Documents
+from support.docs_commands import command_lines
+from support.paths import REPOSITORY
+
+from laggard.collector.incidents.database import read_incidents
+from laggard.collector.incidents.incident import IncidentQuery
+
+pytestmark = pytest.mark.slow
+
+PAGE = REPOSITORY / "docs" / "operate.md"
+LIVE, KEPT = "/var/lib/laggard/incidents.sqlite", "/backup/incidents.sqlite"
+
+
+def shown(beginning: str) -> str:
+    """The one command of the page that begins so."""
+    (line,) = (line.text for line in command_lines(PAGE) if line.text.startswith(beginning))
+    return line
+
+
+@pytest.mark.parametrize("command", ["sqlite3 ", "/opt/laggard/bin/python3 -c"])
+def test_a_copy_of_a_live_database_is_a_whole_one(
+    command: str, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
+) -> None:
+    if command == "sqlite3 " and not shutil.which("sqlite3"):
+        pytest.skip("needs sqlite3")
+    live, kept = tmp_path / "live.sqlite", tmp_path / "kept.sqlite"
+    document = Documents.node("n0", [0, 1, 2, 3], slow=2)
+    agent = fake_agent(document, Documents.report("n0"))
+    (tmp_path / "collector.yaml").write_text(f"incidents_database: {live}\n")
+    flags = ("--target", agent.address, "--interval", "0.3", "--config", str(tmp_path / "collector.yaml"))
+
+    def incidents(collector: Any) -> list[str]:
+        return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
+
+    first = start_collector(*flags)
+    first.wait_until(lambda: bool(incidents(first)) and read_incidents(str(live), IncidentQuery())[1] == 1)
+    text = (
+        shown(command)
+        .replace(LIVE, str(live))
+        .replace(KEPT, str(kept))
+        .replace("/opt/laggard/bin/python3", sys.executable)
+    )
+    subprocess.run(["sh", "-c", f"umask 077; {text}"], check=True, timeout=300)
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert sqlite3.connect(kept).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert [it.id for it in read_incidents(str(kept), IncidentQuery())[0].incidents] == incidents(first)
+    known = incidents(first)
+    assert first.get("/metrics").text.count("laggard_incidents_history_up 1.0") == 1, "the collector goes on writing"
+    first.stop(signal.SIGKILL)
+    assert Path(f"{live}-wal").exists(), "as after a crash"
+    _restore(live, kept)
+    second = start_collector(*flags)
+    second.wait_ready()
+    second.wait_until(lambda: incidents(second) == known)
+    assert "laggard_incidents_history_up 1.0" in second.get("/metrics").text
+    assert second.stop() == 0
+
+
+def _restore(live: Path, kept: Path) -> None:
+    """By the page's commands, without the users that a test has not."""
+    for beginning in ("rm -f /var/lib/laggard/incidents.sqlite-wal", "install -m 600 -o laggard"):
+        words = shown(beginning).replace(LIVE, str(live)).replace(KEPT, str(kept)).replace("-o laggard -g laggard ", "")
+        subprocess.run(words.split(), check=True, timeout=300)

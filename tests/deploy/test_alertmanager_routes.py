@@ -1,0 +1,98 @@
+"""The example of a whole alertmanager.yml, and absolute addresses of runbooks (docs/alerts.md)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.docs_commands import command_lines
+from support.paths import REPOSITORY
+
+from laggard.catalogue.metrics import METRICS
+
+FOLDER = REPOSITORY / "deploy" / "prometheus"
+EXAMPLE = FOLDER / "alertmanager-example.yml"
+CONFIG = yaml.safe_load(EXAMPLE.read_text())
+ALERTS = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+TOLD = {
+    "team=vision severity=critical": "vision-pager",
+    "team=vision severity=warning": "vision",
+    "team=vision partition=debug severity=critical": "operators",
+    "partition=batch,debug severity=critical": "operators",
+    "partition=debug2 severity=critical": "pager",
+    "severity=critical alertname=LaggardRankHung user=1000": "pager",
+    "severity=warning alertname=LaggardJobSlow user=1000": "jobs",
+    "severity=warning": "operators",
+}
+"""Who is told of an alert with these labels."""
+
+needs_amtool = pytest.mark.skipif(
+    not shutil.which("amtool"), reason="needs amtool: scripts/setup --system installs prometheus-alertmanager on Debian"
+)
+
+
+def _routes(route: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield route
+    for below in route.get("routes", ()):
+        yield from _routes(below)
+
+
+@needs_amtool
+def test_amtool_takes_it() -> None:
+    done = subprocess.run(["amtool", "check-config", EXAMPLE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_amtool
+@pytest.mark.parametrize("labels", TOLD)
+def test_an_alert_goes_to_whom_the_example_means(labels: str) -> None:
+    command = ["amtool", "config", "routes", "test", f"--config.file={EXAMPLE}", *labels.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == TOLD[labels], done.stderr
+
+
+def test_its_labels_are_those_that_alerts_have() -> None:
+    (place,) = (metric for metric in METRICS if metric.name == "laggard_node_labels")
+    joined = set(re.findall(r"group_left \(([^)]*)\)", " ".join(alert["expr"] for alert in ALERTS)))
+    known = {label.strip() for group in joined for label in group.split(",")} & set(place.labels)
+    assert {"partition", "rack", "team"} <= known, "as the alerts about nodes have them"
+    known |= {"alertname", "cluster", "job_id", "user", *(label for alert in ALERTS for label in alert["labels"])}
+    used = {label for route in _routes(CONFIG["route"]) for label in route.get("group_by", ())}
+    matched = [text for route in _routes(CONFIG["route"]) for text in route.get("matchers", ())]
+    used |= {re.split("[!=]", text, maxsplit=1)[0] for text in matched}
+    assert used <= known and {"team", "partition", "severity"} <= used
+    named = {name for text in matched for name in re.findall(r'alertname="(\w+)"', text)}
+    assert named <= {alert["alert"] for alert in ALERTS}
+
+
+def test_it_has_the_inhibitions_that_are_shipped() -> None:
+    assert CONFIG["inhibit_rules"] == yaml.safe_load((FOLDER / "alertmanager.yml").read_text())["inhibit_rules"]
+    receivers = {receiver["name"] for receiver in CONFIG["receivers"]}
+    assert receivers == {route["receiver"] for route in _routes(CONFIG["route"])}
+
+
+OBJECTS = REPOSITORY / "deploy" / "kubernetes" / "components" / "prometheus-rule" / "prometheus-rules.yaml"
+
+
+@pytest.mark.parametrize("file", [FOLDER / "alerts.yml", OBJECTS], ids=lambda file: file.name)
+def test_runbooks_get_an_address_by_the_pages_command(file: Path, tmp_path: Path) -> None:
+    page = command_lines(REPOSITORY / "docs" / "alerts.md")
+    (command,) = (line.text for line in page if line.text.startswith("sed -i 's|runbook_url"))
+    copy = Path(shutil.copy(file, tmp_path))
+    shell = command.replace("/etc/prometheus/laggard/alerts.yml", str(copy))
+    subprocess.run(["sh", "-c", shell], check=True, timeout=300)
+    before, after = (re.findall(r'runbook_url: "?([^"\n]+)', path.read_text()) for path in (file, copy))
+    assert len(before) == len(ALERTS)
+    assert after == [f"https://git.example.org/laggard/blob/vVERSION/{page}" for page in before]
+    changed = [line for line in copy.read_text().splitlines() if line not in file.read_text().splitlines()]
+    assert len(changed) == len(ALERTS), "nothing else is changed"
+    for document in yaml.safe_load_all(copy.read_text()):
+        assert document
+    if file.suffix == ".yml" and shutil.which("promtool"):
+        subprocess.run(["promtool", "check", "rules", copy], check=True, capture_output=True, timeout=300)

@@ -1,0 +1,132 @@
+"""Certificates and tokens that are replaced while agent and collector run, as docs/operate.md has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from support.certificates import SECONDS, Daemon, Files, Start, client
+
+from laggard.errors import UsageError
+from laggard.http.client import NoResponse, get
+from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = {"client_ca_file": "ca.pem", "client_auth_type": "RequireAndVerifyClientCert"}
+
+
+def put(path: Path, *parts: trustme.Blob | bytes) -> None:
+    """One file as a whole, by a rename."""
+    fresh = path.with_suffix(".new")
+    fresh.touch(0o600)
+    fresh.write_bytes(b"".join(part if isinstance(part, bytes) else part.bytes() for part in parts))
+    os.replace(fresh, path)
+
+
+def pair(path: Path, authority: trustme.CA, name: str) -> None:
+    """Key and certificate in one file, so that no moment has the one without the other."""
+    put(path, authority.issue_cert(name).private_key_and_cert_chain_pem)
+
+
+def state(collector: Daemon) -> str:
+    """That of its one agent."""
+    with urllib.request.urlopen(f"{collector.url}/api/v1/nodes", timeout=SECONDS) as answer:
+        (node,) = json.load(answer)["nodes"]
+    return str(node["state"])
+
+
+class Watched:
+    """An agent and its collector, which look at each other's certificates."""
+
+    def __init__(self, files: Files, start: Start) -> None:
+        self.files, self.folder = files, files.folder
+        pair(self.folder / "node.pem", files.authority, "127.0.0.1")
+        pair(self.folder / "collector.pem", files.authority, "collector.example")
+        config = files.config(**CLIENTS, cert_file="node.pem", key_file="node.pem")
+        self.agent = start("agent", "--web.config.file", config)
+        self.environ = {ENV_CA_FILE: f"{self.folder}/ca.pem", ENV_CERT_FILE: f"{self.folder}/collector.pem"}
+        self.collector = start("collector", "--interval", "0.3", "--target", self.agent.url, environ=self.environ)
+
+    def round(self) -> str:
+        """The seconds that the last round took, which no other round takes to the nanosecond."""
+        with urllib.request.urlopen(f"{self.collector.url}/metrics", timeout=SECONDS) as answer:
+            found = re.search(r"^laggard_collector_round_seconds (\S+)", answer.read().decode(), re.MULTILINE)
+        return found[1] if found else ""
+
+    def up(self) -> None:
+        """Waits for three more rounds, none of which found the agent down."""
+        seen = {self.round()}
+        self.collector.wait_until(lambda: seen.add(self.round()) or len(seen) > 3)
+        assert state(self.collector) == "up" and "down" not in self.collector.said()
+
+
+def test_an_authority_is_replaced_without_a_gap(files: Files, start: Start) -> None:
+    watched, new = Watched(files, start), trustme.CA()
+    watched.up()
+    put(watched.folder / "ca.pem", files.authority.cert_pem, new.cert_pem)
+    watched.up()
+    pair(watched.folder / "collector.pem", new, "collector.example")
+    watched.up()
+    pair(watched.folder / "node.pem", new, "127.0.0.1")
+    watched.up()
+    put(watched.folder / "ca.pem", new.cert_pem)
+    watched.up()
+    pair_of_one = {"cert_file": "node.pem", "key_file": "node.pem"}
+    files.config(**CLIENTS, **pair_of_one, client_allowed_sans="[nobody.example]")
+    watched.up()  # the settings themselves hold until the agent is started again
+    assert watched.agent.said().count("certificates are read anew") == 3, "its own file, and twice the authorities"
+    assert get(f"{watched.agent.url}/-/healthy", SECONDS, tls=client_context(watched.environ)).status == 200
+    with pytest.raises(NoResponse, match="does not accept this client's certificate"):
+        put(watched.folder / "old.pem", new.cert_pem)
+        old = client(files, "client")
+        old.load_verify_locations(watched.folder / "old.pem")
+        get(f"{watched.agent.url}/-/healthy", SECONDS, tls=old)
+
+
+def test_a_key_that_comes_before_its_certificate_is_no_gap(files: Files, start: Start) -> None:
+    """Of a collector that asks. Once both are there, the new ones hold; a collector that starts with such a pair says
+    what is wrong."""
+    agent = start("agent", "--web.config.file", files.config(**CLIENTS))
+    collector = start("collector", "--interval", "0.3", "--target", agent.url, environ=files.environment("client"))
+    collector.wait_until(lambda: "1 agent is up" in collector.said())
+    fresh = files.authority.issue_cert("collector.example")
+    put(files.folder / "client.key", fresh.private_key_pem)
+    collector.wait_until(lambda: "the former certificates stay in use: " in collector.said())
+    assert "client.pem cannot be used: key values mismatch" in collector.said()
+    assert state(collector) == "up"
+    with pytest.raises(UsageError, match="key values mismatch"):
+        client_context(files.environment("client"))
+    put(files.folder / "client.pem", fresh.cert_chain_pems[0])
+    put(files.folder / "ca.pem", trustme.CA().cert_pem)
+    collector.wait_until(lambda: state(collector) == "down")
+    assert "mismatch" not in collector.said().splitlines()[-1], "it reads the files again"
+
+
+def asked(agent: Daemon, token: str) -> int:
+    request = urllib.request.Request(f"{agent.url}/api/v1/stacks?owner=0&job=j")
+    request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_a_token_holds_until_its_daemon_is_started_again(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(f"stacks_token_file: {tmp_path / 'token'}\n")
+    put(tmp_path / "token", b"the old one\n")
+    agents: list[Any] = [start("agent", "--config", str(tmp_path / "agent.yaml"))]
+    assert (asked(agents[0], "the old one"), asked(agents[0], "the new one")) == (200, 401)
+    put(tmp_path / "token", b"the new one\n")
+    assert (asked(agents[0], "the old one"), asked(agents[0], "the new one")) == (200, 401)
+    agents.append(start("agent", "--config", str(tmp_path / "agent.yaml")))
+    assert (asked(agents[1], "the old one"), asked(agents[1], "the new one")) == (401, 200)

@@ -1,0 +1,142 @@
+"""scripts/wheelhouse.py: what it makes suffices without a network, and nothing else is taken (docs/operate.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.docs_commands import command_lines
+from support.paths import REPOSITORY
+
+from laggard import __version__
+
+SCRIPT = REPOSITORY / "scripts" / "wheelhouse.py"
+NO_INDEX = re.compile(r"No matching distribution|Could not find a version|[Cc]onnection|timed out")
+SECONDS = 600
+WITHOUT_SETTINGS = {
+    **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHONPATH"))},
+    "PIP_CONFIG_FILE": os.devnull,
+}
+"""An environment in which pip knows no other place than those that it is told of."""
+
+
+def wheelhouse(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=SECONDS)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("air-gap") / "wheelhouse"
+    done = wheelhouse("--out", out)
+    if done.returncode and NO_INDEX.search(done.stderr):
+        pytest.skip(f"no package index can be reached: {done.stderr.strip()[-200:]}")
+    assert done.returncode == 0, done.stderr
+    assert f"pip install --no-index --find-links {out.name} --require-hashes -r {out.name}/all.txt" in done.stdout
+    return out
+
+
+def cut_off(*words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the words in a network namespace of their own, where this user may make one."""
+    alone = ["unshare", "-n"] if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode == 0 else []
+    return subprocess.run(
+        [*alone, *words], capture_output=True, text=True, timeout=SECONDS, cwd=folder, env=WITHOUT_SETTINGS
+    )
+
+
+def install(made: Path, environment: Path, requirements: str) -> subprocess.CompletedProcess[str]:
+    """Makes an environment of the same Python, and installs there as the page says."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=SECONDS)
+    pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install")
+    words = ("--no-index", "--find-links", made.name, "--require-hashes", "-r", f"{made.name}/{requirements}")
+    return cut_off(*pip, *words, folder=made.parent)
+
+
+@pytest.mark.slow
+def test_it_suffices_without_a_network(made: Path, tmp_path: Path) -> None:
+    done = install(made, tmp_path / "all", "all.txt")
+    assert done.returncode == 0, done.stderr
+    laggard = tmp_path / "all" / "bin" / "laggard"
+    assert cut_off(laggard, "--version", folder=tmp_path).stdout == f"laggard {__version__}\n"
+    judged = cut_off(laggard, "healthcheck", folder=tmp_path)
+    assert judged.returncode in (0, 1, 2) and judged.stdout.startswith("laggard: "), judged
+    assert cut_off(laggard, "collector", "--check-config", folder=tmp_path).returncode == 0, "the collector's packages"
+    pinned = {name: (made / name).read_text().splitlines() for name in ("agent.txt", "all.txt")}
+    assert all(re.fullmatch(r"[\w.-]+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in pinned["all.txt"])
+    assert set(pinned["agent.txt"]) < set(pinned["all.txt"]), "one version of each, in both"
+    assert len(list(made.glob("*.whl"))) == len(pinned["all.txt"])
+
+
+@pytest.mark.slow
+def test_the_wheel_has_what_an_install_from_the_repository_has(made: Path, tmp_path: Path) -> None:
+    assert install(made, tmp_path / "agent", "agent.txt").returncode == 0
+    (package,) = (tmp_path / "agent").glob("lib/python3.*/site-packages/laggard")
+    source = REPOSITORY / "src" / "laggard"
+    for part in (
+        "deploy/prometheus/alerts.yml",
+        "findings/DISK_FULL.md",
+        "collector/web/page/page.js",
+        "agent/main.py",
+    ):
+        assert (package / part).read_bytes() == (source / part).read_bytes()
+    assert not (package.parent / "numpy").exists(), "the agent needs none of the collector's packages"
+
+
+@pytest.mark.slow
+def test_a_wheel_that_was_changed_on_the_way_is_refused(made: Path, tmp_path: Path) -> None:
+    there = tmp_path / made.name
+    there.mkdir()
+    for file in made.iterdir():
+        os.link(file, there / file.name) if file.name != "agent.txt" else (there / file.name).write_bytes(
+            file.read_bytes()
+        )
+    (wheel,) = there.glob("nvidia_ml_py-*.whl")
+    content = wheel.read_bytes()
+    wheel.unlink()
+    wheel.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    done = install(there, tmp_path / "environment", "agent.txt")
+    assert done.returncode != 0 and "DO NOT MATCH THE HASHES" in done.stderr
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    old = tmp_path / "python3.9"
+    old.write_text("#!/bin/sh\necho 3 9\n")
+    old.chmod(0o755)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    cases = {
+        ("--python", str(old)): f"wheelhouse: {old} is Python 3.9, and laggard needs 3.10 to 3.13: --python PROGRAM\n",
+        ("--python", "/nowhere/python3"): "wheelhouse: /nowhere/python3 is no Python that runs here: ",
+        ("--out", str(tmp_path / "full")): f"wheelhouse: {tmp_path / 'full'} is not empty: remove it, or name another",
+    }
+    for words, said in cases.items():
+        done = wheelhouse(*words)
+        assert done.returncode == 1 and done.stderr.startswith(said) and done.stderr.count("\n") == 1, done
+
+
+def test_a_link_is_switched_without_a_moment_in_which_laggard_is_gone(tmp_path: Path) -> None:
+    """By the command of docs/operate.md, again and again, while prologs would start it."""
+    (command,) = (
+        line.text
+        for line in command_lines(REPOSITORY / "docs" / "operate.md")
+        if line.text.startswith("ln -s laggard-NEW")
+    )
+    for name in ("laggard-NEW", "laggard-OLD"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        program = tmp_path / name / "bin" / "laggard"
+        program.write_text("#!/bin/sh\nexit 0\n")
+        program.chmod(0o755)
+    new = command.replace("/opt", str(tmp_path))
+    old = new.replace("laggard-NEW", "laggard-OLD")
+    subprocess.run(["sh", "-c", new], check=True, timeout=SECONDS)
+    switching = subprocess.Popen(["sh", "-c", f"while [ ! -e stop ]; do {old}; {new}; done"], cwd=tmp_path)
+    try:
+        for _ in range(200):
+            subprocess.run([tmp_path / "laggard" / "bin" / "laggard"], check=True, timeout=SECONDS)
+    finally:
+        (tmp_path / "stop").touch()
+        switching.wait(SECONDS)
+    assert (tmp_path / "laggard").is_symlink() and not (tmp_path / "laggard" / "laggard.next").exists()
