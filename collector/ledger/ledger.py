@@ -15,7 +15,7 @@ from laggard.collector.incidents.run import Run
 from laggard.collector.ledger.dividing import Piece, divided
 from laggard.collector.ledger.goodput import JobGoodput, goodputs
 from laggard.collector.ledger.interval import Amount, Reading, added
-from laggard.collector.ledger.spans import Bound, JobRuns, Span, loses_unseen_work, spans_of
+from laggard.collector.ledger.spans import JobRuns, loses_unseen_work, spans_of
 
 GROUPS: Final = ("node", "cause", "user", "week")
 """The ways to divide a ledger."""
@@ -109,21 +109,22 @@ def ledger(
 def _taken(losses: Sequence[Loss], runs: JobRuns, since: float, until: float) -> Iterator[_Taken]:
     """The seconds of each loss, week by week, each once with every bound."""
     cuts = (since, until, *_week_begins(since, until))
-    found: dict[tuple[int, int], list[float]] = {}
-    for column, bound in enumerate((Bound.LIKELY, Bound.LOW, Bound.HIGH)):
-        for spans in _by_job(losses, spans_of(losses, runs, bound)):
-            for piece in divided(spans, cuts):
+    for places in _by_job(losses):
+        each = [spans_of(place, losses[place], runs) for place in places]
+        found: dict[tuple[int, int], list[float]] = {}
+        for column, of_bound in enumerate(zip(*each, strict=True)):
+            for piece in divided([span for spans in of_bound for span in spans], cuts):
                 if since <= piece.start and piece.end <= until:
                     found.setdefault((piece.place, _week(piece)), [0.0, 0.0, 0.0])[column] += piece.seconds
-    for (place, week), (likely, least, most) in found.items():
-        yield _Taken(place, week, likely, min(least, likely), max(most, likely))
+        for (place, week), (likely, least, most) in found.items():
+            yield _Taken(place, week, likely, min(least, likely), max(most, likely))
 
 
-def _by_job(losses: Sequence[Loss], spans: Iterable[Span]) -> Iterable[list[Span]]:
-    keys = [(it.owner, it.job_id) for it in losses]
-    by_job: dict[tuple[int, str], list[Span]] = {}
-    for span in spans:
-        by_job.setdefault(keys[span.place], []).append(span)
+def _by_job(losses: Sequence[Loss]) -> Iterable[list[int]]:
+    """The places of the losses of each job."""
+    by_job: dict[tuple[int, str], list[int]] = {}
+    for place, it in enumerate(losses):
+        by_job.setdefault((it.owner, it.job_id), []).append(place)
     return by_job.values()
 
 

@@ -7,7 +7,7 @@ What was computed since the last checkpoint is lost with it where the checkpoint
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -26,12 +26,6 @@ NCCL's and PyTorch's watchdogs end a job after 10 minutes by default, gloo's aft
 
 _ENDS: Final = ("job_ended", "ended_while_down", "job_gone")
 """The ways to be closed with which a run ends."""
-
-
-class Bound(Enum):
-    LOW = -1
-    LIKELY = 0
-    HIGH = 1
 
 
 class Order(Enum):
@@ -72,45 +66,59 @@ class JobRuns:
         return runs[after - 1] if after else None, runs[after] if after < len(runs) else None
 
 
-def spans_of(losses: Sequence[Loss], runs: JobRuns, bound: Bound) -> Iterator[Span]:
-    """The spans of losses that can be counted: their job's size is known, and a collector counted their seconds."""
-    for place, loss in enumerate(losses):
-        if loss.ranks and loss.lost_seconds is not None:
-            yield from _stopped(place, loss, runs, bound) if loss.stops else _slowed(place, loss, bound)
+class Bounds(NamedTuple):
+    """The spans of one loss as they likely were, and as they were at least and at most."""
+
+    likely: tuple[Span, ...]
+    least: tuple[Span, ...]
+    most: tuple[Span, ...]
 
 
-def _slowed(place: int, it: Loss, bound: Bound) -> Iterator[Span]:
-    end = max(it.opened_at, it.seen_at if it.closed_at is None else it.closed_at)
-    lasted = max(end - it.opened_at, it.lost_seconds or 0.0)
-    if lasted <= 0 or it.lost_seconds is None:
-        return
-    share = min(1.0, it.lost_seconds / lasted)
+def spans_of(place: int, loss: Loss, runs: JobRuns) -> Bounds:
+    """The spans of a loss; none where it cannot be counted: its job's size is not known,
+    or no collector counted its seconds."""
+    if not loss.ranks or loss.lost_seconds is None:
+        return Bounds((), (), ())
+    return _stopped(place, loss, runs) if loss.stops else _slowed(place, loss, loss.lost_seconds)
+
+
+def _slowed(place: int, it: Loss, lost: float) -> Bounds:
+    begin = it.opened_at
+    lasted = max((it.seen_at if it.closed_at is None else it.closed_at) - begin, lost, 0.0)
+    if lasted <= 0:
+        return Bounds((), (), ())
+    share = min(1.0, lost / lasted)
     off = share_error(share) * lasted
     ahead = share * min(it.window_seconds, lasted)
-    seconds = {
-        Bound.LOW: it.lost_seconds - off - ahead,
-        Bound.LIKELY: it.lost_seconds + it.doubtful_seconds,
-        Bound.HIGH: it.lost_seconds + it.doubtful_seconds + off + ahead,
-    }[bound]
-    if seconds > 0:
-        yield Span(it.opened_at, it.opened_at + lasted, min(1.0, seconds / lasted), Order.SLOWS, place)
+    likely = lost + it.doubtful_seconds
+    return Bounds(
+        *(
+            (Span(begin, begin + lasted, min(1.0, seconds / lasted), Order.SLOWS, place),) if seconds > 0 else ()
+            for seconds in (likely, lost - off - ahead, likely + off + ahead)
+        )
+    )
 
 
-def _stopped(place: int, it: Loss, runs: JobRuns, bound: Bound) -> Iterator[Span]:
+def _stopped(place: int, it: Loss, runs: JobRuns) -> Bounds:
     run, following = runs.of(it)
     stood = it.progressed_at if it.opened_at - MAX_HANG_SECONDS <= it.progressed_at < it.opened_at else it.opened_at
     end = max(it.opened_at, it.seen_at if it.closed_at is None else it.closed_at)
-    begin = {Bound.LOW: it.opened_at, Bound.LIKELY: stood, Bound.HIGH: stood - it.window_seconds}[bound]
-    over = 0.0 if bound is Bound.LOW else it.doubtful_seconds
-    ended = it.closed_because in _ENDS
+    over, ended = it.doubtful_seconds, it.closed_because in _ENDS
     if ended and following is not None and 0 <= following.began_at - end <= MAX_RESTART_SECONDS:
         end, over = following.began_at, 0.0
-    if end + over > begin:
-        yield Span(begin, end + over, 1.0, Order.STOPS, place)
-    if ended and run is not None and run.checkpoint_step is not None and run.checkpoint_at < stood:
-        saved = run.checkpoint_at + (it.window_seconds if bound is Bound.LOW else 0.0)
-        if saved < stood:
-            yield Span(saved, stood, 1.0, Order.AGAIN, place)
+    checkpoint = run.checkpoint_at if ended and run is not None and run.checkpoint_step is not None else None
+    return Bounds(
+        _stop(place, stood, end + over, stood, checkpoint),
+        _stop(place, it.opened_at, end, stood, None if checkpoint is None else checkpoint + it.window_seconds),
+        _stop(place, stood - it.window_seconds, end + over, stood, checkpoint),
+    )
+
+
+def _stop(place: int, begin: float, end: float, stood: float, saved: float | None) -> tuple[Span, ...]:
+    """The spans of a stop from `begin` to `end`, with the work since the checkpoint at `saved` that is done again."""
+    stop = (Span(begin, end, 1.0, Order.STOPS, place),) if end > begin else ()
+    again = (Span(saved, stood, 1.0, Order.AGAIN, place),) if saved is not None and saved < stood else ()
+    return stop + again
 
 
 def loses_unseen_work(loss: Loss, runs: JobRuns) -> bool:
