@@ -30,7 +30,6 @@ from laggard.model import Verdict
 from laggard.wire import encode
 from laggard.wire.ranks import BeatRow, CollectiveTotal, LaneProgress, RankRow, RanksDocument, StepRow
 
-
 RANKS: Final = 8
 STEP_SECONDS: Final = 0.25
 FIRST_SECONDS: Final = 30.0
