@@ -24,7 +24,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.targets import parse_target
-from laggard.collector.scrape.validation import validate_ranks
+from laggard.collector.scrape.validation import validate_ranks_answer
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.wire import encode
@@ -110,7 +110,7 @@ class Round:
         for number, agent in enumerate(self.agents):
             body = document(self.case, number, began, now)
             with self.counting("decode"):
-                answer = validate_ranks(body)
+                answer = validate_ranks_answer(body)
             with self.counting("merge"):
                 agent.update_ranks(answer, self.windows, now, now)
         with self.counting("judge"):

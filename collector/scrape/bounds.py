@@ -10,6 +10,7 @@ MAX_WORLD = 1 << 20
 MAX_TEXT = 256
 MAX_COUNT = 1 << 53  # beyond, a number is no longer exact in JSON
 MAX_SECONDS = 1e7  # of one step: 115 days
+MAX_CLOCK = 1e12
 
 
 def all_within(values: Iterable[float], limit: float) -> bool:

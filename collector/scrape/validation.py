@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from laggard.collector.scrape.bounds import (
+    MAX_CLOCK,
     MAX_COUNT,
     MAX_SECONDS,
     MAX_TEXT,
@@ -16,12 +20,13 @@ from laggard.collector.scrape.bounds import (
     require,
     within,
 )
+from laggard.collector.scrape.checked_steps import check_step, possible_steps, steps_by_rank
 from laggard.collector.scrape.ras_validation import check_ras
-from laggard.constants import PHASES
+from laggard.locate.job_timings import step_table
 from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.rankfile.unseen import STARTING, UNSEEN
 from laggard.wire import WireError, decode, encode
-from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, RankRow, RanksDocument, StepRow, UnseenProcess
+from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, RankRow, RanksDocument, UnseenProcess
 
 T = TypeVar("T")
 
@@ -31,7 +36,6 @@ MAX_LANES = 256
 MAX_NEIGHBOURS = 8
 MAX_FACTS = 64 << 10  # bytes
 MAX_PROSE = 4096
-MAX_CLOCK = 1e12
 
 MAX_UNSEEN = 64
 
@@ -43,8 +47,24 @@ for _kind in (RanksDocument, Report):
     msgspec.json.Decoder(_kind)
 
 
+class RanksAnswer(NamedTuple):
+    """An agent's document, and the steps of each of its ranks as a step_table()."""
+
+    document: RanksDocument
+    steps: tuple[NDArray[np.float64], ...]
+
+    @staticmethod
+    def of(document: RanksDocument) -> RanksAnswer:
+        return RanksAnswer(document, tuple(step_table(row.rows) for row in document.ranks))
+
+
 def validate_ranks(body: bytes) -> RanksDocument:
     """The ranks document in `body`. Raises WireError that says what is wrong with it."""
+    return validate_ranks_answer(body).document
+
+
+def validate_ranks_answer(body: bytes) -> RanksAnswer:
+    """The ranks document in `body`, with its steps as arrays. Raises WireError that says what is wrong with it."""
     document = decode_bounded(body, RanksDocument)
     require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
     check_length("node", document.node)
@@ -53,13 +73,18 @@ def validate_ranks(body: bytes) -> RanksDocument:
     require(within(document.next, MAX_CLOCK), "next is no time")
     require(within(document.now or 0.0, MAX_CLOCK), "now is no time")
     require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
+    table = possible_steps(document.ranks)
     for row in document.ranks:
         _check_rank(row)
+        if table is None:
+            _check_steps(row)
     _check_findings(document.findings)
     _check_unseen(document.unseen)
     if document.ras:
         check_ras(document.ras)
-    return document
+    if table is None:  # a number at its very limit
+        table = step_table(chain.from_iterable(row.rows for row in document.ranks))
+    return RanksAnswer(document, tuple(steps_by_rank(table, document.ranks)))
 
 
 def validate_report(body: bytes) -> Report:
@@ -118,9 +143,11 @@ def _check_rank(row: RankRow) -> None:
         _check_beat(where, row.beat)
     require(len(encode(row.facts)) <= MAX_FACTS, f"{where}: the facts are more than {MAX_FACTS} bytes")
     require(len(row.rows) <= MAX_ROWS, f"{where}: more than {MAX_ROWS} step rows")
+
+
+def _check_steps(row: RankRow) -> None:
     for step in row.rows:
-        if not _is_possible(step):
-            _check_step(where, step)
+        check_step(f"rank {row.rank}", step)
 
 
 def _check_unseen(processes: tuple[UnseenProcess, ...]) -> None:
@@ -169,27 +196,3 @@ def _check_beat(where: str, beat: BeatRow) -> None:
         check_length(f"{where}: group", group.name)
         numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)
         require(all_within(numbers, MAX_COUNT), f"{where}: a group's count is out of range")
-
-
-def _is_possible(row: StepRow) -> bool:
-    """Whether _check_step() finds nothing wrong; a tenth of its time, since there are hundreds of thousands a round."""
-    start, end, phases = row.start, row.end, row.phases
-    return (
-        0 <= row.step <= MAX_COUNT
-        and 0 <= start <= end <= MAX_CLOCK
-        and end - start <= MAX_SECONDS
-        and 0 <= row.waited <= MAX_SECONDS
-        and 0 <= row.work <= MAX_COUNT
-        and len(phases) == len(PHASES)
-        and all([0 <= phase <= MAX_SECONDS for phase in phases])
-    )
-
-
-def _check_step(where: str, row: StepRow) -> None:
-    """Raises WireError that says what is wrong with the step."""
-    require(within(row.step, MAX_COUNT), f"{where}: a step number is out of range")
-    require(within(row.work, MAX_COUNT), f"{where}: a step's work is out of range")
-    place = f"{where}, step {row.step}"
-    require(len(row.phases) == len(PHASES), f"{place}: phases are not {len(PHASES)}")
-    require(within(row.start, MAX_CLOCK) and row.start <= row.end <= MAX_CLOCK, f"{place}: ends before it starts")
-    require(all_within((row.end - row.start, row.waited, *row.phases), MAX_SECONDS), f"{place}: a time is out of range")

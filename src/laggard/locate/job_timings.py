@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,12 +167,16 @@ STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
 """The columns of a step_table()."""
 STEP_COLUMNS = FIRST_PHASE + len(PHASES)
 
+_PACKED_STEP = struct.Struct(f"{STEP_COLUMNS}d")  # a third of the time of an array made of tuples
+
 
 def step_table(rows: Iterable[StepRow]) -> NDArray[np.float64]:
-    """The steps of one rank as an array [steps, STEP_COLUMNS], in a tenth of their room. A double holds every number of
-    a step exactly."""
-    values = [(row.step, row.start, row.end, row.waited, row.work, *row.phases) for row in rows]
-    return np.array(values, dtype=np.float64).reshape(len(values), STEP_COLUMNS)
+    """The steps of one rank as an array [steps, STEP_COLUMNS] that cannot be written to, in a tenth of their room. A
+    double holds every number of a step exactly. Raises struct.error where a step has other phases than PHASES, and
+    OverflowError where no double holds a number."""
+    pack = _PACKED_STEP.pack
+    packed = [pack(row.step, row.start, row.end, row.waited, row.work, *row.phases) for row in rows]
+    return np.ndarray((len(packed), STEP_COLUMNS), np.float64, b"".join(packed))
 
 
 def step_rows(table: NDArray[np.float64]) -> Iterator[StepRow]:
