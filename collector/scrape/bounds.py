@@ -14,7 +14,7 @@ MAX_CLOCK = 1e12
 
 
 def all_within(values: Iterable[float], limit: float) -> bool:
-    return all(within(value, limit) for value in values)
+    return all([0 <= value <= limit for value in values])  # within(), without a call for each of a round's millions
 
 
 def within(value: float, limit: float) -> bool:

@@ -13,7 +13,6 @@ from laggard.collector.scrape.bounds import (
     MAX_CLOCK,
     MAX_COUNT,
     MAX_SECONDS,
-    MAX_TEXT,
     MAX_WORLD,
     all_within,
     check_length,
@@ -26,7 +25,7 @@ from laggard.locate.job_timings import step_table
 from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.rankfile.unseen import STARTING, UNSEEN
 from laggard.wire import WireError, decode, encode
-from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, RankRow, RanksDocument, UnseenProcess
+from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, InFlight, RankRow, RanksDocument, UnseenProcess
 
 T = TypeVar("T")
 
@@ -40,6 +39,7 @@ MAX_PROSE = 4096
 MAX_UNSEEN = 64
 
 STATES = ("running", "finished", "died")
+_NO_STATE = f"state is none of {', '.join(STATES)}"
 
 # msgspec (0.22) learns a type at its first use, and crashes where another thread uses it meanwhile. Agents' answers are
 # decoded in threads, the first ones all at once: so both types are learned here.
@@ -117,32 +117,46 @@ def decode_bounded(body: bytes, kind: type[T]) -> T:
 
 
 def _check_rank(row: RankRow) -> None:
-    where = f"rank {row.rank}" if within(row.rank, MAX_WORLD) else "a rank"
-    for name in ("job_id", "node", "gpu", "phase", "cgroup"):
-        check_length(f"{where}: {name}", getattr(row, name) or "", MAX_PROSE if name == "cgroup" else MAX_TEXT)
-    require(bool(row.job_id), f"{where}: job_id is empty")
-    require(1 <= row.world_size <= MAX_WORLD, f"{where}: world_size is out of range")
-    require(0 <= row.rank < row.world_size, f"{where}: not a rank of {row.world_size}")
-    require(row.state in STATES, f"{where}: state is none of {', '.join(STATES)}")
+    try:
+        _check_numbers(row)
+        if row.in_flight:
+            _check_in_flight(row.in_flight)
+        if row.cpu_wait:
+            _check_cpu_wait(row.cpu_wait)
+        if row.end:
+            _check_end(row.end)
+        if row.beat:
+            _check_beat(row.beat)
+        require(len(encode(row.facts)) <= MAX_FACTS, f"the facts are more than {MAX_FACTS} bytes")
+        require(len(row.rows) <= MAX_ROWS, f"more than {MAX_ROWS} step rows")
+    except WireError as error:  # which rank it is is written only now: most have nothing wrong
+        where = f"rank {row.rank}" if within(row.rank, MAX_WORLD) else "a rank"
+        raise WireError(f"{where}: {error}") from None
+
+
+def _check_numbers(row: RankRow) -> None:
+    for name in ("job_id", "node", "gpu", "phase"):
+        check_length(name, getattr(row, name) or "")
+    check_length("cgroup", row.cgroup, MAX_PROSE)
+    require(bool(row.job_id), "job_id is empty")
+    require(1 <= row.world_size <= MAX_WORLD, "world_size is out of range")
+    if not 0 <= row.rank < row.world_size:
+        raise WireError(f"not a rank of {row.world_size}")
+    require(row.state in STATES, _NO_STATE)
     for name in ("local_rank", "attempt", "owner", "pid", "steps", "lost"):
-        require(within(getattr(row, name), MAX_COUNT), f"{where}: {name} is out of range")
+        if not within(getattr(row, name), MAX_COUNT):
+            raise WireError(f"{name} is out of range")
     seconds = (row.step_seconds, row.own_seconds, *row.phase_seconds, row.last_progress_timestamp_seconds)
     seconds = (*seconds, row.last_beat_timestamp_seconds or 0.0)
-    require(all_within(seconds, MAX_CLOCK), f"{where}: a time is out of range")
-    if row.in_flight:
-        check_length(f"{where}: op", row.in_flight.op)
-        check_length(f"{where}: group", row.in_flight.group)
-        require(within(row.in_flight.seconds, MAX_SECONDS), f"{where}: in_flight.seconds is out of range")
-        require(within(row.in_flight.seq, MAX_COUNT), f"{where}: in_flight.seq is out of range")
-        require(within(row.in_flight.peer + 1, MAX_WORLD), f"{where}: in_flight.peer is no rank")
-    if row.cpu_wait:
-        _check_cpu_wait(where, row.cpu_wait)
-    if row.end:
-        _check_end(where, row.end)
-    if row.beat:
-        _check_beat(where, row.beat)
-    require(len(encode(row.facts)) <= MAX_FACTS, f"{where}: the facts are more than {MAX_FACTS} bytes")
-    require(len(row.rows) <= MAX_ROWS, f"{where}: more than {MAX_ROWS} step rows")
+    require(all_within(seconds, MAX_CLOCK), "a time is out of range")
+
+
+def _check_in_flight(it: InFlight) -> None:
+    check_length("op", it.op)
+    check_length("group", it.group)
+    require(within(it.seconds, MAX_SECONDS), "in_flight.seconds is out of range")
+    require(within(it.seq, MAX_COUNT), "in_flight.seq is out of range")
+    require(within(it.peer + 1, MAX_WORLD), "in_flight.peer is no rank")
 
 
 def _check_steps(row: RankRow) -> None:
@@ -163,36 +177,36 @@ def _check_unseen(processes: tuple[UnseenProcess, ...]) -> None:
         require(within(each.at, MAX_CLOCK), "an unseen process: at is no time")
 
 
-def _check_cpu_wait(where: str, wait: CpuWait) -> None:
+def _check_cpu_wait(wait: CpuWait) -> None:
     times = (wait.seconds, wait.running_seconds, wait.queued_seconds, wait.throttled_seconds, wait.stolen_seconds)
     taken = (each.seconds for each in wait.neighbours)
-    require(all_within((*times, *taken), MAX_CLOCK), f"{where}: a time of cpu_wait is out of range")
-    require(len(wait.neighbours) <= MAX_NEIGHBOURS, f"{where}: more than {MAX_NEIGHBOURS} neighbours")
+    require(all_within((*times, *taken), MAX_CLOCK), "a time of cpu_wait is out of range")
+    require(len(wait.neighbours) <= MAX_NEIGHBOURS, f"more than {MAX_NEIGHBOURS} neighbours")
     for each in wait.neighbours:
-        check_length(f"{where}: a neighbour's command", each.command)
-        require(all_within((each.pid, each.owner), MAX_COUNT), f"{where}: a neighbour's pid or owner is out of range")
+        check_length("a neighbour's command", each.command)
+        require(all_within((each.pid, each.owner), MAX_COUNT), "a neighbour's pid or owner is out of range")
 
 
-def _check_end(where: str, end: RankEnd) -> None:
+def _check_end(end: RankEnd) -> None:
     for name in ("signal", "exception", "cause", "kernel"):
-        check_length(f"{where}: end.{name}", getattr(end, name))
-    require(within(end.at_seconds, MAX_CLOCK), f"{where}: end.at_seconds is no time")
-    require(within(end.uncertain_seconds, MAX_SECONDS), f"{where}: end.uncertain_seconds is out of range")
-    require(within(end.exit_code or 0, 255), f"{where}: end.exit_code is none")
+        check_length(f"end.{name}", getattr(end, name))
+    require(within(end.at_seconds, MAX_CLOCK), "end.at_seconds is no time")
+    require(within(end.uncertain_seconds, MAX_SECONDS), "end.uncertain_seconds is out of range")
+    require(within(end.exit_code or 0, 255), "end.exit_code is none")
 
 
-def _check_beat(where: str, beat: BeatRow) -> None:
-    check_length(f"{where}: flight_recorder", beat.flight_recorder)
-    require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"{where}: more than {MAX_LANES} lanes")
+def _check_beat(beat: BeatRow) -> None:
+    check_length("flight_recorder", beat.flight_recorder)
+    require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"more than {MAX_LANES} lanes")
     ages = (beat.age_seconds, beat.groups_age_seconds or 0.0)
     times = (*ages, beat.interval_seconds, *(group.seconds for group in beat.groups))
-    require(all_within(times, MAX_SECONDS), f"{where}: a time of the beat is out of range")
+    require(all_within(times, MAX_SECONDS), "a time of the beat is out of range")
     for lane in beat.lanes:
-        check_length(f"{where}: op", lane.op)
-        check_length(f"{where}: group", lane.group)
-        require(all_within((lane.entered, lane.done), MAX_COUNT), f"{where}: a lane's count is out of range")
-        require(within(lane.peer + 1, MAX_WORLD), f"{where}: a lane's peer is no rank")
+        check_length("op", lane.op)
+        check_length("group", lane.group)
+        require(all_within((lane.entered, lane.done), MAX_COUNT), "a lane's count is out of range")
+        require(within(lane.peer + 1, MAX_WORLD), "a lane's peer is no rank")
     for group in beat.groups:
-        check_length(f"{where}: group", group.name)
+        check_length("group", group.name)
         numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)
-        require(all_within(numbers, MAX_COUNT), f"{where}: a group's count is out of range")
+        require(all_within(numbers, MAX_COUNT), "a group's count is out of range")
