@@ -144,7 +144,7 @@ class JobWindows:
         if isinstance(job, Refusal):
             return job
         rank = job.ranks.get(row.rank)
-        if rank is not None and rank.source == source and rank.restarted(steps) and self.jobs[key] is job:
+        if rank is not None and rank.source == source and rank.window.restarted(steps) and self.jobs[key] is job:
             job, rank = self._replace(key, self._made(run, source, row, now)), None
         if rank is None or rank.source != source:
             claimed = self._claim(key, job, source, row, now)
@@ -155,7 +155,7 @@ class JobWindows:
         rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
         rank.updated_at = job.updated_at = now
         job.ended_at = max(job.ended_at, self._last_ran(row, now, job.ended_at))
-        if rank.ingest(steps, self._most_steps(source)):
+        if rank.window.add(steps, self._most_steps(source)):
             job.progressed_at = now
         return None
 
