@@ -73,7 +73,7 @@ def rank_row(job: int, rank: int, local: int, world: int, agent: int, steps: ran
         "/system.slice/slurmstepd.scope/job_1/step_0", "running", steps.stop, steps.stop * STEP_SECONDS,
         steps.stop * 0.15, (0.1,) * 9, 1.7e9 + steps.stop * STEP_SECONDS, totals, None, "forward", 0,
         beat=BeatRow(0.4, 1.0, "on", lanes, ()), last_beat_timestamp_seconds=1.7e9 + steps.stop * STEP_SECONDS,
-        facts={"script": "train.py", "started": 1.7e9, "groups": {"dp:0": f"0-{world - 1}"}},
+        facts={"script": "train.py", "started": 1.7e9, "groups": {"dp:0": [0, world, 1]}},
         rows=tuple(step_row(rank, step, slow) for step in steps),
     )  # fmt: skip
 

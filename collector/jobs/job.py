@@ -11,6 +11,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from laggard.collector.jobs.held_stacks import HeldStacks
+from laggard.collector.jobs.kept_layout import KeptLayout
 from laggard.collector.jobs.key import JobKey as JobKey
 from laggard.collector.jobs.step_window import StepWindow
 from laggard.locate.job_timings import (
@@ -83,6 +84,7 @@ class Job:
     collectives_at: float = 0.0
     first_phases: dict[int, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
     held_stacks: HeldStacks = dataclasses.field(default_factory=HeldStacks)
+    layout: KeptLayout = dataclasses.field(default_factory=KeptLayout)
 
     @property
     def stacks(self) -> Mapping[int, Sampled]:
@@ -129,7 +131,8 @@ class Job:
         tables = {number: table[np.searchsorted(table[:, STEP], first) :] for number, table in tables.items()}
         rows = self.newest_rows(answering)
         world_size = max((row.world_size for row in rows.values()), default=0)
-        timings = live_timings(job_id, world_size, tables, rows, findings, self.asked_seconds_ago())
+        asked, layout = self.asked_seconds_ago(), self.layout.of(rows)
+        timings = live_timings(job_id, world_size, tables, rows, findings, asked, layout)
         if timings.alone is not None and timings.alone.any():
             timings = dataclasses.replace(timings, first_phases=self._first_phases(timings.ranks, timings.alone))
         if not self.running or self.updated_at - self.collectives_at > COLLECTIVES_SECONDS:

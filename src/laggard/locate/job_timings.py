@@ -14,7 +14,7 @@ from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives
 from laggard.locate.digests import RankDigests, digests
 from laggard.locate.group_places import GroupPlaces
-from laggard.locate.live_positions import live_group_places, live_positions, live_replicas
+from laggard.locate.live_positions import LiveLayout
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
 from laggard.model import RankEnd
@@ -254,9 +254,10 @@ def live_timings(
     newest_rows: Mapping[int, RankRow],
     findings_by_node: Mapping[str, NodeFindings],
     asked_seconds_ago: Mapping[int, float],
+    layout: LiveLayout | None = None,
 ) -> JobTimings:
     """The arrays of a live window: the step_table() of each rank, ascending, the newest row about each rank, and for
-    how long its agent has not been asked."""
+    how long its agent has not been asked. `layout`: of these rows, where it is known already."""
     ranks = {}
     for rank, row in newest_rows.items():
         steps = steps_by_rank.get(rank)
@@ -270,14 +271,14 @@ def live_timings(
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
     threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
     told = tuple(digests(newest_rows[rank].facts) for rank in timings.ranks.tolist())
-    classes, alone = live_positions(newest_rows)
+    layout = layout or LiveLayout(newest_rows)
     return dataclasses.replace(
         timings,
         live=True,
-        positions=classes,
-        alone=alone,
-        group_places=live_group_places(newest_rows),
+        positions=layout.positions.classes,
+        alone=layout.positions.alone,
+        group_places=layout.group_places,
         own_threads=threads,
         digests=told if any(told) else (),
-        replicas=live_replicas(newest_rows) if any(told) else None,
+        replicas=layout.replicas if any(told) else None,
     )
