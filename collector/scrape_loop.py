@@ -45,7 +45,7 @@ from laggard.collector.scrape.stack_rounds import StackRounds
 from laggard.collector.scrape.validation import validate_ranks_answer, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, acknowledged_path, incidents_path
 from laggard.locate.against.digest import digest_of
-from laggard.locate.job_timings import step_rows
+from laggard.locate.step_tables import step_rows
 from laggard.model import Report, Severity, Verdict
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError

@@ -14,19 +14,10 @@ from laggard.collector.jobs.held_stacks import HeldStacks
 from laggard.collector.jobs.kept_layout import KeptLayout
 from laggard.collector.jobs.key import JobKey as JobKey
 from laggard.collector.jobs.step_window import StepWindow
-from laggard.locate.job_timings import (
-    FIRST_PHASE,
-    FIRST_STEPS,
-    STEP,
-    STEP_COLUMNS,
-    WARM_UP_STEPS,
-    WINDOW_STEPS,
-    JobTimings,
-    live_timings,
-    step_rows,
-)
+from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, WINDOW_STEPS, JobTimings, live_timings
 from laggard.locate.live_collectives import with_collectives
 from laggard.locate.node_findings import NodeFindings
+from laggard.locate.step_tables import FIRST_PHASE, STEP, STEP_COLUMNS, distinct_steps, step_rows
 from laggard.stacks.sampled import Sampled
 from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
@@ -128,7 +119,7 @@ class Job:
         `findings`: by node."""
         tables = {number: rank.table for number, rank in self.ranks.items()}
         first = _first_step(list(tables.values()))
-        tables = {number: table[np.searchsorted(table[:, STEP], first) :] for number, table in tables.items()}
+        tables = {number: _from_step(first, table) for number, table in tables.items()}
         rows = self.newest_rows(answering)
         world_size = max((row.world_size for row in rows.values()), default=0)
         asked, layout = self.asked_seconds_ago(), self.layout.of(rows)
@@ -157,6 +148,11 @@ class Job:
 
 def _first_step(tables: Sequence[NDArray[np.float64]]) -> int:
     """The first of the job's newest steps: WINDOW_STEPS of them, or as many as are held of the rank with the most."""
-    numbers = np.unique(np.concatenate([table[:, STEP] for table in tables])) if tables else np.zeros(0)
+    numbers = distinct_steps(tables)
     length = max(WINDOW_STEPS, max(map(len, tables), default=0))
     return int(numbers[-length:][0]) if len(numbers) else 0
+
+
+def _from_step(first: int, table: NDArray[np.float64]) -> NDArray[np.float64]:
+    begins_later = not len(table) or table[0, STEP] >= first
+    return table if begins_later else table[np.searchsorted(table[:, STEP], first) :]

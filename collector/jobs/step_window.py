@@ -10,15 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.locate.job_timings import (
-    END,
-    MAX_WINDOW_STEPS,
-    START,
-    STEP,
-    STEP_COLUMNS,
-    WINDOW_SECONDS,
-    WINDOW_STEPS,
-)
+from laggard.locate.job_timings import MAX_WINDOW_STEPS, WINDOW_SECONDS, WINDOW_STEPS
+from laggard.locate.step_tables import END, START, STEP, STEP_COLUMNS
 
 _NOTHING: Final = np.empty((0, STEP_COLUMNS))
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
 from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
-from laggard.locate.job_timings import WINDOW_STEPS, step_table
+from laggard.locate.job_timings import WINDOW_STEPS
+from laggard.locate.step_tables import step_table
 from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from laggard.collector.scrape.bounds import MAX_CLOCK, MAX_COUNT, MAX_SECONDS, all_within, require, within
 from laggard.constants import PHASES
-from laggard.locate.job_timings import END, START, STEP, STEP_COLUMNS, WORK, step_table
+from laggard.locate.step_tables import END, START, STEP, STEP_COLUMNS, WORK, step_table
 from laggard.wire.ranks import RankRow, StepRow
 
 

@@ -21,7 +21,7 @@ from laggard.collector.scrape.bounds import (
 )
 from laggard.collector.scrape.checked_steps import check_step, possible_steps, steps_by_rank
 from laggard.collector.scrape.ras_validation import check_ras
-from laggard.locate.job_timings import step_table
+from laggard.locate.step_tables import step_table
 from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.rankfile.unseen import STARTING, UNSEEN
 from laggard.wire import WireError, decode, encode

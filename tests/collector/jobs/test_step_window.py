@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from laggard.collector.jobs.step_window import StepWindow
 from laggard.constants import PHASES
-from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS, step_rows, step_table
+from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
+from laggard.locate.step_tables import step_rows, step_table
 from laggard.wire.ranks import StepRow
 
 Batch = Sequence[StepRow]

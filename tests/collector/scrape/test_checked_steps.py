@@ -15,7 +15,7 @@ from laggard.collector.scrape.bounds import MAX_CLOCK, MAX_COUNT, MAX_SECONDS
 from laggard.collector.scrape.checked_steps import check_step, possible_steps
 from laggard.collector.scrape.validation import validate_ranks_answer
 from laggard.constants import PHASES
-from laggard.locate.job_timings import STEP_COLUMNS, step_rows, step_table
+from laggard.locate.step_tables import STEP_COLUMNS, step_rows, step_table
 from laggard.wire import WireError, encode
 from laggard.wire.ranks import StepRow
 
