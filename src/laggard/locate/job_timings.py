@@ -197,6 +197,8 @@ def hiding_libraries(facts: Mapping[str, object]) -> tuple[str, ...]:
     """The libraries of a rank's facts whose kernels wait for other ranks; none where that is not written as it is by
     the hooks."""
     told = facts.get(HIDDEN_WAITS)
+    if not told:
+        return ()
     names = told if isinstance(told, (list, tuple)) else ()
     return tuple(printable_line(name, MAX_LIBRARY) for name in names[:MAX_LIBRARIES] if isinstance(name, str))
 
