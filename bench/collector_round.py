@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from laggard.collector import garbage
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
@@ -129,6 +130,7 @@ def require_slow_rank(snapshot: ClusterSnapshot, case: Case) -> None:
 
 def measured(case: Case, rounds: int) -> dict[str, float]:
     """The CPU seconds of each part in the first round and, on average, in those that follow; and the memory in MiB."""
+    garbage.look_rarely()
     collector, found = Round(case), {}
     require_slow_rank(collector.run(0.0, FIRST_SECONDS), case)
     found.update({f"first {part}": collector.seconds[part] for part in PARTS})
