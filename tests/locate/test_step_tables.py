@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.constants import PHASES
-from laggard.locate.step_tables import BLOCK_RANKS, STEP_COLUMNS, distinct_steps, step_arrays, step_rows, step_table
+from laggard.locate.step_tables import (
+    BLOCK_RANKS,
+    STEP_COLUMNS,
+    distinct_steps,
+    over_phases,
+    step_arrays,
+    step_rows,
+    step_table,
+)
 from laggard.wire.ranks import StepRow
 
 Ranks = Sequence[Sequence[int]]
@@ -67,3 +75,16 @@ def test_gaps_and_ranks_that_are_ahead_change_no_place(ranks: Ranks) -> None:
 def test_a_table_has_all_of_a_step() -> None:
     rows = [_row(step, 3) for step in (0, 5, 1 << 53)]
     assert list(step_rows(step_table(rows))) == rows and step_table(()).shape == (0, STEP_COLUMNS)
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 8, 9, 12, 16])
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_phases_are_added_up_to_the_bit_as_numpy_adds_them(count: int, kind: type) -> None:
+    generator = np.random.default_rng(count)
+    seconds = generator.random((40, 30, count)) * 10.0 ** generator.integers(-6, 3, (40, 30, count))
+    seconds[generator.random(seconds.shape) < 0.01] = np.nan
+    in_order = seconds.astype(kind)
+    by_phase = np.ascontiguousarray(in_order.transpose(2, 0, 1)).transpose(1, 2, 0)
+    for each in (in_order, by_phase, in_order[3:, 5:7], by_phase[::2, [0, 8]]):
+        expected = np.ascontiguousarray(each).sum(axis=2)
+        assert over_phases(each).dtype == kind and np.array_equal(over_phases(each), expected, equal_nan=True)

@@ -67,13 +67,28 @@ def step_arrays(tables: Sequence[Table]) -> StepArrays:
     """The steps of ranks with these tables, each ascending by step."""
     steps = distinct_steps(tables)
     shape = (len(steps), len(tables))
-    phases = np.empty((*shape, len(PHASES)))
+    # Each phase is an array of its own in memory: phases are looked at one by one.
+    phases = np.empty((len(PHASES), *shape)).transpose(1, 2, 0)
     arrays = StepArrays(steps, np.empty(shape), phases, np.empty(shape), np.empty(shape, np.float32))
     begin = 0
     for alike in _blocks(tables):
         columns, begin = slice(begin, begin + len(alike)), begin + len(alike)
         _put(arrays, columns, alike)
     return arrays
+
+
+def over_phases(seconds: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """[S, R]: the sum of `seconds` [S, R, P], added up in the order of np.sum() over the last axis of an array in C's
+    order, so that it is the same to the bit whatever the order in memory, in a third of the time or less."""
+    phases = [seconds[:, :, phase] for phase in range(seconds.shape[2])]
+    if not 8 <= len(phases) < 16:
+        found: NDArray[np.floating[Any]] = np.ascontiguousarray(seconds).sum(axis=2)
+        return found
+    one, two, three, four, five, six, seven, eight, *rest = phases
+    total: NDArray[np.floating[Any]] = ((one + two) + (three + four)) + ((five + six) + (seven + eight))
+    for each in rest:
+        total += each
+    return total
 
 
 def _blocks(tables: Sequence[Table]) -> Iterator[NDArray[np.float64]]:
