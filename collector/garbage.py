@@ -6,10 +6,10 @@ import gc
 from typing import Final
 
 COLLECTIONS: Final = (700, 10, 100)
-"""gc.set_threshold()'s numbers: Python's own, but that all objects are looked at after a hundred collections of the
-younger ones, and not after ten and a quarter of new ones. Each round replaces what is held of every rank, so that all
-objects of 4,096 nodes were looked at three times a round, 0.4 s each. At most 700 * 10 * 100 new objects come between
-two times."""
+"""The thresholds of gc.set_threshold(): Python's own, but that all objects are looked at after a hundred collections of
+the younger ones, and not after ten and a quarter of new ones. Each round replaces what is held of every rank, so that
+all objects of 4,096 nodes were looked at three times a round, for about 0.4 s each. At most 700 * 10 * 100 objects more
+than went come between two times."""
 
 
 def look_rarely() -> None:
