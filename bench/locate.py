@@ -16,7 +16,8 @@ import numpy as np
 from figures import Figure, quartiles, show
 
 from laggard.constants import PHASES
-from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings, step_table
+from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
+from laggard.locate.step_tables import step_table
 from laggard.locate.verdict import locate
 from laggard.wire.ranks import StepRow
 

@@ -42,10 +42,10 @@ from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.stack_rounds import StackRounds
-from laggard.collector.scrape.validation import validate_ranks, validate_report
+from laggard.collector.scrape.validation import validate_ranks_answer, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, acknowledged_path, incidents_path
 from laggard.locate.against.digest import digest_of
-from laggard.locate.job_timings import step_rows
+from laggard.locate.step_tables import step_rows
 from laggard.model import Report, Severity, Verdict
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
@@ -323,7 +323,7 @@ class ScrapeLoop:
         """Asks one agent, and takes its answer over at once: those of all agents together may have gigabytes."""
         async with slots:
             asked_at = time.monotonic()
-            ranks = await self._get(f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks)
+            ranks = await self._get(f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks_answer)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
             report: Report | FetchFailure | None = None
             if due and not isinstance(ranks, FetchFailure):

@@ -14,6 +14,7 @@ from typing import cast
 
 import uvicorn
 
+from laggard.collector import garbage
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.acceptor import MAX_PENDING, Acceptor
@@ -47,6 +48,7 @@ def serve(
 ) -> None:
     """Scrapes and serves until SIGTERM or SIGINT. `tls`: where given, it serves nothing else. `send_to`: where the
     metrics are sent."""
+    garbage.look_rarely()
     log.info("listening on %s", url_of(listener, tls))
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)

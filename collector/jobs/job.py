@@ -11,25 +11,13 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from laggard.collector.jobs.held_stacks import HeldStacks
+from laggard.collector.jobs.kept_layout import KeptLayout
 from laggard.collector.jobs.key import JobKey as JobKey
-from laggard.locate.job_timings import (
-    END,
-    FIRST_PHASE,
-    FIRST_STEPS,
-    MAX_WINDOW_STEPS,
-    START,
-    STEP,
-    STEP_COLUMNS,
-    WARM_UP_STEPS,
-    WINDOW_SECONDS,
-    WINDOW_STEPS,
-    JobTimings,
-    live_timings,
-    step_rows,
-    step_table,
-)
+from laggard.collector.jobs.step_window import StepWindow
+from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, WINDOW_STEPS, JobTimings, live_timings
 from laggard.locate.live_collectives import with_collectives
 from laggard.locate.node_findings import NodeFindings
+from laggard.locate.step_tables import FIRST_PHASE, STEP, STEP_COLUMNS, distinct_steps, step_rows
 from laggard.stacks.sampled import Sampled
 from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
@@ -40,8 +28,7 @@ COLLECTIVES_SECONDS: Final = 30.0
 
 @dataclasses.dataclass
 class RankWindow:
-    """The newest row about one rank, without its steps, and the rank's last steps as a step_table(), ascending:
-    WINDOW_STEPS of them, and of shorter steps those of the last WINDOW_SECONDS.
+    """The newest row about one rank, without its steps, and the rank's last steps.
     `source` is the URL of the agent that reports the rank; `asked_at` and `updated_at` are when it was last asked, and
     when its answer was there (monotonic seconds)."""
 
@@ -49,45 +36,17 @@ class RankWindow:
     newest: RankRow
     updated_at: float
     asked_at: float
-    table: NDArray[np.float64] = dataclasses.field(default_factory=lambda: step_table(()))
+    window: StepWindow = dataclasses.field(default_factory=StepWindow)
+
+    @property
+    def table(self) -> NDArray[np.float64]:
+        """The rank's last steps as a step_table(), ascending. Later steps change another table."""
+        return self.window.table
 
     @property
     def steps(self) -> dict[int, StepRow]:
         """The steps by number, ascending."""
         return {step.step: step for step in step_rows(self.table)}
-
-    def ingest(self, steps: NDArray[np.float64], most: int = MAX_WINDOW_STEPS) -> bool:
-        """Adds those of a step_table() that are new, and keeps the last of all, `most` of them at most; a repeated step
-        changes nothing. Returns whether the rank got any further."""
-        last_before = self._last_step()
-        merged = np.concatenate((self.table, steps))
-        if np.any(np.diff(merged[:, STEP]) <= 0):
-            merged = merged[np.unique(merged[:, STEP], return_index=True)[1]]  # of equal ones the first: the one held
-        if len(merged) == len(self.table):
-            return False
-        excess = _excess(merged, most)
-        self.table = merged[excess:].copy() if excess else merged
-        return self._last_step() > last_before
-
-    def restarted(self, steps: NDArray[np.float64]) -> bool:
-        """Whether `steps` are numbered anew, later in time: the same job name, another run."""
-        if not len(self.table):
-            return False
-        again = steps[:, STEP] <= self._last_step()
-        return bool(np.any(again & (steps[:, START] > self.table[-1, END])))
-
-    def _last_step(self) -> int:
-        return int(self.table[-1, STEP]) if len(self.table) else -1
-
-
-def _excess(table: NDArray[np.float64], most: int) -> int:
-    """The number of the first steps of `table` that are not kept."""
-    count = len(table)
-    if count <= WINDOW_STEPS:
-        return 0
-    least = max(0, count - most)
-    recent = np.flatnonzero(table[least : count - WINDOW_STEPS, START] >= table[-1, END] - WINDOW_SECONDS)
-    return least + int(recent[0]) if len(recent) else count - WINDOW_STEPS
 
 
 class Run(NamedTuple):
@@ -116,6 +75,7 @@ class Job:
     collectives_at: float = 0.0
     first_phases: dict[int, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
     held_stacks: HeldStacks = dataclasses.field(default_factory=HeldStacks)
+    layout: KeptLayout = dataclasses.field(default_factory=KeptLayout)
 
     @property
     def stacks(self) -> Mapping[int, Sampled]:
@@ -159,10 +119,11 @@ class Job:
         `findings`: by node."""
         tables = {number: rank.table for number, rank in self.ranks.items()}
         first = _first_step(list(tables.values()))
-        tables = {number: table[np.searchsorted(table[:, STEP], first) :] for number, table in tables.items()}
+        tables = {number: _from_step(first, table) for number, table in tables.items()}
         rows = self.newest_rows(answering)
         world_size = max((row.world_size for row in rows.values()), default=0)
-        timings = live_timings(job_id, world_size, tables, rows, findings, self.asked_seconds_ago())
+        asked, layout = self.asked_seconds_ago(), self.layout.of(rows)
+        timings = live_timings(job_id, world_size, tables, rows, findings, asked, layout)
         if timings.alone is not None and timings.alone.any():
             timings = dataclasses.replace(timings, first_phases=self._first_phases(timings.ranks, timings.alone))
         if not self.running or self.updated_at - self.collectives_at > COLLECTIVES_SECONDS:
@@ -187,6 +148,11 @@ class Job:
 
 def _first_step(tables: Sequence[NDArray[np.float64]]) -> int:
     """The first of the job's newest steps: WINDOW_STEPS of them, or as many as are held of the rank with the most."""
-    numbers = np.unique(np.concatenate([table[:, STEP] for table in tables])) if tables else np.zeros(0)
+    numbers = distinct_steps(tables)
     length = max(WINDOW_STEPS, max(map(len, tables), default=0))
     return int(numbers[-length:][0]) if len(numbers) else 0
+
+
+def _from_step(first: int, table: NDArray[np.float64]) -> NDArray[np.float64]:
+    begins_later = not len(table) or table[0, STEP] >= first
+    return table if begins_later else table[np.searchsorted(table[:, STEP], first) :]

@@ -200,6 +200,7 @@ def build_snapshot(
     """`cluster` with the jobs in `windows`, analysed, then those without hooks in `launched`. Pure but for the log. It
     may take seconds, so it does not belong on the event loop."""
     answering = {row.url for row in cluster.nodes if row.state == "up"}
+    silent = [row for row in cluster.nodes if row.state != "up"]
     found = findings_by_node(cluster.findings, cluster.gpus)
     ordered = sorted(windows.jobs.items(), key=lambda item: item[1].recency, reverse=True)
     jobs = []
@@ -207,7 +208,7 @@ def build_snapshot(
         timings = job.timings(key.job_id, answering, found)
         located = partial(_with_stacks, locate, job)
         location = _locate(timings, located) if job.sources & answering else _no_agent_answers(timings, job)
-        location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
+        location = structs.replace(_with_notes(location, job, silent), owner=key.owner)
         agents = frozenset(job.sources)
         told = not job.running or job.ended_at >= (cluster.round_began_at or 0.0)
         snapshot = JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents, told=told)
@@ -314,11 +315,11 @@ def _no_agent_answers(timings: JobTimings, job: Job) -> Location:
     return unknown_location("no_agent", text, timings.job_id, timings.world_size, len(timings.ranks))
 
 
-def _with_notes(location: Location, job: Job, nodes: Sequence[NodeRow]) -> Location:
-    """`location` with what the analysis cannot know: which agents are silent, and that the job has ended."""
+def _with_notes(location: Location, job: Job, silent: Sequence[NodeRow]) -> Location:
+    """`location` with what the analysis cannot know: which of its agents are `silent`, and that the job has ended."""
     notes = list(location.notes)
     sources = job.sources
-    silent = [row for row in nodes if row.url in sources and row.state != "up"]
+    silent = [row for row in silent if row.url in sources]
     if silent and location.verdict is not Verdict.UNKNOWN:
         names = ", ".join(f"{row.node or row.url} ({row.state})" for row in silent[:4])
         more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""

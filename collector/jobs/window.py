@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
 from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
-from laggard.locate.job_timings import WINDOW_STEPS, step_table
+from laggard.locate.job_timings import WINDOW_STEPS
+from laggard.locate.step_tables import step_table
 from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0
@@ -54,10 +57,16 @@ class JobWindows:
         self._full_for: set[tuple[str, int]] = set()
 
     def ingest(
-        self, source: str, document: RanksDocument, now: float, asked_at: float | None = None
+        self,
+        source: str,
+        document: RanksDocument,
+        now: float,
+        asked_at: float | None = None,
+        steps: Sequence[NDArray[np.float64]] | None = None,
     ) -> Counter[Refusal]:
         """Adds the ranks that agent `source`, asked at `asked_at` (default: now), reported at `now` (seconds, any
-        monotonic clock). Returns how many are not shown, and why."""
+        monotonic clock). `steps`: a step_table() of each of them, made here where there is none yet. Returns how many
+        are not shown, and why."""
         self._asked_at, self._node_now = now if asked_at is None else asked_at, document.now
         refused: Counter[Refusal] = Counter()
         self._no_room[source] = no_room = Counter[JobKey]()
@@ -65,12 +74,14 @@ class JobWindows:
         self._full_for.clear()
         taken: list[tuple[JobKey, Run]] = []
         runs: dict[JobKey, Run | None] = {}
-        for row in _newest(document.ranks):
+        if steps is None:
+            steps = [step_table(row.rows) for row in document.ranks]
+        for row, table in _newest(zip(document.ranks, steps, strict=True)):
             key, run = JobKey(row.owner, row.job_id), Run(row.attempt, row.world_size)
             if row.state == "running":  # an agent speaks for one run at a time
                 runs[key] = max(run, runs.get(key) or run)
             runs.setdefault(key, None)
-            refusal = self._ingest_rank(key, run, source, row, now)
+            refusal = self._ingest_rank(key, run, source, row, table)
             if refusal is None:
                 taken.append((key, run))
             else:
@@ -125,13 +136,16 @@ class JobWindows:
             for run in (*challengers, job):
                 self._drop_ranks(key, run, [number for number, rank in run.ranks.items() if rank.source == source])
 
-    def _ingest_rank(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Refusal | None:
-        """Takes the rank, or returns why not."""
+    def _ingest_rank(
+        self, key: JobKey, run: Run, source: str, row: RankRow, steps: NDArray[np.float64]
+    ) -> Refusal | None:
+        """Takes the rank, with a step_table() of its steps, or returns why not."""
+        now = self._now
         job = self._job_of(key, run, source, row, now)
         if isinstance(job, Refusal):
             return job
-        rank, steps = job.ranks.get(row.rank), step_table(row.rows)
-        if rank is not None and rank.source == source and rank.restarted(steps) and self.jobs[key] is job:
+        rank = job.ranks.get(row.rank)
+        if rank is not None and rank.source == source and rank.window.restarted(steps) and self.jobs[key] is job:
             job, rank = self._replace(key, self._made(run, source, row, now)), None
         if rank is None or rank.source != source:
             claimed = self._claim(key, job, source, row, now)
@@ -142,7 +156,7 @@ class JobWindows:
         rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
         rank.updated_at = job.updated_at = now
         job.ended_at = max(job.ended_at, self._last_ran(row, now, job.ended_at))
-        if rank.ingest(steps, self._most_steps(source)):
+        if rank.window.add(steps, self._most_steps(source)):
             job.progressed_at = now
         return None
 
@@ -344,7 +358,14 @@ class JobWindows:
             del self._challengers[key]
 
 
-def _newest(rows: Iterable[RankRow]) -> Iterable[RankRow]:
-    """One row for each rank: a node may still hold the file of an attempt, or of a process, that is over."""
-    ascending = sorted(rows, key=lambda row: (row.attempt, row.state == "running", row.last_progress_timestamp_seconds))
-    return {(row.owner, row.job_id, row.rank): row for row in ascending}.values()
+def _newest(
+    ranks: Iterable[tuple[RankRow, NDArray[np.float64]]],
+) -> Iterable[tuple[RankRow, NDArray[np.float64]]]:
+    """One row, with its steps, for each rank: a node may still hold the file of an attempt, or of a process, that is
+    over."""
+    ascending = sorted(ranks, key=lambda it: _recency(it[0]))
+    return {(row.owner, row.job_id, row.rank): (row, steps) for row, steps in ascending}.values()
+
+
+def _recency(row: RankRow) -> tuple[int, bool, float]:
+    return row.attempt, row.state == "running", row.last_progress_timestamp_seconds

@@ -13,7 +13,7 @@ from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.targets import parse_target
-from laggard.collector.scrape.validation import validate_ranks, validate_report
+from laggard.collector.scrape.validation import validate_ranks_answer, validate_report
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
 from laggard.locate.job_timings import JobTimings
@@ -58,7 +58,8 @@ async def _ask_all(urls: Mapping[str, str], key: JobKey) -> FromAgents:
         if isinstance(ranks, FetchFailure):
             continue
         try:
-            windows.ingest(url, validate_ranks(ranks), now)
+            document, steps = validate_ranks_answer(ranks)
+            windows.ingest(url, document, now, steps=steps)
             answered += 1
             found[node] = NodeFindings() if isinstance(report, FetchFailure) else _findings(report)
         except WireError:  # what answers there is no agent, or one of another version

@@ -13,10 +13,11 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure
 from laggard.collector.scrape.node_clock import NodeClock
 from laggard.collector.scrape.targets import Target
+from laggard.collector.scrape.validation import RanksAnswer
 from laggard.model import Finding, Report, Verdict
 from laggard.text.words import counted, printable_line
 from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, NodeRow, RingPairs
-from laggard.wire.ranks import RanksDocument, UnseenProcess
+from laggard.wire.ranks import UnseenProcess
 from laggard.wire.ras import RasSource
 
 _MAX_REASON_CHARACTERS = 200
@@ -58,28 +59,29 @@ class AgentState:
         return self.report_at is None or bool(self.report_failure) or now - self.report_at >= interval_seconds
 
     def update_ranks(
-        self, answer: RanksDocument | FetchFailure, windows: JobWindows, now: float, asked_at: float
+        self, answer: RanksAnswer | FetchFailure, windows: JobWindows, now: float, asked_at: float
     ) -> None:
         """Takes over what the agent, asked at `asked_at`, answered, and ingests its ranks into `windows`."""
         if isinstance(answer, FetchFailure):
             self.state, self.reason = answer.state, _short(answer.reason)
             return
-        self.state, self.reason, self.answered_at, self.node = "up", "", now, answer.node
-        self.ranks = tuple(sorted({row.rank for row in answer.ranks}))
-        self.job_findings = answer.findings
-        self.ras, self.unseen = answer.ras, answer.unseen
-        self.ignored = "; ".join(_short(f"{item.count} x {item.reason}") for item in answer.ignored[:3])
-        if self.boot_id not in (None, answer.boot_id):
+        document = answer.document
+        self.state, self.reason, self.answered_at, self.node = "up", "", now, document.node
+        self.ranks = tuple(sorted({row.rank for row in document.ranks}))
+        self.job_findings = document.findings
+        self.ras, self.unseen = document.ras, document.unseen
+        self.ignored = "; ".join(_short(f"{item.count} x {item.reason}") for item in document.ignored[:3])
+        if self.boot_id not in (None, document.boot_id):
             # Rebooted: its clock began anew, so `since` asked for the wrong steps. The next round reads them all.
             windows.drop_source(self.url)
-            self.since, self.boot_id = 0.0, answer.boot_id
+            self.since, self.boot_id = 0.0, document.boot_id
             return
-        self.since, self.boot_id = answer.next, answer.boot_id
-        if answer.now is not None:
+        self.since, self.boot_id = document.next, document.boot_id
+        if document.now is not None:
             wall = time.time()
-            self.clock.observe(answer.now, wall - (now - asked_at), wall)
-            answer = self.clock.on_ours(answer)
-        refused = windows.ingest(self.url, answer, now, asked_at)
+            self.clock.observe(document.now, wall - (now - asked_at), wall)
+            document = self.clock.on_ours(document)
+        refused = windows.ingest(self.url, document, now, asked_at, answer.steps)
         if refused:
             reasons = ", ".join(f"{count} {refusal.value}" for refusal, count in refused.most_common())
             self.reason = f"{refused.total()} of its ranks not shown: {reasons}"

@@ -6,8 +6,16 @@ from collections.abc import Collection
 
 import msgspec
 
-from laggard.collector.scrape.bounds import MAX_COUNT, MAX_SECONDS, MAX_WORLD, check_length, require, within
-from laggard.collector.scrape.validation import MAX_CLOCK, MAX_LANES, decode_bounded
+from laggard.collector.scrape.bounds import (
+    MAX_CLOCK,
+    MAX_COUNT,
+    MAX_SECONDS,
+    MAX_WORLD,
+    check_length,
+    require,
+    within,
+)
+from laggard.collector.scrape.validation import MAX_LANES, decode_bounded
 from laggard.wire.collectives import COLLECTIVES_SCHEMA, CollectiveRow, CollectivesDocument, RankCollectives
 
 MAX_ROWS = 4096

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from laggard.collector.scrape.bounds import (
+    MAX_CLOCK,
     MAX_COUNT,
     MAX_SECONDS,
-    MAX_TEXT,
     MAX_WORLD,
     all_within,
     check_length,
     require,
     within,
 )
+from laggard.collector.scrape.checked_steps import check_step, possible_steps, steps_by_rank
 from laggard.collector.scrape.ras_validation import check_ras
-from laggard.constants import PHASES
+from laggard.locate.step_tables import step_table
 from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.rankfile.unseen import STARTING, UNSEEN
 from laggard.wire import WireError, decode, encode
-from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, RankRow, RanksDocument, StepRow, UnseenProcess
+from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, InFlight, RankRow, RanksDocument, UnseenProcess
 
 T = TypeVar("T")
 
@@ -31,11 +35,11 @@ MAX_LANES = 256
 MAX_NEIGHBOURS = 8
 MAX_FACTS = 64 << 10  # bytes
 MAX_PROSE = 4096
-MAX_CLOCK = 1e12
 
 MAX_UNSEEN = 64
 
 STATES = ("running", "finished", "died")
+_NO_STATE = f"state is none of {', '.join(STATES)}"
 
 # msgspec (0.22) learns a type at its first use, and crashes where another thread uses it meanwhile. Agents' answers are
 # decoded in threads, the first ones all at once: so both types are learned here.
@@ -43,8 +47,24 @@ for _kind in (RanksDocument, Report):
     msgspec.json.Decoder(_kind)
 
 
+class RanksAnswer(NamedTuple):
+    """An agent's document, and the steps of each of its ranks as a step_table()."""
+
+    document: RanksDocument
+    steps: tuple[NDArray[np.float64], ...]
+
+    @staticmethod
+    def of(document: RanksDocument) -> RanksAnswer:
+        return RanksAnswer(document, tuple(step_table(row.rows) for row in document.ranks))
+
+
 def validate_ranks(body: bytes) -> RanksDocument:
     """The ranks document in `body`. Raises WireError that says what is wrong with it."""
+    return validate_ranks_answer(body).document
+
+
+def validate_ranks_answer(body: bytes) -> RanksAnswer:
+    """The ranks document in `body`, with its steps as arrays. Raises WireError that says what is wrong with it."""
     document = decode_bounded(body, RanksDocument)
     require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
     check_length("node", document.node)
@@ -53,13 +73,18 @@ def validate_ranks(body: bytes) -> RanksDocument:
     require(within(document.next, MAX_CLOCK), "next is no time")
     require(within(document.now or 0.0, MAX_CLOCK), "now is no time")
     require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
+    table = possible_steps(document.ranks)
     for row in document.ranks:
         _check_rank(row)
+        if table is None:
+            _check_steps(row)
     _check_findings(document.findings)
     _check_unseen(document.unseen)
     if document.ras:
         check_ras(document.ras)
-    return document
+    if table is None:  # a number at its very limit
+        table = step_table(chain.from_iterable(row.rows for row in document.ranks))
+    return RanksAnswer(document, tuple(steps_by_rank(table, document.ranks)))
 
 
 def validate_report(body: bytes) -> Report:
@@ -92,35 +117,51 @@ def decode_bounded(body: bytes, kind: type[T]) -> T:
 
 
 def _check_rank(row: RankRow) -> None:
-    where = f"rank {row.rank}" if within(row.rank, MAX_WORLD) else "a rank"
-    for name in ("job_id", "node", "gpu", "phase", "cgroup"):
-        check_length(f"{where}: {name}", getattr(row, name) or "", MAX_PROSE if name == "cgroup" else MAX_TEXT)
-    require(bool(row.job_id), f"{where}: job_id is empty")
-    require(1 <= row.world_size <= MAX_WORLD, f"{where}: world_size is out of range")
-    require(0 <= row.rank < row.world_size, f"{where}: not a rank of {row.world_size}")
-    require(row.state in STATES, f"{where}: state is none of {', '.join(STATES)}")
+    try:
+        _check_numbers(row)
+        if row.in_flight:
+            _check_in_flight(row.in_flight)
+        if row.cpu_wait:
+            _check_cpu_wait(row.cpu_wait)
+        if row.end:
+            _check_end(row.end)
+        if row.beat:
+            _check_beat(row.beat)
+        require(len(encode(row.facts)) <= MAX_FACTS, f"the facts are more than {MAX_FACTS} bytes")
+        require(len(row.rows) <= MAX_ROWS, f"more than {MAX_ROWS} step rows")
+    except WireError as error:  # which rank it is is written only now: most have nothing wrong
+        where = f"rank {row.rank}" if within(row.rank, MAX_WORLD) else "a rank"
+        raise WireError(f"{where}: {error}") from None
+
+
+def _check_numbers(row: RankRow) -> None:
+    for name in ("job_id", "node", "gpu", "phase"):
+        check_length(name, getattr(row, name) or "")
+    check_length("cgroup", row.cgroup, MAX_PROSE)
+    require(bool(row.job_id), "job_id is empty")
+    require(1 <= row.world_size <= MAX_WORLD, "world_size is out of range")
+    if not 0 <= row.rank < row.world_size:
+        raise WireError(f"not a rank of {row.world_size}")
+    require(row.state in STATES, _NO_STATE)
     for name in ("local_rank", "attempt", "owner", "pid", "steps", "lost"):
-        require(within(getattr(row, name), MAX_COUNT), f"{where}: {name} is out of range")
+        if not within(getattr(row, name), MAX_COUNT):
+            raise WireError(f"{name} is out of range")
     seconds = (row.step_seconds, row.own_seconds, *row.phase_seconds, row.last_progress_timestamp_seconds)
     seconds = (*seconds, row.last_beat_timestamp_seconds or 0.0)
-    require(all_within(seconds, MAX_CLOCK), f"{where}: a time is out of range")
-    if row.in_flight:
-        check_length(f"{where}: op", row.in_flight.op)
-        check_length(f"{where}: group", row.in_flight.group)
-        require(within(row.in_flight.seconds, MAX_SECONDS), f"{where}: in_flight.seconds is out of range")
-        require(within(row.in_flight.seq, MAX_COUNT), f"{where}: in_flight.seq is out of range")
-        require(within(row.in_flight.peer + 1, MAX_WORLD), f"{where}: in_flight.peer is no rank")
-    if row.cpu_wait:
-        _check_cpu_wait(where, row.cpu_wait)
-    if row.end:
-        _check_end(where, row.end)
-    if row.beat:
-        _check_beat(where, row.beat)
-    require(len(encode(row.facts)) <= MAX_FACTS, f"{where}: the facts are more than {MAX_FACTS} bytes")
-    require(len(row.rows) <= MAX_ROWS, f"{where}: more than {MAX_ROWS} step rows")
+    require(all_within(seconds, MAX_CLOCK), "a time is out of range")
+
+
+def _check_in_flight(it: InFlight) -> None:
+    check_length("op", it.op)
+    check_length("group", it.group)
+    require(within(it.seconds, MAX_SECONDS), "in_flight.seconds is out of range")
+    require(within(it.seq, MAX_COUNT), "in_flight.seq is out of range")
+    require(within(it.peer + 1, MAX_WORLD), "in_flight.peer is no rank")
+
+
+def _check_steps(row: RankRow) -> None:
     for step in row.rows:
-        if not _is_possible(step):
-            _check_step(where, step)
+        check_step(f"rank {row.rank}", step)
 
 
 def _check_unseen(processes: tuple[UnseenProcess, ...]) -> None:
@@ -136,60 +177,36 @@ def _check_unseen(processes: tuple[UnseenProcess, ...]) -> None:
         require(within(each.at, MAX_CLOCK), "an unseen process: at is no time")
 
 
-def _check_cpu_wait(where: str, wait: CpuWait) -> None:
+def _check_cpu_wait(wait: CpuWait) -> None:
     times = (wait.seconds, wait.running_seconds, wait.queued_seconds, wait.throttled_seconds, wait.stolen_seconds)
     taken = (each.seconds for each in wait.neighbours)
-    require(all_within((*times, *taken), MAX_CLOCK), f"{where}: a time of cpu_wait is out of range")
-    require(len(wait.neighbours) <= MAX_NEIGHBOURS, f"{where}: more than {MAX_NEIGHBOURS} neighbours")
+    require(all_within((*times, *taken), MAX_CLOCK), "a time of cpu_wait is out of range")
+    require(len(wait.neighbours) <= MAX_NEIGHBOURS, f"more than {MAX_NEIGHBOURS} neighbours")
     for each in wait.neighbours:
-        check_length(f"{where}: a neighbour's command", each.command)
-        require(all_within((each.pid, each.owner), MAX_COUNT), f"{where}: a neighbour's pid or owner is out of range")
+        check_length("a neighbour's command", each.command)
+        require(all_within((each.pid, each.owner), MAX_COUNT), "a neighbour's pid or owner is out of range")
 
 
-def _check_end(where: str, end: RankEnd) -> None:
+def _check_end(end: RankEnd) -> None:
     for name in ("signal", "exception", "cause", "kernel"):
-        check_length(f"{where}: end.{name}", getattr(end, name))
-    require(within(end.at_seconds, MAX_CLOCK), f"{where}: end.at_seconds is no time")
-    require(within(end.uncertain_seconds, MAX_SECONDS), f"{where}: end.uncertain_seconds is out of range")
-    require(within(end.exit_code or 0, 255), f"{where}: end.exit_code is none")
+        check_length(f"end.{name}", getattr(end, name))
+    require(within(end.at_seconds, MAX_CLOCK), "end.at_seconds is no time")
+    require(within(end.uncertain_seconds, MAX_SECONDS), "end.uncertain_seconds is out of range")
+    require(within(end.exit_code or 0, 255), "end.exit_code is none")
 
 
-def _check_beat(where: str, beat: BeatRow) -> None:
-    check_length(f"{where}: flight_recorder", beat.flight_recorder)
-    require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"{where}: more than {MAX_LANES} lanes")
+def _check_beat(beat: BeatRow) -> None:
+    check_length("flight_recorder", beat.flight_recorder)
+    require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"more than {MAX_LANES} lanes")
     ages = (beat.age_seconds, beat.groups_age_seconds or 0.0)
     times = (*ages, beat.interval_seconds, *(group.seconds for group in beat.groups))
-    require(all_within(times, MAX_SECONDS), f"{where}: a time of the beat is out of range")
+    require(all_within(times, MAX_SECONDS), "a time of the beat is out of range")
     for lane in beat.lanes:
-        check_length(f"{where}: op", lane.op)
-        check_length(f"{where}: group", lane.group)
-        require(all_within((lane.entered, lane.done), MAX_COUNT), f"{where}: a lane's count is out of range")
-        require(within(lane.peer + 1, MAX_WORLD), f"{where}: a lane's peer is no rank")
+        check_length("op", lane.op)
+        check_length("group", lane.group)
+        require(all_within((lane.entered, lane.done), MAX_COUNT), "a lane's count is out of range")
+        require(within(lane.peer + 1, MAX_WORLD), "a lane's peer is no rank")
     for group in beat.groups:
-        check_length(f"{where}: group", group.name)
+        check_length("group", group.name)
         numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)
-        require(all_within(numbers, MAX_COUNT), f"{where}: a group's count is out of range")
-
-
-def _is_possible(row: StepRow) -> bool:
-    """Whether _check_step() finds nothing wrong; a tenth of its time, since there are hundreds of thousands a round."""
-    start, end, phases = row.start, row.end, row.phases
-    return (
-        0 <= row.step <= MAX_COUNT
-        and 0 <= start <= end <= MAX_CLOCK
-        and end - start <= MAX_SECONDS
-        and 0 <= row.waited <= MAX_SECONDS
-        and 0 <= row.work <= MAX_COUNT
-        and len(phases) == len(PHASES)
-        and all([0 <= phase <= MAX_SECONDS for phase in phases])
-    )
-
-
-def _check_step(where: str, row: StepRow) -> None:
-    """Raises WireError that says what is wrong with the step."""
-    require(within(row.step, MAX_COUNT), f"{where}: a step number is out of range")
-    require(within(row.work, MAX_COUNT), f"{where}: a step's work is out of range")
-    place = f"{where}, step {row.step}"
-    require(len(row.phases) == len(PHASES), f"{place}: phases are not {len(PHASES)}")
-    require(within(row.start, MAX_CLOCK) and row.start <= row.end <= MAX_CLOCK, f"{place}: ends before it starts")
-    require(all_within((row.end - row.start, row.waited, *row.phases), MAX_SECONDS), f"{place}: a time is out of range")
+        require(all_within(numbers, MAX_COUNT), "a group's count is out of range")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from laggard.collector.web.documents import HeatDocument, HeatRow
 from laggard.constants import PHASES
 from laggard.locate.job_timings import Floats, JobTimings
+from laggard.locate.step_tables import over_phases
 
 MEASURES = ("own", "waited", *PHASES)
 """The measures that the map can show: all own time, the time blocked in collectives, each phase."""
@@ -156,7 +157,7 @@ def _layers(timings: JobTimings, totals: Sequence[str], columns: NDArray[np.intp
     layers = {phase: phases[:, :, place].T for place, phase in enumerate(PHASES)}
     layers["waited"] = timings.waited_seconds[:, chosen].T
     if "own" in totals:
-        layers["own"] = phases.sum(axis=2).T
+        layers["own"] = over_phases(phases).T
     if "step" in totals:
         layers["step"] = timings.step_seconds[:, chosen].T
     return layers

@@ -11,7 +11,8 @@ import numpy as np
 from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.collector.web.documents import CollectiveSpan, CollectiveWait, GroupWait
 from laggard.constants import OPS
-from laggard.locate.job_timings import START, STEP, JobTimings
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.step_tables import START, STEP
 
 MAX_SPANS: Final = 256
 """The most spans of one rank in one document: those in which it waited the longest."""

@@ -19,6 +19,7 @@ from laggard.collector.web.rank_collectives import (
 )
 from laggard.constants import PHASES
 from laggard.locate.job_timings import Floats, JobTimings
+from laggard.locate.step_tables import over_phases
 
 Look = Callable[[Sequence[int]], Mapping[int, LookedRank]]
 
@@ -33,7 +34,7 @@ SHOWN_STEPS = 8
 
 def mean_own_seconds(timings: JobTimings) -> Floats:
     """[R]: each rank's own time in a step, the mean over the steps that it has; 0 of a rank without steps."""
-    own = timings.phase_seconds.sum(axis=2)
+    own = over_phases(timings.phase_seconds)
     known = ~np.isnan(own)
     means: Floats = np.where(known, own, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     return means

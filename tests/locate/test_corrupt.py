@@ -19,8 +19,9 @@ from support.timings import job
 from laggard.locate.corrupt import MIN_REPLICAS, corrupt_ranks
 from laggard.locate.describe import details, sentence
 from laggard.locate.digests import RankDigests, collected, digests
-from laggard.locate.job_timings import JobTimings, live_timings, step_table
+from laggard.locate.job_timings import JobTimings, live_timings
 from laggard.locate.node_findings import NodeFindings
+from laggard.locate.step_tables import step_table
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile.fact_names import DIGEST_SHARDED, DIGEST_SKIPPED, DIGESTS

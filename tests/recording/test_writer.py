@@ -17,8 +17,9 @@ from msgspec import structs
 from support.collectors import rank_row
 
 from laggard.constants import PHASES
-from laggard.locate.job_timings import live_timings, step_table
+from laggard.locate.job_timings import live_timings
 from laggard.locate.node_findings import NodeFindings
+from laggard.locate.step_tables import step_table
 from laggard.locate.verdict import locate
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import GROUPS

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import PHASES
 from laggard.locate.collectives import Collectives
 from laggard.locate.digests import RankDigests, digests
 from laggard.locate.group_places import GroupPlaces
-from laggard.locate.live_positions import live_group_places, live_positions, live_replicas
+from laggard.locate.live_positions import LiveLayout
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
+from laggard.locate.step_tables import STEP, step_arrays, step_table
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import HIDDEN_WAITS, UNSEEN_WAITS
 from laggard.text.words import printable_line
-from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow, StepRow
+from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow
 
 if TYPE_CHECKING:
     from laggard.locate.device_queues import DeviceQueues
@@ -162,23 +162,6 @@ machine's speed."""
 FIRST_STEPS = 16
 """The number of a job's first steps that are kept of the ranks whose work nobody else does."""
 
-STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
-"""The columns of a step_table()."""
-STEP_COLUMNS = FIRST_PHASE + len(PHASES)
-
-
-def step_table(rows: Iterable[StepRow]) -> NDArray[np.float64]:
-    """The steps of one rank as an array [steps, STEP_COLUMNS], in a tenth of their room. A double holds every number of
-    a step exactly."""
-    values = [(row.step, row.start, row.end, row.waited, row.work, *row.phases) for row in rows]
-    return np.array(values, dtype=np.float64).reshape(len(values), STEP_COLUMNS)
-
-
-def step_rows(table: NDArray[np.float64]) -> Iterator[StepRow]:
-    """The steps that step_table() was made of."""
-    for step, start, end, waited, work, *phases in table.tolist():
-        yield StepRow(int(step), start, end, tuple(phases), waited, int(work))
-
 
 def build_timings(
     job_id: str | None,
@@ -188,34 +171,23 @@ def build_timings(
     findings_by_node: Mapping[str, NodeFindings],
 ) -> JobTimings:
     """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: a
-    step_table() of each rank that has one."""
+    step_table() of each rank that has one, ascending."""
     numbers = sorted(ranks)
     empty = step_table(())
-    tables = [steps_by_rank.get(rank, empty) for rank in numbers]
-    # All at once: a hundred thousand single assignments would take a large part of the collector's round.
-    rows = np.concatenate([empty, *tables])
-    column = np.repeat(np.arange(len(numbers)), [len(table) for table in tables])
-    steps, place = _numbered(rows[:, STEP].astype(np.int64))
-    shape = (len(steps), len(numbers))
-    step_seconds, waited = np.full(shape, np.nan), np.full(shape, np.nan)
-    phases = np.full((*shape, len(PHASES)), np.nan)
-    work = np.full(shape, np.nan, np.float32)
-    work[place, column] = rows[:, WORK]
-    step_seconds[place, column] = rows[:, END] - rows[:, START]
-    waited[place, column], phases[place, column] = rows[:, WAITED], rows[:, FIRST_PHASE:]
+    arrays = step_arrays([steps_by_rank.get(rank, empty) for rank in numbers])
     return JobTimings(
         job_id=job_id,
         world_size=world_size,
-        steps=steps,
+        steps=arrays.steps,
         ranks=np.array(numbers, dtype=np.int64),
         nodes=tuple(ranks[rank].node for rank in numbers),
         gpus=tuple(ranks[rank].gpu for rank in numbers),
-        step_seconds=step_seconds,
-        phase_seconds=phases,
-        waited_seconds=waited,
+        step_seconds=arrays.step_seconds,
+        phase_seconds=arrays.phase_seconds,
+        waited_seconds=arrays.waited_seconds,
         states=tuple(ranks[rank].state for rank in numbers),
         findings_by_node=findings_by_node,
-        work=work,
+        work=arrays.work,
         unseen_waits=tuple(rank for rank in numbers if ranks[rank].unseen_waits),
         hidden_by=tuple(sorted({name for info in ranks.values() for name in info.hidden_by})),
     )
@@ -225,21 +197,10 @@ def hiding_libraries(facts: Mapping[str, object]) -> tuple[str, ...]:
     """The libraries of a rank's facts whose kernels wait for other ranks; none where that is not written as it is by
     the hooks."""
     told = facts.get(HIDDEN_WAITS)
+    if not told:
+        return ()
     names = told if isinstance(told, (list, tuple)) else ()
     return tuple(printable_line(name, MAX_LIBRARY) for name in names[:MAX_LIBRARIES] if isinstance(name, str))
-
-
-def _numbered(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct numbers, ascending, and the place of each of `numbers` among them."""
-    if not len(numbers):
-        return numbers, numbers
-    first, last = int(numbers.min()), int(numbers.max())
-    if last - first > 4 * len(numbers):  # far apart: an agent may report any number
-        distinct, places = np.unique(numbers, return_inverse=True)
-        return distinct, places.reshape(-1)
-    seen = np.zeros(last - first + 1, dtype=bool)
-    seen[numbers - first] = True
-    return np.flatnonzero(seen) + first, (np.cumsum(seen) - 1)[numbers - first]
 
 
 def live_timings(
@@ -249,9 +210,10 @@ def live_timings(
     newest_rows: Mapping[int, RankRow],
     findings_by_node: Mapping[str, NodeFindings],
     asked_seconds_ago: Mapping[int, float],
+    layout: LiveLayout | None = None,
 ) -> JobTimings:
     """The arrays of a live window: the step_table() of each rank, ascending, the newest row about each rank, and for
-    how long its agent has not been asked."""
+    how long its agent has not been asked. `layout`: of these rows, where it is known already."""
     ranks = {}
     for rank, row in newest_rows.items():
         steps = steps_by_rank.get(rank)
@@ -265,14 +227,14 @@ def live_timings(
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
     threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
     told = tuple(digests(newest_rows[rank].facts) for rank in timings.ranks.tolist())
-    classes, alone = live_positions(newest_rows)
+    layout = layout or LiveLayout(newest_rows)
     return dataclasses.replace(
         timings,
         live=True,
-        positions=classes,
-        alone=alone,
-        group_places=live_group_places(newest_rows),
+        positions=layout.positions.classes,
+        alone=layout.positions.alone,
+        group_places=layout.group_places,
         own_threads=threads,
         digests=told if any(told) else (),
-        replicas=live_replicas(newest_rows) if any(told) else None,
+        replicas=layout.replicas if any(told) else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -56,20 +57,28 @@ class LivePositions(NamedTuple):
     alone: NDArray[np.bool_] | None = None
 
 
-def live_positions(rows: Mapping[int, RankRow]) -> LivePositions:
-    """The positions that the ranks tell."""
-    indices = indices_by_role(rows)
+class LiveLayout:
+    """What the ranks of a job tell of their process groups, as far as it says who does which work. It stays the same
+    until other ranks come, or tell of other groups."""
+
+    def __init__(self, rows: Mapping[int, RankRow]) -> None:
+        self._indices = indices_by_role(rows)
+        self.positions = live_positions(self._indices)
+        self.group_places = live_group_places(rows)
+
+    @cached_property
+    def replicas(self) -> NDArray[np.int32]:
+        """[R], ascending by rank: the same number for ranks that hold the same parameters."""
+        return replica_classes(list(self._indices), [Place(index, ()) for index in self._indices.values()])
+
+
+def live_positions(indices: Mapping[int, Mapping[str, int]]) -> LivePositions:
+    """The positions of ranks that have these places by role, as indices_by_role() has them."""
     if not any(indices.values()):
         return LivePositions()
     places = [Place(index, ()) for index in indices.values()]
     classes = position_classes(list(indices), places)
     return LivePositions(classes, alone_in_stage(list(indices), places, classes))
-
-
-def live_replicas(rows: Mapping[int, RankRow]) -> NDArray[np.int32]:
-    """[R], ascending by rank: the same number for ranks that hold the same parameters."""
-    indices = indices_by_role(rows)
-    return replica_classes(list(indices), [Place(index, ()) for index in indices.values()])
 
 
 def live_group_places(rows: Mapping[int, RankRow]) -> tuple[GroupPlaces, ...]:

@@ -25,7 +25,7 @@ from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.collector.scrape.targets import parse_target
-from laggard.collector.scrape.validation import validate_ranks, validate_report
+from laggard.collector.scrape.validation import RanksAnswer, validate_ranks, validate_report
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.locate.verdict import locate
@@ -139,7 +139,7 @@ class Round:
     def snapshot(self, ranks: Any, report: Any, now: float) -> ClusterSnapshot:
         for agent, answer, checked in zip(self.agents, (ranks, self.sound), (report, self.sound_report), strict=True):
             if answer is not None:
-                agent.update_ranks(answer, self.windows, now, now)
+                agent.update_ranks(RanksAnswer.of(answer), self.windows, now, now)
             agent.update_report(checked, now, 600.0)
         compared = compare_nodes(self.agents)
         findings = tuple(

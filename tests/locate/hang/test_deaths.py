@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from laggard.constants import PHASES
 from laggard.locate.hang.deaths import dead_ranks
-from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings, step_table
+from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings
 from laggard.locate.partial_verdict import PartialVerdict
+from laggard.locate.step_tables import step_table
 from laggard.model import RankEnd
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress, StepRow
 

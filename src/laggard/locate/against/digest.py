@@ -18,6 +18,7 @@ from laggard.locate.links.channels import Channel, Transfers
 from laggard.locate.links.transfers import channels_and_transfers
 from laggard.locate.order_statistics import distinct
 from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.step_tables import over_phases
 from laggard.rankfile.members import member_runs
 from laggard.text.words import printable_line
 from laggard.wire.digest import (
@@ -193,7 +194,7 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
         _Place(np.flatnonzero(alike == kind), None, kind, whole=True)
         for kind in distinct(alike).tolist()[: MAX_ROWS // 2]
     ]
-    busy = [median(np.nansum(steps.phases[:, place.columns], axis=2)) for place in of_nodes]
+    busy = [median(over_phases(np.nan_to_num(steps.phases[:, place.columns]))) for place in of_nodes]
     usual = {
         kind: median(np.array([busy[at] for at, it in enumerate(of_nodes) if it.alike == kind]))
         for kind in {it.alike for it in of_nodes}

@@ -63,10 +63,12 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     """The ranks that others wait for now. `step_seconds`: how long the job's steps usually take, None where that is not
     known. `ended`: the states are the last before the job was killed, and a silent rank did not come back."""
     states = timings.states
-    stopped = frozenset(column for column, state in enumerate(states) if is_alive(state) and state.stopped)
+    stopped = frozenset(column for column, state in enumerate(states) if state.stopped and is_alive(state))
     if stopped and len(stopped) == len(states):
         return PartialVerdict(notes=(suspended_note(len(states)),))
     waits = find_waits(timings, step_seconds, stopped)
+    if not waits and not stopped:
+        return NOTHING_FOUND
     departures = Departures(timings)
     left = () if stopped else _left_in(waits, departures)
     if left:
@@ -78,8 +80,6 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     if beside and not _all_awaited(waits) - waits.keys() - _all_of(beside.values()):
         return PartialVerdict(notes=(beside_note(timings, waits, beside), *waiting_notes(timings, waits)))
     roots = sorted(stopped or _roots(waits, timings, _all_of(beside.values())))
-    if not waits and not stopped:
-        return NOTHING_FOUND
     behind = () if roots or stopped or _deadlocked(waits) else behind_devices(timings, waits)
     if behind:
         devices = (_behind_culprit(timings, each, waits, step_seconds, ended) for each in behind)

@@ -90,7 +90,8 @@ def least_seconds(step_seconds: float | None) -> float:
 def _stands_still(state: RankState, least: float) -> bool:
     if state.in_flight and state.in_flight.seconds >= least:
         return True
-    return state.beat is not None and any(group.seconds >= least for group in state.beat.groups)
+    groups = state.beat.groups if state.beat is not None else ()
+    return bool(groups) and any(group.seconds >= least for group in groups)
 
 
 def _wait(timings: JobTimings, arrivals: Arrivals, column: int, least: float) -> Wait | None:

@@ -26,6 +26,7 @@ from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import MAD_TO_SIGMA, MEDIAN_ERROR, deviation, median, median_over_steps
 from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown
 from laggard.locate.slow.steps import MIN_STEPS, Steps
+from laggard.locate.step_tables import over_phases
 
 CHANGE_SIGMAS = 4.0
 """Standard deviations by which the ranks of the steps' lengths differ before and after a change. It only finds the
@@ -119,7 +120,7 @@ class Risen(NamedTuple):
 def change_of(steps: Steps) -> Change | None:
     """The steps that are longer by what is no rank's own time: since a step, or again and again; None: there are no
     such steps."""
-    own = steps.phases.sum(axis=2)
+    own = over_phases(steps.phases)
     return _since_a_step(steps, own) or _again_and_again(steps, own)
 
 
@@ -182,7 +183,7 @@ def _again_and_again(steps: Steps, own: Floats) -> Change | None:
 def _about_scripts(steps: Steps, least: float) -> NDArray[np.bool_]:
     """[S]: the steps in which a rank evaluates, saves or logs for `least` seconds, and SCRIPT_STEPS more after each:
     what a checkpoint writes goes over the network, too."""
-    found: NDArray[np.bool_] = np.nan_to_num(steps.phases[:, :, _SCRIPTS].sum(axis=2)).max(axis=1) > least
+    found: NDArray[np.bool_] = np.nan_to_num(over_phases(steps.phases[:, :, _SCRIPTS])).max(axis=1) > least
     for step in np.flatnonzero(found).tolist():
         found[step : step + 1 + SCRIPT_STEPS] = True
     return found

@@ -39,11 +39,25 @@ def last_axis_median(values: Floats) -> Floats:
     if not size:
         return np.full(values.shape[:-1], np.nan, dtype=values.dtype)
     ordered = np.sort(values, axis=-1)  # nan last
+    if _all_known(ordered):
+        return _middle_of(ordered)
     count = np.isfinite(ordered).sum(axis=-1)
     low = np.take_along_axis(ordered, (np.maximum(count - 1, 0) // 2)[..., None], -1)[..., 0]
     high = np.take_along_axis(ordered, np.minimum(count // 2, size - 1)[..., None], -1)[..., 0]
     result: Floats = np.where(count % 2 == 1, low, (low + high) / 2)
     return result
+
+
+def _all_known(ordered: Floats) -> bool:
+    """Whether all values are known, as they are of most steps of most jobs, by the ends of what is sorted."""
+    return bool(np.isfinite(ordered[..., -1]).all() and np.isfinite(ordered[..., 0]).all())
+
+
+def _middle_of(ordered: Floats) -> Floats:
+    """The last_axis_median() of known values, sorted."""
+    half, is_odd = divmod(ordered.shape[-1], 2)
+    found: Floats = ordered[..., half].copy() if is_odd else (ordered[..., half - 1] + ordered[..., half]) / 2
+    return found
 
 
 def median(values: Floats) -> float:
@@ -68,6 +82,8 @@ def others_median(values: Floats) -> Floats:
     """[..., N]: for each of `values` [..., N] the median of the others on the last axis; for nan, that of all others;
     nan where no other value is known."""
     ordered = np.sort(values, axis=-1)  # nan last
+    if values.shape[-1] > 1 and _all_known(ordered):
+        return _others_of_known(values, ordered)
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
     middle = np.maximum(count - 1, 0) // 2
     last = values.shape[-1] - 1
@@ -86,3 +102,16 @@ def others_median(values: Floats) -> Floats:
     known = np.isfinite(values)
     result = np.where(known, result, whole)
     return np.where(count - known > 0, result, np.nan)
+
+
+def _others_of_known(values: Floats, ordered: Floats) -> Floats:
+    """The others_median() of at least two known values, given sorted as well: in a third of the time."""
+    half, is_odd = divmod(values.shape[-1], 2)
+    if not is_odd:
+        low, high = ordered[..., half - 1, None], ordered[..., half, None]
+        of_even: Floats = np.where(values <= low, high, low)
+        return of_even
+    below, centre, above = (ordered[..., half + step, None] for step in (-1, 0, 1))
+    beside = np.where(values < centre, (centre + above) / 2, (below + centre) / 2)
+    of_odd: Floats = np.where(values == centre, (below + above) / 2, beside)
+    return of_odd

@@ -21,6 +21,7 @@ from laggard.locate.slow.medians import (
     median_over_steps,
     others_median,
 )
+from laggard.locate.step_tables import over_phases
 
 MIN_FIRST_STEPS: Final = 8
 """The least number of first steps with which a rank is compared."""
@@ -101,5 +102,4 @@ def in_proportion(first: Floats) -> tuple[Floats, NDArray[np.int64]]:
 
 def judged(phases: Floats, phased: bool) -> Floats:
     """[S, R]: the sum of `phases` [S, R, P] that are judged."""
-    total: Floats = phases[:, :, : OTHER if phased else None].sum(axis=2)
-    return total
+    return over_phases(phases[:, :, : OTHER if phased else None])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +107,13 @@ def _apart(
 
 def node_numbers(nodes: Sequence[str | None]) -> NDArray[np.int64]:
     """[R]: a number for each rank, the same for ranks of one machine; a rank whose machine is not known has its own."""
+    return _node_numbers(tuple(nodes))
+
+
+@lru_cache(4)  # a verdict asks for those of its job again and again
+def _node_numbers(nodes: tuple[str | None, ...]) -> NDArray[np.int64]:
     numbers: dict[str | int, int] = {}
     keys = (place if name is None else name for place, name in enumerate(nodes))
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    found = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    found.setflags(write=False)
+    return found

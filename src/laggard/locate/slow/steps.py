@@ -13,6 +13,7 @@ from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.slow.medians import last_axis_median, median
 from laggard.locate.slow.past import OTHER, Past, judged
 from laggard.locate.slow.peers import Peers
+from laggard.locate.step_tables import over_phases
 
 MIN_STEPS = 8  # fewer prove nothing: one garbage collection or page fault is a large share of them
 
@@ -73,7 +74,7 @@ class Steps:
 
     def with_other(self) -> Steps:
         """The same steps, with the time that belongs to no phase judged as well."""
-        busy = self.phases.sum(axis=2)
+        busy = over_phases(self.phases)
         past = Past.of(self.past.first, busy.shape[1], False)
         excess = np.where(past.alone, past.excess(busy), busy - self.peers.medians(busy))
         return dataclasses.replace(self, busy=busy, excess=excess, past=past, phased=False)

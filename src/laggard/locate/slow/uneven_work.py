@@ -9,6 +9,7 @@ sign proves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ SMALL_SHARE: Final = 0.1
 _FORWARD, _BACKWARD, _OPTIMIZER, _BETWEEN = (
     PHASES.index(name) for name in ("forward", "backward", "optimizer", "between_steps")
 )
+_PASSES: Final = (_FORWARD, _BACKWARD)
 
 
 class Compared(NamedTuple):
@@ -60,14 +62,17 @@ def more_work(steps: Steps, compared: Compared, on_gpu: bool) -> tuple[str, ...]
     """The evidence that the rank's work, and not its machine, makes it slow; empty where nothing tells that."""
     if not len(compared.peers):
         return ()
-    own, peers = (_seconds(steps, compared.steps, columns) for columns in (compared.columns, compared.peers))
+    works = _work(steps, compared)
+    if works is None and on_gpu:
+        return ()
+    phases = _PASSES if works else (*_PASSES, _OPTIMIZER)
+    own, peers = (_seconds(steps, compared.steps, columns, phases) for columns in (compared.columns, compared.peers))
     passes = own[_FORWARD] + own[_BACKWARD], peers[_FORWARD] + peers[_BACKWARD]
     if not (np.isfinite(passes).all() and passes[0] > passes[1] > 0):
         return ()
-    works = _work(steps, compared)
     if works is not None:
         return _by_elements(works, passes[0] / passes[1])
-    return () if on_gpu else _by_update(own, peers, median(steps.duration))
+    return _by_update(own, peers, median(steps.duration))
 
 
 def more_between(steps: Steps, compared: Compared) -> tuple[str, ...]:
@@ -76,14 +81,17 @@ def more_between(steps: Steps, compared: Compared) -> tuple[str, ...]:
     works = _work(steps, compared) if len(compared.peers) else None
     if works is None:
         return ()
-    own, peers = (_seconds(steps, compared.steps, columns)[_BETWEEN] for columns in (compared.columns, compared.peers))
+    of_both = (_seconds(steps, compared.steps, columns, (_BETWEEN,)) for columns in (compared.columns, compared.peers))
+    own, peers = (seconds[_BETWEEN] for seconds in of_both)
     return _by_elements(works, own / peers) if peers > 0 else ()
 
 
-def _seconds(steps: Steps, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
-    """[P]: what the median rank takes in each phase."""
-    phases = steps.phases[rows]
-    return np.array([median(last_axis_median(phases[:, columns, phase])) for phase in range(phases.shape[2])])
+def _seconds(
+    steps: Steps, rows: NDArray[np.int64], columns: NDArray[np.int64], phases: Sequence[int]
+) -> dict[int, float]:
+    """What the median rank takes in each of the phases."""
+    some = np.ix_(rows, columns)
+    return {phase: median(last_axis_median(steps.phases[:, :, phase][some])) for phase in phases}
 
 
 def _work(steps: Steps, compared: Compared) -> tuple[float, float] | None:
@@ -107,7 +115,7 @@ def _by_elements(works: tuple[float, float], longer: float) -> tuple[str, ...]:
     return (f"its model gets {works[0]:,.0f} elements a step, its peers' {works[1]:,.0f}: {times_text(more)} as many",)
 
 
-def _by_update(own: Floats, peers: Floats, step: float) -> tuple[str, ...]:
+def _by_update(own: Mapping[int, float], peers: Mapping[int, float], step: float) -> tuple[str, ...]:
     """The judgement by the update, whose work is the same on all ranks that do the same."""
     if min(peers[_FORWARD], peers[_BACKWARD]) <= 0 or peers[_OPTIMIZER] < MIN_UPDATE_SHARE * step:
         return ()

@@ -1,0 +1,78 @@
+"""A rank's last steps, which grow with each answer of its agent."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import lt
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.job_timings import MAX_WINDOW_STEPS, WINDOW_SECONDS, WINDOW_STEPS
+from laggard.locate.step_tables import END, START, STEP, STEP_COLUMNS
+
+_NOTHING: Final = np.empty((0, STEP_COLUMNS))
+
+
+class StepWindow:
+    """A rank's last steps, ascending: WINDOW_STEPS of them, and of shorter steps those of the last WINDOW_SECONDS.
+    `table` has them as a step_table(); a later one takes its place, and none ever changes."""
+
+    __slots__ = ("_first", "_last", "_last_end", "table")
+
+    def __init__(self) -> None:
+        self.table: NDArray[np.float64] = _NOTHING
+        # The numbers of the first and the last step, and when the last ended: a number of an array takes 0.1 µs.
+        self._first = self._last = -1
+        self._last_end = 0.0
+
+    def add(self, steps: NDArray[np.float64], most: int = MAX_WINDOW_STEPS) -> bool:
+        """Adds those of a step_table() that are new, and keeps the last of all, `most` of them at most; a repeated step
+        changes nothing. Returns whether the rank got any further."""
+        last_before = self._last
+        known = self._known(steps[:, STEP].tolist())
+        if known != len(steps):
+            merged = _merged(self.table, steps) if known is None else np.concatenate((self.table, steps[known:]))
+            if len(merged) > len(self.table):
+                self._hold(merged, _excess(merged, most))
+        return self._last > last_before
+
+    def restarted(self, steps: NDArray[np.float64]) -> bool:
+        """Whether `steps` are numbered anew, later in time: the same job name, another run."""
+        last, ended = self._last, self._last_end
+        return any([number <= last and start > ended for number, start in steps[:, : START + 1].tolist()])
+
+    def _known(self, numbers: Sequence[float]) -> int | None:
+        """How many of the first of these steps are held, where all others come later; None where it is not so simple:
+        they are in no order, or there are gaps that they may fill."""
+        if not all(map(lt, numbers, numbers[1:])):
+            return None
+        known = bisect_right(numbers, self._last)
+        if known and (numbers[0] < self._first or self._last - self._first >= len(self.table)):
+            return None
+        return known
+
+    def _hold(self, table: NDArray[np.float64], excess: int) -> None:
+        """Holds the steps of `table` but for the first, as many as `excess`."""
+        self.table = table[excess:].copy() if excess else table
+        self._first, self._last = int(self.table[0, STEP]), int(self.table[-1, STEP])
+        self._last_end = float(self.table[-1, END])
+
+
+def _merged(held: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The steps of both, ascending; of those with one number the one that is held, or else the first."""
+    together = np.concatenate((held, steps))
+    return together[np.unique(together[:, STEP], return_index=True)[1]]
+
+
+def _excess(table: NDArray[np.float64], most: int) -> int:
+    """The number of the first steps of `table` that are not kept."""
+    count = len(table)
+    if count <= WINDOW_STEPS:
+        return 0
+    least = max(0, count - most)
+    recent = table[least : count - WINDOW_STEPS, START] >= table[-1, END] - WINDOW_SECONDS
+    first = int(recent.argmax()) if len(recent) else 0
+    return least + first if len(recent) and recent[first] else count - WINDOW_STEPS
