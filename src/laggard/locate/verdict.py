@@ -36,7 +36,6 @@ from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.later_links import later_links
 from laggard.locate.links.slow_links import slow_links
-from laggard.locate.links.unlike_ways import unlike_ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.busy_threads import with_busy_threads
@@ -201,6 +200,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
 def _unlike_ways(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
     if timings.collectives is None or timings.hidden_by:
         return ()
+    from laggard.locate.links.unlike_ways import unlike_ways  # asked where collectives are recorded and nobody is slow
+
     return unlike_ways(timings, timings.collectives, steps)
 
 
