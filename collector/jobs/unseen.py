@@ -64,15 +64,14 @@ def unseen_jobs(found: Iterable[UnseenOn]) -> dict[JobKey, UnseenJob]:
     of_job: dict[JobKey, list[UnseenOn]] = {}
     for each in found:
         if each.process.kind == UNSEEN:
-            of_job.setdefault(JobKey(each.process.owner, each.process.job_id), []).append(each)
+            of_job.setdefault(_key(each), []).append(each)
     return {key: UnseenJob(key, tuple(each)) for key, each in of_job.items()}
 
 
 def starting(found: Iterable[UnseenOn], known: Mapping[JobKey, bool]) -> Iterator[UnseenOn]:
     """Those that have begun and made no step yet, and run. `known`: which jobs are held, and whether each runs."""
     for each in found:
-        key = JobKey(each.process.owner, each.process.job_id)
-        if each.process.kind != UNSEEN and each.process.running and not known.get(key):
+        if each.process.kind != UNSEEN and each.process.running and not known.get(_key(each)):
             yield each
 
 
@@ -90,18 +89,26 @@ def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
 
 
 def _standing_text(found: Sequence[UnseenOn]) -> str:
-    """Where the processes stand, the fewest first: all wait for them, perhaps. Empty where none says so."""
+    """Where the processes of one job stand, the fewest first: all wait for them, perhaps. Empty where none says so. Of
+    several jobs it is the first that stands, by its name."""
+    standing = [(each, said) for each in found if (said := _STANDS.fullmatch(each.process.why)) is not None]
+    if not standing:
+        return ""
+    first = standing[0][0]
     places: dict[str, set[int]] = {}
     times = []
-    for each in found:
-        if (said := _STANDS.fullmatch(each.process.why)) is not None:
+    for each, said in standing:
+        if _key(each) == _key(first):
             times.append(int(said[1]))
             places.setdefault(said[2], set()).add(each.process.rank)
-    if not places:
-        return ""
     rarest = sorted(places.items(), key=lambda place: (len(place[1]), min(place[1])))[:_MAX_NAMED]
     told = "; ".join(f"{ranks_text(sorted(ranks))} in {place}" for place, ranks in rarest)
-    return f"{'they stand' if len(times) > 1 else 'it stands'} still for {min(times)} s or more: {told}"
+    whose = f"{_name(first)}: " if any(_key(each) != _key(first) for each in found) else ""
+    return f"{whose}{'they stand' if len(times) > 1 else 'it stands'} still for {min(times)} s or more: {told}"
+
+
+def _key(each: UnseenOn) -> JobKey:
+    return JobKey(each.process.owner, each.process.job_id)
 
 
 def _name(each: UnseenOn) -> str:

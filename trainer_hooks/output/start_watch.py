@@ -130,6 +130,7 @@ class StartWatch(PeriodicThread):
         if base and self._hang_folder is None:
             self._hang_folder = shared_folder(base, sampled.at)[0]
         if self._hang_folder is not None:
+            os.makedirs(self._hang_folder, mode=0o700, exist_ok=True)  # another process took it away while it was empty
             self._write(os.path.join(self._hang_folder, name), sampled)
 
     def _write(self, path: str, sampled: Sampled) -> None:

@@ -36,6 +36,7 @@ from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.later_links import later_links
 from laggard.locate.links.slow_links import slow_links
+from laggard.locate.links.transfers import Ways, ways_of
 from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.busy_threads import with_busy_threads
@@ -49,7 +50,12 @@ from laggard.locate.slow.longest_stage import longest_stage_notes
 from laggard.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
 from laggard.locate.slow.one_rank import one_rank_note
 from laggard.locate.slow.payoff import stalls_beside
-from laggard.locate.slow.ranks import machines_of_their_stages, machines_slow_elsewhere, slow_ranks
+from laggard.locate.slow.ranks import (
+    has_stages_of_its_own,
+    machines_of_their_stages,
+    machines_slow_elsewhere,
+    slow_ranks,
+)
 from laggard.locate.slow.steps import MIN_STEPS, Steps, steps_needed
 from laggard.locate.slow.unnamed_time import accuses, unnamed_time_notes
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
@@ -160,7 +166,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = slow_ranks(steps, timings.nodes)
     if not found and steps.phased and (machines := machines_slow_elsewhere(steps.with_other(), timings.nodes)):
         steps, found = steps.with_other(), machines
-    if not found and steps.phased:
+    if not found and steps.phased and has_stages_of_its_own(steps.peers.number, timings.nodes):
         host = steps.with_host_phases(timings.nodes)
         if machines := machines_of_their_stages(host, steps.peers.number, timings.nodes):
             steps, found = host, machines
@@ -174,12 +180,13 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     logging = [each for each in sometimes if not steps.phased and timings.ranks[each.columns[0]] == 0]
     found += [each for each in sometimes if each not in logging]
     brief = [rank for rank in found if rank.brief]
-    links = slow_links(timings, timings.collectives, steps) if timings.collectives is not None else ()
+    ways = ways_of(timings, steps.numbers)
+    links = slow_links(timings, ways, steps) if ways is not None else ()
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
-    later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, steps)
-    unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, steps)
+    later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, ways, steps)
+    unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
@@ -197,12 +204,12 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not later.notes and not unlike)
 
 
-def _unlike_ways(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
-    if timings.collectives is None or timings.hidden_by:
+def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps) -> tuple[Note, ...]:
+    if ways is None or timings.hidden_by:
         return ()
     from laggard.locate.links.unlike_ways import unlike_ways  # asked where collectives are recorded and nobody is slow
 
-    return unlike_ways(timings, timings.collectives, steps)
+    return unlike_ways(timings, ways, steps)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

@@ -91,6 +91,8 @@ def test_where_processes_stand_that_begin_is_told_of_all_the_fewest_first() -> N
         ),
     )
     assert sentence(launched.location(None)).startswith("Cannot tell: train.py on n0 has begun")
+    two = cluster(unseen("starting", "other", why=f"for 9 s in {lock}"), *stands)
+    assert sentence(two.location(None)).endswith(f"; other on n0: it stands still for 9 s or more: rank 0 in {lock}.")
     (odd,) = cluster(unseen("starting", "next", why="for ever")).location(None).notes
     assert odd.text.endswith("made no step yet")
 

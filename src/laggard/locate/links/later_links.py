@@ -16,8 +16,8 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.own_past import Change, Rise, change_of, risen_channels
 from laggard.locate.links.risen_places import RisenPlace, risen_place
-from laggard.locate.links.slow_links import channel_name, with_links
-from laggard.locate.links.transfers import channels_and_categories
+from laggard.locate.links.slow_links import channel_name
+from laggard.locate.links.transfers import Ways
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.significance import confidence
@@ -47,14 +47,14 @@ _PLACES = {
 }
 
 
-def later_links(timings: JobTimings, steps: Steps) -> PartialVerdict:
+def later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> PartialVerdict:
     """The place in the network that has become slow, or is now and then. Where it came too seldom to accuse anything,
     where no place explains which transfers take longer, or where the steps became much longer and nothing does, a note
     that says so; the job is then not healthy, either."""
     change = change_of(steps)
     if change is None or _is_in_memory(timings):
         return NOTHING_FOUND
-    slower = _slower(timings, steps, change) if timings.collectives is not None else None
+    slower = _slower(timings, ways, steps, change) if ways is not None else None
     if slower is None:
         return PartialVerdict(notes=_notes(steps, change))
     if slower.place is None:
@@ -82,11 +82,9 @@ class _Slower(NamedTuple):
     place: RisenPlace | None
 
 
-def _slower(timings: JobTimings, steps: Steps, change: Change) -> _Slower | None:
-    if timings.collectives is None:
-        return None
-    channels, categories = channels_and_categories(timings, timings.collectives, steps.numbers)
-    found = risen_channels(with_links(categories, channels, timings), steps, change)
+def _slower(timings: JobTimings, ways: Ways, steps: Steps, change: Change) -> _Slower | None:
+    channels = ways.channels
+    found = risen_channels(ways.categories, steps, change)
     whole = len(timings.ranks) >= timings.world_size
     rises = {number: rise for number, rise in found.rises.items() if whole or rise.blocked}
     if not rises:

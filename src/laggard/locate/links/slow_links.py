@@ -15,16 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.pairs import PAIR_ROLE, ROUND_TRIP_ROLE
 from laggard.locate.links.payoff import link_payoff
 from laggard.locate.links.places import Explanation, explain
-from laggard.locate.links.transfers import Category, channels_and_categories
+from laggard.locate.links.transfers import Category, Ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps, others_median
-from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.significance import Slowdown, confidence, slowdown
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit
@@ -87,10 +85,10 @@ class _Findings:
     equals: tuple[frozenset[int], ...]  # channels that were compared with each other
 
 
-def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Culprit, ...]:
+def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> tuple[Culprit, ...]:
     """The places in the network that are slow, the one that costs most first."""
-    channels, categories = channels_and_categories(timings, collectives, steps.numbers)
-    findings = _test(with_links(categories, channels, timings), channels, steps)
+    channels = ways.channels
+    findings = _test(ways.categories, channels, steps)
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
     left = {number: each for number, each in cost.items() if each >= MIN_COST_SHARE * max(cost.values())}
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
@@ -117,20 +115,6 @@ def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Expla
     for number in found.explained:
         by_column.update(dict.fromkeys(channels[number].columns, excess[number]))
     return max(by_column.values())
-
-
-def with_links(categories: Sequence[Category], channels: Sequence[Channel], timings: JobTimings) -> Sequence[Category]:
-    """Those of which the transfers go through links. Ranks without a GPU that are on one machine share its memory: how
-    long data take there says who got CPU time. A profile does not tell who has a GPU."""
-    if timings.profiled:
-        return categories
-    machine = node_numbers(timings.nodes)
-    has_gpu = np.array([gpu is not None for gpu in timings.gpus])
-    in_memory = [
-        len(set(machine[list(each.columns)].tolist())) == 1 and not has_gpu[list(each.columns)].any()
-        for each in channels
-    ]
-    return [category for category in categories if not all(in_memory[number] for number in category.channels)]
 
 
 def _test(categories: Sequence[Category], channels: Sequence[Channel], steps: Steps) -> _Findings:

@@ -42,12 +42,34 @@ class Category(NamedTuple):
     least: Times
 
 
-def channels_and_categories(
-    timings: JobTimings, collectives: Collectives, steps: Numbers
-) -> tuple[list[Channel], list[Category]]:
-    """The channels of a job, and their times in each of `steps` [S], ascending."""
-    channels, transfers = channels_and_transfers(timings, collectives)
-    return channels, _categories(transfers, channels, node_numbers(timings.nodes), steps)
+class Ways(NamedTuple):
+    """The channels of a job, and the transfers that go through links, in each of its steps."""
+
+    channels: Sequence[Channel]
+    categories: Sequence[Category]
+
+
+def ways_of(timings: JobTimings, steps: Numbers) -> Ways | None:
+    """Those of a job in each of `steps` [S], ascending; None where its collectives are not recorded."""
+    if timings.collectives is None:
+        return None
+    channels, transfers = channels_and_transfers(timings, timings.collectives)
+    categories = _categories(transfers, channels, node_numbers(timings.nodes), steps)
+    return Ways(channels, _with_links(categories, channels, timings))
+
+
+def _with_links(categories: Sequence[Category], channels: Sequence[Channel], timings: JobTimings) -> Sequence[Category]:
+    """Those of which the transfers go through links. Ranks without a GPU that are on one machine share its memory: how
+    long data take there says who got CPU time. A profile does not tell who has a GPU."""
+    if timings.profiled:
+        return categories
+    machine = node_numbers(timings.nodes)
+    has_gpu = np.array([gpu is not None for gpu in timings.gpus])
+    in_memory = [
+        len(set(machine[list(each.columns)].tolist())) == 1 and not has_gpu[list(each.columns)].any()
+        for each in channels
+    ]
+    return [category for category in categories if not all(in_memory[number] for number in category.channels)]
 
 
 def channels_and_transfers(timings: JobTimings, collectives: Collectives) -> tuple[list[Channel], Transfers]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.later_links import SLOW_TRANSFERS
@@ -21,9 +20,8 @@ from laggard.locate.links.slow_links import (
     longer_channels,
     saved_share,
     slower_than_the_fastest,
-    with_links,
 )
-from laggard.locate.links.transfers import Category, channels_and_categories
+from laggard.locate.links.transfers import Category, Ways
 from laggard.locate.slow.medians import others_median
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
@@ -43,10 +41,9 @@ class _Unlike(NamedTuple):
     equals: str
 
 
-def unlike_ways(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Note, ...]:
+def unlike_ways(timings: JobTimings, ways: Ways, steps: Steps) -> tuple[Note, ...]:
     """The note that tells of them; none where no such difference costs the job MIN_SAVED of its steps."""
-    channels, all_of = channels_and_categories(timings, collectives, steps.numbers)
-    categories = with_links(all_of, channels, timings)
+    channels, categories = ways
     found = dict(_of_two(timings, channels, categories, steps)) or {
         channel: _Unlike(slow, "the fastest third of its equals")
         for channel, slow in slower_than_the_fastest(categories, channels, steps, UNLIKE_RATIO).items()

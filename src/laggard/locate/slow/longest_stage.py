@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.slow.medians import median, median_over_steps
-from laggard.locate.slow.peers import node_numbers
+from laggard.locate.slow.peers import confined, node_numbers
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import ranks_text, step_times_text
@@ -54,9 +54,7 @@ def _stages_without_peers(timings: JobTimings, steps: Steps) -> NDArray[np.int64
     if timings.alone is not None and timings.alone.sum() >= 2:
         return np.where(timings.alone, np.arange(len(timings.alone)), -1)
     stage, machine = steps.peers.number.astype(np.int64), node_numbers(timings.nodes)
-    seen = np.unique(np.stack((stage, machine)), axis=1)
-    machines = np.bincount(seen[0])  # of each stage
-    confined = machines[stage] == 1
-    if len(np.unique(machine[confined])) < MIN_STAGES:
+    alone = confined(stage, machine)
+    if len(np.unique(machine[alone])) < MIN_STAGES:
         return np.full(len(stage), -1)
-    return np.where(confined, stage, -1)
+    return np.where(alone, stage, -1)

@@ -105,6 +105,14 @@ def _apart(
         yield members[here], members[~here]
 
 
+def confined(stage: NDArray[np.int64], machine: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[R]: whether all ranks with a rank's work (`stage` [R]) are on its machine: nobody elsewhere is its peer."""
+    _, number = np.unique(stage, return_inverse=True)
+    seen = distinct(np.stack((number, machine)), axis=1)
+    found: NDArray[np.bool_] = (np.bincount(seen[0]) == 1)[number]
+    return found
+
+
 def node_numbers(nodes: Sequence[str | None]) -> NDArray[np.int64]:
     """[R]: a number for each rank, the same for ranks of one machine; a rank whose machine is not known has its own."""
     return _node_numbers(tuple(nodes))

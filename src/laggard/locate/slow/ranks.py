@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.order_statistics import middle
+from laggard.locate.order_statistics import distinct, middle
 from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps
 from laggard.locate.slow.moments import is_brief, outlasts_moments
 from laggard.locate.slow.past import CHANGED_RATIO
-from laggard.locate.slow.peers import node_numbers
+from laggard.locate.slow.peers import confined, node_numbers
 from laggard.locate.slow.significance import (
     MAX_SERIES,
     SLOW_RATIO,
@@ -107,30 +107,38 @@ def machines_slow_elsewhere(steps: Steps, nodes: Sequence[str | None]) -> list[S
     return [each for each in found if not each.brief and is_waited_for(steps, each)]
 
 
-def machines_of_their_stages(steps: Steps, stage: NDArray[np.int64], nodes: Sequence[str | None]) -> list[Slow]:
-    """The machine, if there is one, that has all ranks of several stages and is slow in what hosts do themselves, while
-    the ranks of others wait. `steps`: with_host_phases(). `stage` [R]: the same number for ranks with the same work. By
-    design the first stage may load and the last one log: so each of the
-    machine's stages takes HOST_RATIO times as long as any elsewhere."""
+def has_stages_of_its_own(stage: NDArray[np.int64], nodes: Sequence[str | None]) -> bool:
+    """Whether a machine of at least MIN_MACHINES has all ranks of several stages. `stage` [R]: the same number for
+    ranks with the same work."""
     machine = node_numbers(nodes)
     if machine.max(initial=0) + 1 < MIN_MACHINES:
-        return []
+        return False
+    alone = confined(stage, machine)
+    return any(len(distinct(stage[alone & (machine == each)])) > 1 for each in distinct(machine[alone]).tolist())
+
+
+def machines_of_their_stages(steps: Steps, stage: NDArray[np.int64], nodes: Sequence[str | None]) -> list[Slow]:
+    """The machine, if there is one, that has all ranks of several stages and is slow in what hosts do themselves, while
+    the ranks of others wait. By design the first stage may load and the last one log: so each of the machine's stages
+    takes HOST_RATIO times as long as any elsewhere. `steps`: with_host_phases(); `stage`: as above."""
+    machine = node_numbers(nodes)
     found = _slow_hosts(steps, _Medians.of(steps), machine, np.zeros(steps.busy.shape[1], np.bool_))
-    level = median_over_steps(steps.busy)
+    alone, level = confined(stage, machine), median_over_steps(steps.busy)
     return [
         each
         for each in found
-        if not each.brief and _has_slow_stages(level, stage, machine, each) and is_waited_for(steps, each)
+        if not each.brief
+        and alone[list(each.columns)].all()
+        and _has_slow_stages(level, stage, machine, each)
+        and is_waited_for(steps, each)
     ]
 
 
 def _has_slow_stages(level: Floats, stage: NDArray[np.int64], machine: NDArray[np.int64], each: Slow) -> bool:
-    own = np.unique(stage[list(each.columns)])
     here = machine == machine[each.columns[0]]
-    if len(own) < 2 or np.isin(stage[~here], own).any():
-        return False
-    elsewhere = max(median(level[stage == other]) for other in np.unique(stage[~here]))
-    return min(median(level[stage == mine]) for mine in own) > HOST_RATIO * elsewhere
+    own, others = distinct(stage[here]).tolist(), distinct(stage[~here]).tolist()
+    elsewhere = max(median(level[stage == other]) for other in others)
+    return len(own) > 1 and min(median(level[stage == mine]) for mine in own) > HOST_RATIO * elsewhere
 
 
 def is_waited_for(steps: Steps, each: Slow) -> bool:
