@@ -5,7 +5,7 @@
 
 Many tests start daemons, trainings and virtual machines, three or more at a time on each core. A test that fails beside
 the others and passes alone was short of CPU time, and did not wait for a condition but for a time; one that fails alone
-has found a defect. Both are printed; only the second fails the run. Where more than two fail, none is run again.
+has found a defect. Both are printed; only the second fails the run. Where more than five fail, none is run again.
 
 out/second_try.json says of each run which tests had a second try: none, as a rule. A test that passes so in two of ten
 runs is a defect of its own, which `--history` finds.
@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-MAX_AGAIN = 2
+MAX_AGAIN = 5
 TESTS_FAILED = 1  # pytest's exit status; others mean that it could not run them
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 KEPT = Path("out/second_try.json")

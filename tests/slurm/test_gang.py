@@ -16,6 +16,7 @@ from support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LONG = 600.0
+TRIES = 3
 
 IN_PROLOG = """#!/bin/bash
 export LAGGARD_NODE=$SLURMD_NODENAME LAGGARD_STATE_DIR={folder}
@@ -67,7 +68,8 @@ def test_only_the_slow_node_fails_and_who_does_not_come_is_named(cluster: Any) -
 
 
 def test_prologs_of_a_job_meet_and_the_job_runs(cluster: Any) -> None:
-    """With the example prolog of deploy/slurm in the place of the usual one."""
+    """With the example prolog of deploy/slurm in the place of the usual one. The three share this machine, so that what
+    else it does can make one of them slow: such a job has another try."""
     folder = cluster.folder
     prolog, usual = folder / "gate/prolog.sh", (folder / "gate/prolog.sh").read_text()
     cluster.configure(mode="enforce", flags="--only disks --no-agent --verbose")
@@ -77,7 +79,14 @@ def test_prologs_of_a_job_meet_and_the_job_runs(cluster: Any) -> None:
         with (folder / "gate/gate.conf").open("a") as conf:
             conf.write(f"GANG_TOKEN={folder}/token\n")
         prolog.write_text((folder / "gate/prolog-gang.sh").read_text())
-        done = cluster.srun("n1", "n2", "n3")
+        for _ in range(TRIES):
+            done = cluster.srun("n1", "n2", "n3")
+            if done.returncode == 0:
+                break
+            for node in ("n1", "n2", "n3"):
+                if cluster.wait_settled(node).startswith("drain"):
+                    cluster.update(node, "State=RESUME")
+                cluster.wait_for_state(node, "idle")
     finally:
         prolog.write_text(usual)
     assert (done.returncode, sorted(done.stdout.split())) == (0, ["n1", "n2", "n3"]), done.stderr

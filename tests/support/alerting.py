@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -100,11 +100,11 @@ class Alerting:
             process.wait()
 
 
-def wait_for(what: Any) -> Any:
-    """Waits until `what` returns something, and returns that."""
+def wait_for(what: Any, otherwise: Callable[[], str] = str) -> Any:
+    """Waits until `what` returns something, and returns that. `otherwise` says what there is instead."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (found := what()):
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, otherwise() or what
         time.sleep(0.2)
     return found
 

@@ -68,11 +68,14 @@ async function openCell(row, heat, { row: place, column }) {
   byId("rank-card").scrollIntoView({ block: "nearest" });
 }
 
+// A busy collector of tens of thousands of ranks answers late; one that is gone refuses at once.
+const PATIENCE_MS = 30000;
+
 // `job`: null for all jobs; without a name it is the one that progressed last.
 async function ask(path, parameters = {}, job = state.job ?? "") {
   const query = new URLSearchParams(parameters);
   if (job !== null) query.set("job", job);
-  const response = await fetch(`${path}?${query}`, { signal: AbortSignal.timeout(10000) });
+  const response = await fetch(`${path}?${query}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
   if (response.status === 409) return null; // several users have a job of that name: the summary says so
   if (!response.ok) throw new Error(`${path}: HTTP ${response.status}`);
   return response.json();
