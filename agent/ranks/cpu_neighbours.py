@@ -8,8 +8,8 @@ from each core (steal, proc_stat(5)).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 from laggard.model import CpuNeighbour
 
@@ -21,6 +21,10 @@ _MIN_CORE_SHARE: Final = 0.1  # of a core; who takes less holds nobody up
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _BUSY: Final = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a line of /proc/stat
 _STEAL: Final = 7
+
+
+Threads: TypeAlias = tuple[tuple[int, int], ...]
+"""Of each thread of a process, its CPU time since it began, in ticks, and the core on which it last ran."""
 
 
 class ProcessTimes(NamedTuple):
@@ -49,53 +53,65 @@ def read_processes(at: float, proc: str = "/proc") -> ProcessTimes:
     return ProcessTimes(at, seconds)
 
 
-def read_cores(cores: Collection[int], proc: str = "/proc") -> CoreTimes:
-    """Zeros where the kernel does not count."""
-    busy = stolen = 0
+def read_cores(proc: str = "/proc") -> dict[int, CoreTimes]:
+    """The times of each core by its number; empty where the kernel does not count."""
     try:
         with open(f"{proc}/stat", "rb") as file:
             lines = file.read(1 << 20).decode().splitlines()
     except (OSError, ValueError):
-        return CoreTimes(0.0, 0.0)
-    names = {f"cpu{core}" for core in cores}
+        return {}
+    times = {}
     for line in lines:
         name, *fields = line.split()[:11]
-        if name in names and len(fields) > _STEAL:
-            busy += sum(int(fields[place]) for place in _BUSY)
-            stolen += int(fields[_STEAL])
-    return CoreTimes(busy / _TICKS, stolen / _TICKS)
+        if name[:3] == "cpu" and name[3:].isdigit() and len(fields) > _STEAL:
+            busy = sum(int(fields[place]) for place in _BUSY)
+            times[int(name[3:])] = CoreTimes(busy / _TICKS, int(fields[_STEAL]) / _TICKS)
+    return times
+
+
+def add_up(times: Mapping[int, CoreTimes], cores: Collection[int]) -> CoreTimes:
+    """Zeros where nothing is known of any of `cores`."""
+    known = [times[core] for core in cores if core in times]
+    return CoreTimes(sum(each.busy for each in known), sum(each.stolen for each in known))
 
 
 def neighbours(
-    before: ProcessTimes, after: ProcessTimes, pid: int, owner: int, cores: Collection[int], proc: str = "/proc"
+    before: ProcessTimes,
+    after: ProcessTimes,
+    pid: int,
+    owner: int,
+    cores: Collection[int],
+    threads: Callable[[int], Threads],
+    proc: str = "/proc",
 ) -> tuple[CpuNeighbour, ...]:
     """The processes that took the most of `cores` between two looks, but process `pid` itself, a rank of user
-    `owner`."""
+    `owner`. `threads` returns what read_threads() returns for a pid."""
     taken = {key: spent - before.seconds.get(key, 0.0) for key, spent in after.seconds.items() if key[0] != pid}
     least = _MIN_CORE_SHARE * (after.at - before.at)
     busiest = sorted((key for key, spent in taken.items() if spent >= least), key=taken.__getitem__, reverse=True)
     found = []
     for key in busiest[:_MAX_CANDIDATES]:
-        share = _share_on(f"{proc}/{key[0]}/task", cores)
+        share = _share_on(threads(key[0]), cores)
         if share * taken[key] >= least and (named := _named(key, share * taken[key], owner, proc)):
             found.append(named)
     return tuple(sorted(found, key=lambda each: -each.seconds)[:_MAX_NAMED])
 
 
-def _share_on(tasks: str, cores: Collection[int]) -> float:
-    """The share of a process's CPU time that its threads on `cores` have had."""
-    total = on_cores = 0
+def read_threads(pid: int, proc: str = "/proc") -> Threads:
+    """Empty where the process is gone."""
+    tasks = f"{proc}/{pid}/task"
     try:
-        threads = os.listdir(tasks)[:_MAX_THREADS]
+        names = os.listdir(tasks)[:_MAX_THREADS]
     except OSError:
-        return 0.0
-    for thread in threads:
-        fields = _stat(f"{tasks}/{thread}/stat")
-        if fields:
-            ticks = int(fields[11]) + int(fields[12])
-            total += ticks
-            on_cores += ticks if int(fields[36]) in cores else 0
-    return on_cores / total if total else 0.0
+        return ()
+    each = [fields for name in names if (fields := _stat(f"{tasks}/{name}/stat"))]
+    return tuple((int(fields[11]) + int(fields[12]), int(fields[36])) for fields in each)
+
+
+def _share_on(threads: Threads, cores: Collection[int]) -> float:
+    """The share of a process's CPU time that its threads on `cores` have had."""
+    total = sum(ticks for ticks, _ in threads)
+    return sum(ticks for ticks, core in threads if core in cores) / total if total else 0.0
 
 
 def _named(key: tuple[int, int], seconds: float, owner: int, proc: str) -> CpuNeighbour | None:

@@ -17,7 +17,16 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.agent.ranks.cgroup_files import cgroup_files
-from laggard.agent.ranks.cpu_neighbours import CoreTimes, ProcessTimes, neighbours, read_cores, read_processes
+from laggard.agent.ranks.cpu_neighbours import (
+    CoreTimes,
+    ProcessTimes,
+    Threads,
+    add_up,
+    neighbours,
+    read_cores,
+    read_processes,
+    read_threads,
+)
 from laggard.model import CpuNeighbour
 from laggard.wire.ranks import CpuWait
 
@@ -28,11 +37,13 @@ MIN_WINDOW_SECONDS: Final = 2.0
 """The least time between two samples that are compared: less says too little, and costs too much."""
 NEIGHBOURS_WAIT_RATIO: Final = 0.1
 """The share of the CPU time which the threads asked for and missed from which on it is looked at who has it."""
-_LOOK_SECONDS: Final = 4.0
+_LOOK_SECONDS: Final = 9.0
 """The time from one look at all processes of the machine to the next: with thousands of them it takes tens of
 milliseconds."""
-_MAX_LOOK_AGE_SECONDS: Final = 15.0
+_MAX_LOOK_AGE_SECONDS: Final = 25.0
 """The age from which on a look is not compared with."""
+_CORES_SECONDS: Final = 0.5
+"""The age from which on the cores' times are read anew: much less than MIN_WINDOW_SECONDS."""
 _MAX_SAMPLES: Final = 64
 _MAX_THREADS: Final = 64  # the oldest: those that train, and not those of a hundred loaders
 _MAX_BYTES: Final = 16_384
@@ -56,6 +67,8 @@ class CpuWaits:
         self._proc, self._cgroups = proc, cgroups
         self._samples: dict[str, deque[_Times]] = {}
         self._looks: deque[ProcessTimes] = deque(maxlen=2)
+        self._threads: dict[int, Threads] = {}  # by pid, since the last look
+        self._cores: tuple[float, dict[int, CoreTimes]] = (-_CORES_SECONDS, {})
 
     def sample(self, name: str, pid: int, owner: int = 0) -> CpuWait | None:
         """Takes a sample of process `pid` of user `owner`, where the last is MIN_WINDOW_SECONDS old, and compares it
@@ -81,11 +94,26 @@ class CpuWaits:
                 self._looks.clear()
             if not self._looks or now - self._looks[-1].at >= _LOOK_SECONDS:
                 self._looks.append(read_processes(now, self._proc))
+                self._threads.clear()
             if len(self._looks) < 2:
                 return ()
-            return neighbours(self._looks[0], self._looks[1], pid, owner, os.sched_getaffinity(pid), self._proc)
+            cores = os.sched_getaffinity(pid)
+            return neighbours(self._looks[0], self._looks[1], pid, owner, cores, self._threads_of, self._proc)
         except (OSError, ValueError):  # ended meanwhile
             return ()
+
+    def _threads_of(self, pid: int) -> Threads:
+        """Looked at once for all ranks."""
+        if pid not in self._threads:
+            self._threads[pid] = read_threads(pid, self._proc)
+        return self._threads[pid]
+
+    def _core_times(self) -> dict[int, CoreTimes]:
+        """Read once for all ranks of a scan: with hundreds of cores the kernel needs milliseconds to write them."""
+        now = time.monotonic()
+        if now - self._cores[0] >= _CORES_SECONDS:
+            self._cores = now, read_cores(self._proc)
+        return self._cores[1]
 
     def keep(self, names: Collection[str]) -> None:
         """Forgets all others."""
@@ -98,7 +126,7 @@ class CpuWaits:
             for thread in sorted(os.listdir(tasks), key=int)[:_MAX_THREADS]:
                 running, queued, *_ = _read(f"{tasks}/{thread}/schedstat").split()
                 threads[thread] = int(running) / 1e9, int(queued) / 1e9
-            cores = read_cores(os.sched_getaffinity(pid), self._proc)
+            cores = add_up(self._core_times(), os.sched_getaffinity(pid))
             files = cgroup_files(_read(f"{self._proc}/{pid}/cgroup"), "cpu", "cpu.stat", "cpu.stat", self._cgroups)
         except (OSError, ValueError):  # ended meanwhile, or a kernel without schedstat
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from operator import truediv
 from typing import Any, Final, NamedTuple
 
 from msgspec import structs
@@ -30,6 +31,7 @@ from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
 _MAX_BEAT_NS: Final = 10**9  # between two beats, whatever the file says
+_SECOND_NS: Final = (1e9,) * len(PHASES)
 _NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, 0, ())
 
 
@@ -118,11 +120,12 @@ def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> tuple[S
             steps = file.steps(since_ns)[-max_steps:]
     except RankFileError:
         return ()
-    return tuple(
-        StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple([ns / 1e9 for ns in it.phases]), it.waited / 1e9, it.work)
-        for it in steps
-        if is_valid_step(it)
-    )
+    return tuple([_step_row(*step) for step in steps if is_valid_step(step)])
+
+
+def _step_row(step: int, start: int, end: int, phases: tuple[int, ...], waited: int, work: int) -> StepRow:
+    seconds = tuple(map(truediv, phases, _SECOND_NS))
+    return StepRow(step, start / 1e9, end / 1e9, seconds, waited / 1e9, work)
 
 
 def _find_writer(file: RankFileReader) -> _Writer:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.constants import PHASES
@@ -86,6 +87,7 @@ FLIGHT_RECORDER: Final = ("absent", "on", "off")
 _SEQUENCE: Final = struct.Struct("<Q")
 _TRAILER: Final = struct.Struct("<II")
 _STEP_CELL: Final = struct.Struct(_SEQUENCE.format + STEP_BODY.format[1:] + _TRAILER.format[1:])
+_STEP_CHECKED: Final = _STEP_CELL.size - _TRAILER.size
 CELL_OVERHEAD: Final = _SEQUENCE.size + _TRAILER.size
 
 FACTS_LIMIT: Final = FACTS_BYTES - CELL_OVERHEAD - FACTS_HEAD.size
@@ -171,11 +173,13 @@ def unpack_cell(cell: bytes, body_bytes: int) -> tuple[int, bytes] | None:
     return sequence, cell[_SEQUENCE.size : end]
 
 
-def unpack_step(ring: bytes, at: int) -> tuple[int, ...] | None:
-    """(sequence, numbers of STEP_BODY) of the cell at this offset, as unpack_cell does; at once, because an agent reads
-    hundreds of them a second."""
-    *numbers, low, checksum = _STEP_CELL.unpack_from(ring, at)
-    if not numbers[0] or low != numbers[0] & 0xFFFFFFFF:
-        return None
-    whole = zlib.crc32(ring[at : at + _STEP_CELL.size - _TRAILER.size], low) == checksum
-    return tuple(numbers) if whole else None
+def unpack_steps(part: bytes, newest: int) -> Iterator[tuple[int, ...]]:
+    """The numbers of STEP_BODY of each cell of `part`, the newest first, whose sequence number is `newest`; without
+    those that unpack_cell would not take. All at once, because an agent reads hundreds of them a second."""
+    for at in range(len(part) // STEP_SLOT * STEP_SLOT - STEP_SLOT, -1, -STEP_SLOT):
+        cell = _STEP_CELL.unpack_from(part, at)
+        low, checksum = cell[-2:]
+        whole = cell[0] == newest and low == newest & 0xFFFFFFFF
+        if whole and zlib.crc32(part[at : at + _STEP_CHECKED], low) == checksum:
+            yield cell[1:-2]
+        newest -= 1

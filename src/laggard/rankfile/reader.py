@@ -186,14 +186,18 @@ class RankFileReader:
     def steps(self, since_ns: int = 0) -> list[Step]:
         """The steps still in the ring that ended at or after `since_ns`, oldest first."""
         found: list[Step] = []
-        for step in self._steps_newest_first():
-            if step.end < since_ns:
-                break
-            found.append(step)
+        for part, newest in self._parts_of_steps():
+            for numbers in layout.unpack_steps(part, newest):
+                if numbers[2] < since_ns:
+                    return found[::-1]
+                step, start, end = numbers[:3]
+                waited, work = numbers[-2:]
+                found.append(Step(step, start, end, numbers[3:-2], waited, work))
         return found[::-1]
 
-    def _steps_newest_first(self) -> Iterator[Step]:
-        """Reads a part of the ring at a time: mostly the last few seconds are asked for."""
+    def _parts_of_steps(self) -> Iterator[tuple[bytes, int]]:
+        """Reads a part of the ring at a time, newest first: mostly the last few seconds are asked for. Yields cells,
+        and the sequence number of the last of them."""
         newest = self._words()[layout.WORD_STEP_CELLS]
         last = max(newest - layout.STEP_COUNT, 0)
         while newest > last:
@@ -201,11 +205,8 @@ class RankFileReader:
             count = min(_STEPS_AT_ONCE, slot + 1, newest - last)
             first = slot - count + 1
             part = self._pread(layout.STEPS_OFFSET + first * layout.STEP_SLOT, count * layout.STEP_SLOT)
-            for place in range(min(count, len(part) // layout.STEP_SLOT) - 1, -1, -1):
-                unpacked = layout.unpack_step(part, place * layout.STEP_SLOT)
-                if unpacked is not None and unpacked[0] == newest - (count - 1 - place):  # else overwritten meanwhile
-                    _, step, start, end, *phases, waited, work = unpacked
-                    yield Step(step, start, end, tuple(phases), waited, work)
+            cut = count - len(part) // layout.STEP_SLOT  # cells that were cut off since the file was opened
+            yield part, newest - cut
             newest -= count
 
     def collectives(self) -> list[Collective]:

@@ -106,7 +106,7 @@ def test_who_has_the_cores_is_looked_at_only_where_a_rank_waits_for_them(
         assert number > 2 or not (found and found.neighbours), "one look at all processes says nothing"
         machine.now += 5.0
     assert found is not None and [(each.pid, each.command) for each in found.neighbours] == [(8, "stress")]
-    assert found.neighbours[0].seconds == pytest.approx(4.0) and found.neighbours[0].owner == os.getuid()
+    assert found.neighbours[0].seconds == pytest.approx(8.0) and found.neighbours[0].owner == os.getuid()
     calm = CpuWaits(str(tmp_path), str(tmp_path))
     for _ in range(4):
         machine.now += 5.0
