@@ -116,8 +116,10 @@ class RecordedJob:
 
     def _tell(self, parts: Sequence[RecordedPart], tables: Tables, rows: Sequence[RankSteps]) -> None:
         """Adds to `gaps` what of `parts` was lost or cannot be used."""
+        self.gaps += _lost_gaps(parts)
+        self.gaps += _killed_gaps(parts, tables)
         for part in parts:
-            self.gaps += _lost_gaps(part, tables)
+            self.gaps += _empty_gaps(part)
         living = {rank for part in parts for rank in part.living}
         if living:
             whose = "its process runs" if len(living) == 1 else "their processes run"
@@ -136,20 +138,41 @@ class RecordedJob:
             self.gaps.append("no step records: a step is taken to begin where the rank's previous one ended")
 
 
-def _lost_gaps(part: RecordedPart, tables: Tables) -> Iterable[str]:
-    """The gaps of a part whose ranks have end records where they ended: its other ranks were killed."""
-    for rank, end in part.end_lines.items():
-        if end.lost:
-            yield f"the recording of rank {rank} lacks {end.lost} records that could not be written"
+def _lost_gaps(parts: Sequence[RecordedPart]) -> Iterable[str]:
+    lost = {rank: end.lost for part in parts for rank, end in part.end_lines.items() if end.lost}
+    if len(lost) == 1:
+        rank, count = next(iter(lost.items()))
+        yield f"the recording of rank {rank} lacks {count} records that could not be written"
+    elif lost:
+        least, most = min(lost.values()), max(lost.values())
+        each = f"{least} each" if least == most else f"{least} to {most} each"
+        yield f"the recordings of {ranks_text(lost)} lack records that could not be written, {each}"
+
+
+def _killed_gaps(parts: Sequence[RecordedPart], tables: Tables) -> Iterable[str]:
+    """The gaps of parts whose ranks have end records where they ended: their other ranks were killed. Those that are
+    alike are told of together."""
+    alike: dict[tuple[int | None, bool], set[int]] = {}
+    for part in parts:
+        for rank in part.killed if part.ends else ():
+            alike.setdefault((tables.last_step(rank), part.writer.is_gone), set()).add(rank)
+    for (last, is_gone), ranks in alike.items():
+        one = len(ranks) == 1
+        after = f"{'its' if one else 'their'} first step" if last is None else f"step {last}"
+        was, runs = ("was", "runs") if one else ("were", "run")
+        how = f"{was} killed, or {'left by os._exit' if is_gone else f'still {runs} and this machine cannot see it'}"
+        lost = "lost" if is_gone else "not here"
+        whose, has, what = (
+            ("the recording", "has no end: its process", "it did")
+            if one
+            else ("the recordings", "have no end: their processes", "they did")
+        )
+        yield f"{whose} of {ranks_text(ranks)} {has} {how}, and what {what} after {after} is {lost}"
+
+
+def _empty_gaps(part: RecordedPart) -> Iterable[str]:
     if not part.ends:
         return
-    for rank in sorted(part.killed):
-        last = tables.last_step(rank)
-        after = "its first step" if last is None else f"step {last}"
-        gone = "was killed, or left by os._exit"
-        how = gone if part.writer.is_gone else "was killed, or still runs and this machine cannot see it"
-        lost = "lost" if part.writer.is_gone else "not here"
-        yield f"the recording of rank {rank} has no end: its process {how}, and what it did after {after} is {lost}"
     if not part.ranks and part.writer.lives(None):
         yield f"{part.path} holds no step yet: its process has not finished one"
     elif not part.ranks:

@@ -72,13 +72,13 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     first = _explained(timings, _first(deaths))
     left = _left_before(timings, deaths, first)
     if few(left):
-        told = tuple(_note(timings, death, deaths[:1]) for death in deaths[:_MAX_NOTES])
+        told = _notes(timings, deaths, deaths[:1])
         return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MAX_NOTES]), told)
     if _whole_job_ended(timings, deaths, first):
         return PartialVerdict(notes=_ended_notes(timings, deaths))
     first = _recorded_least(timings, first)
     rest = [death for death in deaths if death not in first]
-    notes = tuple(_note(timings, death, first) for death in (*first, *rest)[:_MAX_NOTES])
+    notes = _notes(timings, (*first, *rest), first)
     notes = (extra_note(timings, left), *notes) if left else notes
     if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
         return PartialVerdict(notes=notes)
@@ -400,19 +400,29 @@ def _evidence(
     return tuple(lines)
 
 
-def _note(timings: JobTimings, death: _Death, first: Sequence[_Death]) -> Note:
-    rank, node = int(timings.ranks[death.column]), death.node
+def _notes(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> tuple[Note, ...]:
+    """A note for each kind of death, in their order: a thousand ranks that are killed at once are told of once."""
+    alike: dict[str, list[_Death]] = {}
+    for death in deaths:
+        alike.setdefault(_told(timings, death, first), []).append(death)
+    return tuple(_note(timings, told, those) for told, those in list(alike.items())[:_MAX_NOTES])
+
+
+def _note(timings: JobTimings, told: str, deaths: Sequence[_Death]) -> Note:
+    ranks = tuple(sorted(int(timings.ranks[death.column]) for death in deaths))
+    nodes = {death.node for death in deaths}
+    node = nodes.pop() if len(nodes) == 1 else None
+    where = f" on {node}" if node else f" on {len(nodes)} machines" if len(nodes) > 1 else ""
+    return Note("rank_died", f"{ranks_text(ranks)}{where} {told}", ranks[:MAX_NAMED_RANKS], node)
+
+
+def _told(timings: JobTimings, death: _Death, first: Sequence[_Death]) -> str:
     state = timings.states[death.column]
-    where = f" on {node}" if node else ""
     if state.doubted:
-        text = (
-            f"rank {rank}{where} recorded nothing more {_place(timings, state)}, and no end: it was stopped or killed"
-        )
-        return Note("rank_died", text, (rank,), node)
+        return f"recorded nothing more {_place(timings, state)}, and no end: stopped or killed"
     after = death.latest - first[0].latest if death not in first and death.latest < float("inf") else 0.0
     when = f", {seconds_text(after)} after the first" if after >= _MIN_AFTER_SECONDS else ""
-    text = f"rank {rank}{where} died {_place(timings, state)}{when}: {end_text(state.end)}"
-    return Note("rank_died", text, (rank,), node)
+    return f"died {_place(timings, state)}{when}: {end_text(state.end)}"
 
 
 def _ended_notes(timings: JobTimings, deaths: Sequence[_Death]) -> tuple[Note, ...]:
