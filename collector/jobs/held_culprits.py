@@ -9,17 +9,23 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.jobs.steady_kinds import Kept, Place, steady
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.slow.medians import median_over_steps
 from laggard.locate.slow.steps import MIN_STEPS, Steps
 from laggard.model import Culprit, Location, Note, Verdict
 from laggard.text.words import counted
 
 HOLD_SECONDS = 60.0
 """The time without being found again after which a culprit is over."""
+
+HOLD_PAST_SECONDS = 3600.0
+"""The same of a link that became slow: what it was before leaves the window of steps, and nothing finds it again. It is
+held while the steps stay as long as they became, and what ranks do themselves does not become longer."""
 
 REFUTING_SECONDS = 10.0
 """The time that newer steps must last to refute a culprit: what is slow now and then has healthy moments of seconds."""
@@ -29,12 +35,14 @@ REMAINING_COST_SHARE = 0.25
 
 
 class _Held(NamedTuple):
-    """A verdict with slow culprits, when it was drawn (monotonic seconds), its last step and how long a step was."""
+    """A verdict with slow culprits, when it was drawn (monotonic seconds), its last step, and how long a step was, and
+    a rank's own time in it, since the last of them became slow."""
 
     location: Location
     at: float
     step: int
     step_seconds: float
+    own_seconds: float
 
 
 class HeldCulprits:
@@ -63,11 +71,15 @@ class HeldCulprits:
         slow = tuple(each for each in found.culprits if each.kind.startswith("slow"))
         if slow:
             if found.window.last_step is not None and len(slow) == len(found.culprits):
-                self._held[job.key] = _Held(found, now, found.window.last_step, _step_seconds(found))
+                self._held[job.key] = _Held(found, now, found.window.last_step, *_lengths(found, job.timings))
             return job
-        if before is None or not _may_be_held(found) or now - before.at > HOLD_SECONDS:
+        if before is None or not _may_be_held(found):
             return job
-        left = tuple(each for each in before.location.culprits if not _is_refuted(each, before, job.timings))
+        left = tuple(
+            each
+            for each in before.location.culprits
+            if now - before.at <= _hold_seconds(each, before) and not _is_refuted(each, before, job.timings)
+        )
         if not left:
             return job
         self._held[job.key] = before
@@ -79,6 +91,13 @@ def _may_be_held(found: Location) -> bool:
     if found.culprits or found.window.last_step is None:
         return False
     return found.verdict is Verdict.OK or any(note.kind == "brief" for note in found.notes)
+
+
+def _hold_seconds(culprit: Culprit, before: _Held) -> float:
+    first = before.location.window.first_step
+    became = first is not None and culprit.since_step is not None and culprit.since_step > first
+    lasts = culprit.kind == "slow_link" and culprit.persistence == "persistent" and became
+    return HOLD_PAST_SECONDS if lasts else HOLD_SECONDS
 
 
 def _is_refuted(culprit: Culprit, before: _Held, timings: JobTimings) -> bool:
@@ -95,14 +114,24 @@ def _is_refuted(culprit: Culprit, before: _Held, timings: JobTimings) -> bool:
         return False
     cost = culprit.recoverable_ratio or 0.0
     if culprit.kind == "slow_link":
-        return float(np.median(steps.duration[newer])) < (1 - (1 - REMAINING_COST_SHARE) * cost) * before.step_seconds
+        shorter = float(np.median(steps.duration[newer])) < (1 - (1 - REMAINING_COST_SHARE) * cost) * before.step_seconds
+        return shorter or _own_seconds(steps, newer) > before.own_seconds + cost / 2 * before.step_seconds
     lost = float(np.nanmean(np.nansum(steps.excess[newer][:, columns], axis=0)))
     return lost < REMAINING_COST_SHARE * cost * lasted
 
 
-def _step_seconds(found: Location) -> float:
-    first, last = found.window.first_step, found.window.last_step
-    return found.window.seconds / (last - first + 1) if first is not None and last is not None else 0.0
+def _lengths(found: Location, timings: JobTimings) -> tuple[float, float]:
+    """The seconds that a step takes, and the own time of the busiest rank in it, since the last culprit became slow."""
+    steps = Steps.usable(timings)
+    if steps is None:
+        return 0.0, 0.0
+    since = max((culprit.since_step or 0 for culprit in found.culprits), default=0)
+    those = steps.numbers >= min(since, int(steps.numbers[-1]))
+    return float(np.median(steps.duration[those])), _own_seconds(steps, those)
+
+
+def _own_seconds(steps: Steps, those: NDArray[np.bool_]) -> float:
+    return float(np.nanmax(median_over_steps(steps.busy[those])))
 
 
 def _with_held(found: Location, culprits: tuple[Culprit, ...], before: _Held, now: float) -> Location:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 from support.timings import job as timings_of
 
-from laggard.collector.jobs.held_culprits import HOLD_SECONDS, HeldCulprits
+from laggard.collector.jobs.held_culprits import HOLD_PAST_SECONDS, HOLD_SECONDS, HeldCulprits
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.jobs.steady_kinds import OTHER_KIND_SECONDS
 from laggard.locate.describe import sentence
 from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.verdict import locate
-from laggard.model import Location, Verdict, Window
+from laggard.model import Culprit, Location, Verdict, Window
 
 KEY = JobKey(1000, "job")
 SLOW = [([5], 0.2)]
@@ -127,3 +128,43 @@ def test_another_phase_or_what_was_not_known_is_told_at_once() -> None:
     assert _told((0.0, _of_kind("slow_compute", "forward", NOT_KNOWN)), (5.0, _of_kind("slow_host"))) == [
         "slow_compute", "slow_host",
     ]  # fmt: skip
+
+
+def _slower_link(first_step: int, longer: float, own: float = 0.0, steps: int = 60) -> JobSnapshot:
+    """A job whose steps are longer by `longer` seconds of waiting, from step 40 on, and by `own` of work."""
+    timings = timings_of(16, per_node=2, first_step=first_step, steps=steps)
+    since = timings.steps >= 40
+    timings.waited_seconds[since] += longer
+    timings.phase_seconds[since, :, 1] += own
+    timings.step_seconds[since] += longer + own
+    return JobSnapshot(KEY, True, timings, _ok(int(timings.steps[0]), int(timings.steps[-1])))
+
+
+def _accused_link(longer: float) -> JobSnapshot:
+    job = _slower_link(2, longer)
+    step = float(np.median(job.timings.step_seconds[-10:]))
+    culprit = Culprit("slow_link", (4, 5), recoverable_ratio=longer / step, since_step=40)
+    location = structs.replace(job.location, verdict=Verdict.FAIL, culprits=(culprit,))
+    return dataclasses.replace(job, location=location)
+
+
+def test_a_link_that_became_slow_is_held_while_steps_stay_as_long() -> None:
+    """What it was before is no longer in the window of steps: the new verdict cannot find it."""
+    accused, later = _accused_link(0.2), _slower_link(100, 0.2)
+    found = _after(accused, later, 600.0)
+    assert [it.kind for it in found.location.culprits] == ["slow_link"] and found.location.verdict is Verdict.FAIL
+    assert not _after(accused, later, HOLD_PAST_SECONDS + 1).location.culprits
+
+
+def test_a_link_that_became_slow_is_over_when_steps_are_short_again_or_are_long_by_work() -> None:
+    accused = _accused_link(0.2)
+    assert not _after(accused, _slower_link(100, 0.0), 20.0).location.culprits
+    assert not _after(accused, _slower_link(100, 0.0, own=0.2), 20.0).location.culprits
+
+
+def test_a_link_that_was_always_slow_is_found_again_or_over() -> None:
+    accused = _accused_link(0.2)
+    (culprit,) = accused.location.culprits
+    always = structs.replace(accused.location, culprits=(structs.replace(culprit, since_step=2),))
+    later = _slower_link(100, 0.2)
+    assert not _after(dataclasses.replace(accused, location=always), later, HOLD_SECONDS + 1).location.culprits
