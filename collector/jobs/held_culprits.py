@@ -114,7 +114,8 @@ def _is_refuted(culprit: Culprit, before: _Held, timings: JobTimings) -> bool:
         return False
     cost = culprit.recoverable_ratio or 0.0
     if culprit.kind == "slow_link":
-        shorter = float(np.median(steps.duration[newer])) < (1 - (1 - REMAINING_COST_SHARE) * cost) * before.step_seconds
+        shortest = (1 - (1 - REMAINING_COST_SHARE) * cost) * before.step_seconds
+        shorter = float(np.median(steps.duration[newer])) < shortest
         return shorter or _own_seconds(steps, newer) > before.own_seconds + cost / 2 * before.step_seconds
     lost = float(np.nanmean(np.nansum(steps.excess[newer][:, columns], axis=0)))
     return lost < REMAINING_COST_SHARE * cost * lasted

@@ -94,18 +94,48 @@ def beat(rank: int, entered: int, is_inside: bool) -> dict[str, Any]:
             "in_flight": flight, "beat": {**told, "groups_age_seconds": None}}  # fmt: skip
 
 
-@pytest.mark.parametrize("kinds", [("step", "span", "collective"), ("span", "collective")])
-def test_who_hung_is_named_with_step_records_and_without(tmp_path: Path, kinds: tuple[str, ...]) -> None:
-    (tmp_path / "recording").mkdir()
+def write_hung(folder: Path, kinds: tuple[str, ...] = ("step", "span", "collective"), lost_steps: int = 0) -> None:
+    """Rank 2 of three hung in step 20. Of rank 0 the records of the last `lost_steps` were lost."""
+    folder.mkdir()
     for rank in range(3):
         records = [it for it in lines(rank, steps=20) if it["kind"] in (*kinds, "rank")]
+        records = [it for it in records if rank or it.get("step", 0) < 20 - lost_steps]
+        last = beat(rank, 20 if rank == 2 else 21, is_inside=rank != 2)
         for each in records:
             if each["kind"] == "collective":
                 each["group"] = "dp:0-2"
-        last = beat(rank, 20 if rank == 2 else 21, is_inside=rank != 2)
         head = {"laggard_recording": 1, "job_id": "j", "ends": True, "beats": True}
-        path = tmp_path / "recording" / f"rank-{rank}.jsonl"
-        path.write_text("".join(f"{json.dumps(it)}\n" for it in (head, *records, last)))
+        (folder / f"rank-{rank}.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in (head, *records, last)))
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_records_that_were_lost_make_no_rank_the_first_to_fall_silent(tmp_path: Path, lost: int) -> None:
+    write_hung(tmp_path / "recording", lost_steps=lost)
+    (culprit,) = locate(read_recording([tmp_path / "recording"]).timings).culprits
+    assert (culprit.kind, culprit.ranks, culprit.since_step) == ("hung", (2,), 20)
+
+
+def test_a_groups_members_are_those_that_are_declared_whatever_its_name_looks_like(tmp_path: Path) -> None:
+    """`dp:0-2` are two ranks here, and not all from 0 to 2."""
+    (tmp_path / "recording").mkdir()
+    for rank in range(4):
+        group, members = f"dp:{rank % 2}-{rank % 2 + 2}", [rank % 2, rank % 2 + 2]
+        records = [it for it in lines(rank, steps=20) if it["kind"] in ("step", "span", "collective", "rank")]
+        last = beat(rank, 20 if rank == 0 else 21, is_inside=rank != 0)
+        for each in (*records, last["in_flight"] or {}, last["beat"]["lanes"][0]):
+            each.update({"group": group} if "group" in each else {})
+        about = {"kind": "rank", "rank": rank, "world_size": 4, "node": f"n{rank}", "gpu": None, "local_rank": 0}
+        about |= {"attempt": 0, "unix_minus_clock": 1.7e9, "groups": {group: {"role": "dp", "ranks": members}}}
+        head = {"laggard_recording": 1, "job_id": "j", "ends": True, "beats": True}
+        text = "".join(f"{json.dumps(it)}\n" for it in (head, about, *records, last))
+        (tmp_path / "recording" / f"rank-{rank}.jsonl").write_text(text)
+    (culprit,) = locate(read_recording([tmp_path / "recording"]).timings).culprits
+    assert (culprit.kind, culprit.ranks) == ("hung", (0,))
+
+
+@pytest.mark.parametrize("kinds", [("step", "span", "collective"), ("span", "collective")])
+def test_who_hung_is_named_with_step_records_and_without(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    write_hung(tmp_path / "recording", kinds)
     (culprit,) = locate(read_recording([tmp_path / "recording"]).timings).culprits
     assert (culprit.kind, culprit.ranks, culprit.phase) == ("hung", (2,), "forward")
 

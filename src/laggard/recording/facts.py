@@ -46,12 +46,13 @@ class JobFacts:
     seen: dict[int, LastSeen]  # of those that are gone, by rank: how another of their machine saw them last
     environments: dict[int, Mapping[str, Any]]  # by rank: what surrounds it
     digests: dict[int, RankDigests | None]  # by rank
+    said_steps: dict[int, int]  # by rank, of those that have no end: the last step that it said it had finished
     alive_at: dict[int, float]  # by rank, of those that told of others: when they did so last, Unix time
 
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {}, {})
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {}, {}, {})
         is_over = any(part.end_lines or part.departed for part in parts)
         seen = seen_by_others(line for part in parts for line in part.saw)
         for part in parts:
@@ -68,6 +69,10 @@ class JobFacts:
             )
             facts.came_to.update((rank, _came_to(part, tables, rank)) for rank in part.end_lines)
             facts.last_beats.update((rank, _last_beat(part, tables, rank)) for rank in part.without_end if part.beats)
+            said = ((rank, part.beat_lines.get(rank)) for rank in part.without_end)
+            facts.said_steps.update(
+                (rank, beat.last_step) for rank, beat in said if beat and beat.last_step is not None
+            )
             for line in part.saw:
                 facts.alive_at[line.rank] = max(line.at_unix, facts.alive_at.get(line.rank, 0.0))
             facts.living.update(dict.fromkeys(part.living, part.writer.is_stopped))
@@ -176,8 +181,10 @@ def _last_beat(part: RecordedPart, tables: Tables, rank: int) -> LastBeat:
 def _is_last(said: int | None, finished: int | None, beat: BeatRow, came_to: BeatRow) -> bool:
     """Whether the rank got no further than its `beat`, where `said` was its last step. Of a recording without step
     records the collectives tell."""
-    if finished is not None or said is None:
-        return said == finished
+    if said is None:
+        return finished is None
+    if finished is not None:
+        return said >= finished  # newer where the last steps' records were lost
     entered = {(lane.op, lane.group, lane.peer): lane.entered for lane in beat.lanes}
     return all(lane.entered <= entered.get((lane.op, lane.group, lane.peer), 0) for lane in came_to.lanes)
 

@@ -180,6 +180,13 @@ def _empty_gaps(part: RecordedPart) -> Iterable[str]:
         yield f"{part.path} holds no step: its process {how} before its first was over"
 
 
+def _last_step(rows: RankSteps, said: int | None) -> int | None:
+    """The last step that a rank finished: by its records, or by what it said of itself where the last were lost."""
+    if not len(rows.numbers):
+        return None
+    return int(rows.numbers[-1]) if said is None else max(int(rows.numbers[-1]), said)
+
+
 def _timings(
     facts: JobFacts, ranks: NDArray[np.int64], rows: Sequence[RankSteps], tables: Tables, group_names: Sequence[str]
 ) -> JobTimings:
@@ -196,8 +203,8 @@ def _timings(
         waited[place, column], work[place, column] = each.waited[kept], each.work[kept]
         phases[place, column] = each.phases[kept]
     lines = [facts.lines.get(int(rank)) for rank in ranks]
-    last_steps = (int(each.numbers[-1]) if len(each.numbers) else None for each in rows)
     listed = [int(rank) for rank in ranks]
+    last_steps = (_last_step(each, facts.said_steps.get(rank)) for rank, each in zip(listed, rows, strict=True))
     told = [line.facts for line in lines if line and line.facts]
     collectives = tables.collectives_of(ranks, facts.groups(group_names))
     places = tuple(map(facts.place, listed, inferred_indices(collectives, ranks)))

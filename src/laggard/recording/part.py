@@ -156,5 +156,9 @@ class RecordedPart:
         about, beat, ended = self.lines.get(rank), self.beat_lines.get(rank), tables.last_end(rank)
         if about is None or about.unix_minus_clock is None or ended is None:
             return None
-        quiet = beat.quiet_seconds if beat is not None and beat.last_step == tables.last_step(rank) else 0.0
+        finished = tables.last_step(rank)
+        is_last = (
+            beat is not None and beat.last_step is not None and finished is not None and beat.last_step >= finished
+        )
+        quiet = beat.quiet_seconds if beat is not None and is_last else 0.0
         return ended + quiet + about.unix_minus_clock

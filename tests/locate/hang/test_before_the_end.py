@@ -143,3 +143,38 @@ def test_who_fell_silent_is_named_whatever_the_number_of_ranks(
     beats = [stands(waits + min(skew, step) * rank / ranks, 20) for rank in range(ranks)]
     beats[victim] = says_nothing(19)
     assert named(hung_before_the_end(timings(beats), step)) == [(victim,)]
+
+
+def launched(started: int, completed: int, *lanes: LaneProgress, seconds: float = 90.0) -> LastBeat:
+    """A rank whose host stands in its last all_reduce, and whose GPU has begun and completed so many of the world's
+    collectives."""
+    own = lanes or (LaneProgress("all_reduce", DP, 20, 18),)
+    groups = (GroupProgress("#0", 20, started, completed, seconds),)
+    beat = BeatRow(0.0, 5.0, "on", own, groups, 0.0)
+    return LastBeat(seconds, "backward", InFlight("all_reduce", DP, 20, seconds), beat)
+
+
+def test_the_rank_whose_gpu_alone_has_not_begun_what_all_others_stand_in_is_named() -> None:
+    others = [launched(18, 17) for _ in range(3)]
+    found = hung_before_the_end(timings([*others[:2], launched(17, 17), *others[2:]]), STEP)
+    (culprit,) = found.culprits
+    assert culprit.ranks == (2,) and culprit.device_stopped
+    assert culprit.evidence == (
+        "has completed number 17 of the world's collectives, and its GPU has not begun the next, for 90 s; those of"
+        " ranks 0-1 and 3 have",
+    )
+
+
+def test_gpus_that_tell_nothing_of_begins_accuse_nobody() -> None:
+    """Without TORCH_NCCL_ENABLE_TIMING torch does not know which collectives began."""
+    silent = [launched(-1, 17) for _ in range(4)]
+    assert not hung_before_the_end(timings(silent), STEP).culprits
+    assert not hung_before_the_end(timings([*silent[:3], launched(17, 17)]), STEP).culprits
+
+
+def test_two_gpus_that_have_not_begun_or_a_wait_in_another_group_accuse_nobody() -> None:
+    begun, not_begun = launched(18, 17), launched(17, 17)
+    assert not hung_before_the_end(timings([begun, begun, not_begun, not_begun]), STEP).culprits
+    both = LaneProgress("all_reduce", DP, 20, 18), LaneProgress("all_gather", "tp:2-3", 9, 8)
+    elsewhere = launched(17, 17, *both)
+    assert not hung_before_the_end(timings([begun, begun, elsewhere, begun]), STEP).culprits

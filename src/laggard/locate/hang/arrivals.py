@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 from laggard.locate.hang.liveness import has_left, is_alive, was_read_since
+from laggard.locate.hang.members import Members
 from laggard.locate.hang.point_to_point import COUNTERPART, others_in_flight, partner_is_missing
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.wire.ranks import InFlight
-
-_GROUP_NAME = re.compile(r"[a-z]+:(\d+)-(\d+)(?:/(\d+))?(?:#.*)?")
-"""The form of a group's name, as `dp:0-6/2`: role, first rank, last rank, stride."""
 
 
 class Arrivals:
@@ -22,6 +17,7 @@ class Arrivals:
         self._ranks = timings.ranks
         self._columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
         self._states = timings.states
+        self._members = Members(timings)
         self._entered: dict[tuple[str, str], dict[int, int]] = {}
         self._missing: dict[tuple[str, str, int], frozenset[int]] = {}  # cached: all ranks that wait there ask for it
         self._longest: dict[tuple[str, str, int], float] = {}  # how long a rank has been in it, in seconds
@@ -72,7 +68,7 @@ class Arrivals:
 
     def _missing_members(self, op: str, group: str, number: int) -> frozenset[int]:
         entered = self._entered.get((op, group), {})
-        members = set(entered) | members_by_name(group, self._columns)
+        members = set(entered) | self._members.of(group)
         behind = (column for column in members if entered.get(column, 0) < number)
         begin = self._longest.get((op, group, number), 0.0)
         return frozenset(column for column in behind if self._counts_since(column, begin))
@@ -88,13 +84,3 @@ class Arrivals:
 
 def _may_be_awaited(state: RankState) -> bool:
     return is_alive(state) or has_left(state)
-
-
-def members_by_name(group: str, columns: Mapping[int, int]) -> set[int]:
-    """The columns of the members that the group's name spans: a rank may hang before its first collective in the group.
-    `columns`: by rank."""
-    found = _GROUP_NAME.fullmatch(group)
-    if not found:
-        return set()
-    first, last, stride = int(found[1]), int(found[2]), int(found[3] or 1)
-    return {column for rank, column in columns.items() if first <= rank <= last and not (rank - first) % stride}

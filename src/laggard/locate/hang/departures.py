@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import NamedTuple
 
-from laggard.locate.hang.arrivals import members_by_name
 from laggard.locate.hang.liveness import has_left
+from laggard.locate.hang.members import Members
 from laggard.locate.hang.point_to_point import ANY_RANK, COUNTERPART
 from laggard.locate.hang.waits import THE_WORLD
 from laggard.locate.job_timings import JobTimings
@@ -55,6 +55,7 @@ class Departures:
         self._places = [_place(timings, column) for column in range(len(timings.states))]
         self.left = frozenset(column for column, state in enumerate(timings.states) if has_left(state))
         self._entered: dict[tuple[str, str], dict[int, int]] = {}
+        self._named = Members(timings)
         self._columns_of: dict[str, set[int]] = {}
         for column, place in enumerate(self._places if self.left else ()):
             for op, group, count in _counts(place):
@@ -112,8 +113,7 @@ class Departures:
 
     def _members(self, group: str) -> set[int]:
         """The members of the group, as far as its name and the counts tell them."""
-        ranks = {int(rank): column for column, rank in enumerate(self._timings.ranks)}
-        return self._columns_of[group] | members_by_name(group, ranks)
+        return self._columns_of[group] | self._named.of(group)
 
     def _went_on_in_the_world(self, column: int, left: int) -> bool:
         """Whether a rank stands in a collective of the world that C++ made, which only torch's Flight Recorder tells

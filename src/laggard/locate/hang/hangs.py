@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from laggard.constants import SCRIPT_PHASES
-from laggard.locate.hang.behind_devices import Behind, behind_devices
+from laggard.locate.hang.behind_devices import Behind, behind_devices, not_begun
 from laggard.locate.hang.deadlock import ranks_in_cycles
 from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
 from laggard.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
@@ -80,7 +80,9 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     if beside and not _all_awaited(waits) - waits.keys() - _all_of(beside.values()):
         return PartialVerdict(notes=(beside_note(timings, waits, beside), *waiting_notes(timings, waits)))
     roots = sorted(stopped or _roots(waits, timings, _all_of(beside.values())))
-    behind = () if roots or stopped or _deadlocked(waits) else behind_devices(timings, waits)
+    behind = (
+        () if roots or stopped or _deadlocked(waits) else behind_devices(timings, waits) or not_begun(timings, waits)
+    )
     if behind:
         devices = (_behind_culprit(timings, each, waits, step_seconds, ended) for each in behind)
         notes = (*(_behind_note(timings, each) for each in behind), *waiting_notes(timings, waits))
@@ -187,8 +189,11 @@ def _behind_note(timings: JobTimings, behind: Behind) -> Note:
 
 
 def _behind_text(timings: JobTimings, behind: Behind) -> str:
-    others = ranks_text(sorted(int(timings.ranks[each]) for each in behind.completed)[:MAX_NAMED_RANKS])
+    others = ranks_text(int(timings.ranks[each]) for each in behind.others)
     wait = behind.wait
+    if behind.begun:
+        before = f"has completed number {wait.number - 1} of the world's collectives"
+        return f"{before}, and its GPU has not begun the next, for {seconds_text(wait.seconds)}; those of {others} have"
     return f"waits for {wait.operation}, number {wait.number}, for {seconds_text(wait.seconds)}; {others} completed it"
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from laggard.locate.hang.arrivals import members_by_name
 from laggard.locate.hang.liveness import is_alive
+from laggard.locate.hang.members import Members
 from laggard.locate.hang.point_to_point import COUNTERPART
 from laggard.locate.hang.waits import MADE_BY_CPP, Wait, in_the_world
 from laggard.locate.job_timings import JobTimings, RankState
@@ -24,13 +24,13 @@ MISMATCH_TO_DO = (
 def standing_beside(timings: JobTimings, waits: Mapping[int, Wait], least: float) -> dict[int, frozenset[int]]:
     """The ranks for which each rank (its column) waits in a collective of the world, although they stand in the world's
     collective of the same number or a later one, which C++ made: they came, and called something else."""
-    columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+    members = Members(timings)
     if any(lane.op in COUNTERPART for state in timings.states if state.beat for lane in state.beat.lanes):
         return {}  # the Flight Recorder may count them with the rest
     found = {}
     for column, wait in waits.items():
         own = in_the_world(timings.states[column])
-        if own is None or len(members_by_name(wait.group, columns)) < len(timings.states) or "#" in wait.group:
+        if own is None or len(members.of(wait.group)) < len(timings.states) or "#" in wait.group:
             continue
         beside = (other for other in wait.not_arrived if _stands_in(timings.states[other], own.enqueued, least))
         if others := frozenset(beside):
