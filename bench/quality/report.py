@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from quality.run import Result
-from quality.scope import SCOPES, scope_of, within
+from quality.scope import SCOPES, read_by, scope_of, within
 from quality.score import FALSE, RIGHT
 from quality.tools.peers import PEERS
 from quality.tools.shipped.adapters import SHIPPED
@@ -87,7 +87,8 @@ HEAD = (
     "recall in its scope, 5 %",
     "hangs and deaths, in its scope",
     "hangs and deaths, of all",
-    "innocent jobs accused",
+    "innocent jobs accused, in its scope",
+    "innocent jobs accused, of all",
     "false culprits per 10,000 rank-hours",
     "ended with an error",
 )
@@ -125,7 +126,7 @@ def of_tool(results: Sequence[Result], tool: str, hours: float) -> tuple[str, ..
     claimed = within(results, tool)
     strong, weak = tally(slow(claimed, STRONG), tool), tally([one for one in claimed if one.size == 0.05], tool)
     stops, all_stops, everything = (tally(some, tool) for some in (stopped(claimed), stopped(results), results))
-    calm = tally(innocent(results), tool)
+    calm, all_calm = (tally(innocent(some), tool) for some in (read_by(results, tool), results))
     asked_while_it_runs = not (tool in SHIPPED and SHIPPED[tool].dumps)
     return (
         tool,
@@ -137,6 +138,7 @@ def of_tool(results: Sequence[Result], tool: str, hours: float) -> tuple[str, ..
         f"{stops.found} of {stops.required}" if stops.required else OUT_OF_SCOPE,
         f"{all_stops.found} of {all_stops.required}" if stops.required else OUT_OF_SCOPE,
         f"{calm.accused} of {calm.answered}" if asked_while_it_runs else OUT_OF_SCOPE,
+        f"{all_calm.accused} of {all_calm.answered}" if asked_while_it_runs else OUT_OF_SCOPE,
         f"{everything.false / hours * 1e4:.0f}" if hours and asked_while_it_runs else OUT_OF_SCOPE,
         f"{everything.failed} of {everything.answered + everything.failed}",
     )

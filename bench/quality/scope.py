@@ -44,7 +44,11 @@ class Scope(NamedTuple):
     claims: tuple[Claim, ...] = ()
 
     def holds(self, row: str, form: str, layout: str) -> bool:
-        return row in self.rows and form in self.forms and layout.partition(",")[0] in self.layouts
+        return row in self.rows and self.reads(form, layout)
+
+    def reads(self, form: str, layout: str) -> bool:
+        """Whether the tool claims such jobs, whatever befell them."""
+        return form in self.forms and layout.partition(",")[0] in self.layouts
 
 
 class Scored(Protocol):
@@ -195,6 +199,12 @@ def within(results: Iterable[Scored], tool: str) -> list[Any]:
     """Those of the results that the tool claims."""
     scope = scope_of(tool)
     return [one for one in results if scope.holds(one.row, str(one.case["form"]), str(one.case["layout"]))]
+
+
+def read_by(results: Iterable[Scored], tool: str) -> list[Any]:
+    """Those of the results whose form and layout the tool claims, whatever befell the job."""
+    scope = scope_of(tool)
+    return [one for one in results if scope.reads(str(one.case["form"]), str(one.case["layout"]))]
 
 
 def sources() -> list[str]:

@@ -17,6 +17,7 @@ from quality.matrix import Entry
 from quality.report import HEAD, OUT_OF_SCOPE, document, hang_tools
 from quality.run import Result, ask, run_entry
 from quality.scope import SCOPES, scope_of, within
+from quality.score import FALSE
 from quality.tools.peers import PEERS
 from quality.tools.shipped import adapters, process
 from quality.tools.shipped.adapters import DUMPS, FR_TRACE, NVRX_COLLECTIVES, SHIPPED
@@ -194,12 +195,23 @@ def test_a_failure_is_told_and_is_no_answer(tmp_path: Path) -> None:
     assert answers["fails"]["error"] == "RuntimeError: KeyError: 7"
     calm = result("calm", 0.0, "host", "dp8", answers)._replace(expects_culprit=False)
     told = cells(document([calm], list(tools), "made"))
-    accused, failed = HEAD.index("innocent jobs accused"), HEAD.index("ended with an error")
+    accused, failed = HEAD.index("innocent jobs accused, of all"), HEAD.index("ended with an error")
     assert [(told[name][accused], told[name][failed]) for name in tools] == [
         ("0 of 1", "0 of 1"),
         ("0 of 0", "1 of 1"),
         ("0 of 0", "0 of 0"),
     ]
+
+
+def test_innocent_jobs_that_a_tool_does_not_claim_stand_apart() -> None:
+    tool, wrong = "TraceML step time", {"asked": True, "named": [], "marks": [FALSE], "found": [], "error": None}
+    calm = [
+        result("calm", 0.0, "host", layout, {tool: answer})._replace(expects_culprit=False)
+        for layout, answer in (("dp8", wrong | {"marks": []}), ("dp8_tp8", wrong))  # no tensor parallelism
+    ]
+    told = cells(document(calm, [tool], "made"))[tool]
+    assert told[HEAD.index("innocent jobs accused, in its scope")] == "0 of 1"
+    assert told[HEAD.index("innocent jobs accused, of all")] == "1 of 2"
 
 
 def test_one_file_of_a_repository_is_all_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +289,7 @@ def test_recall_in_its_scope_counts_only_what_a_tool_claims() -> None:
     in_scope, of_all = HEAD.index("hangs and deaths, in its scope"), HEAD.index("hangs and deaths, of all")
     assert rows["TraceML step time"][in_scope] == rows["TraceML step time"][of_all] == OUT_OF_SCOPE
     dumps = rows["torch fr_trace"]
-    assert dumps[2] == dumps[3] == dumps[HEAD.index("innocent jobs accused")] == OUT_OF_SCOPE
+    assert dumps[2] == dumps[3] == dumps[HEAD.index("innocent jobs accused, of all")] == OUT_OF_SCOPE
     assert dumps[in_scope] == dumps[of_all] == "1 of 1"
     assert hang_tools(results, tools)[-1] == "| death | 1/1 | 1/1 |"
 
