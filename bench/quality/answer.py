@@ -12,7 +12,7 @@ class Named(NamedTuple):
     link); one of them is enough. `recoverable` is the share of the step time that fixing it would save, None: it does
     not say."""
 
-    kind: str  # slow_compute, slow_host, slow_input, slow_link, hung, dead; slow: something of this rank; SLOW_NODE, NO_DUMP
+    kind: str  # slow_compute, slow_host, slow_input, slow_link, hung, dead; slow: something of it; SLOW_NODE, NO_DUMP
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     phase: str | None = None
