@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from quality.run import Result
-from quality.scope import SCOPES, read_by, scope_of, within
+from quality.scope import SCOPES, read_by, within
 from quality.score import FALSE, RIGHT
 from quality.tools.peers import PEERS
 from quality.tools.shipped.adapters import SHIPPED
@@ -153,9 +153,16 @@ def hang_tools(results: Sequence[Result], tools: Sequence[str]) -> list[str]:
     lines = []
     for row in rows:
         cases = [one for one in stopped(results) if one.row == row]
-        cells = [cell(cases, tool) if row in scope_of(tool).rows else OUT_OF_SCOPE for tool in claiming]
-        lines.append((row, *cells))
+        lines.append((row, *(claimed_cell(cases, tool) for tool in claiming)))
     return table(("", *claiming), lines)
+
+
+def claimed_cell(results: Sequence[Result], tool: str) -> str:
+    """As `cell`, with those cases apart that the tool does not claim."""
+    claimed = within(results, tool)
+    others = [one for one in results if one not in claimed]
+    parts = [cell(claimed, tool), f"{OUT_OF_SCOPE}: {cell(others, tool)}" if others else ""]
+    return "; ".join(part for part in parts if part)
 
 
 def cell(results: Sequence[Result], tool: str) -> str:

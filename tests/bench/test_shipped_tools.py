@@ -292,6 +292,8 @@ def test_recall_in_its_scope_counts_only_what_a_tool_claims() -> None:
     assert dumps[2] == dumps[3] == dumps[HEAD.index("innocent jobs accused, of all")] == OUT_OF_SCOPE
     assert dumps[in_scope] == dumps[of_all] == "1 of 1"
     assert hang_tools(results, tools)[-1] == "| death | 1/1 | 1/1 |"
+    results.append(result("death", 0.0, "host", "dp16_pp4_1f1b", answered(False, tools)))  # which sends
+    assert hang_tools(results, tools)[-1] == "| death | 1/2 | 1/1; out of scope: 0/1 |"
 
 
 @pytest.mark.slow
