@@ -15,7 +15,7 @@ from dlrover.python.common.node import Node
 from dlrover.python.master.elastic_training.rdzv_manager import NetworkCheckRendezvousManager
 
 ROUNDS = 2
-FEWEST_NODES = 4
+MIN_NODES_OF_TWO_ROUNDS = 4
 """With fewer its agent makes no second round; what it found in the first counts here."""
 
 
@@ -29,7 +29,7 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     slow: list[int] = []
     for _ in range(ROUNDS):
         slow = checked(manager, nodes)
-        if not slow or len(nodes) < FEWEST_NODES:
+        if not slow or len(nodes) < MIN_NODES_OF_TWO_ROUNDS:
             break
     return [{"kind": "slow_node", "ranks": nodes[number]["ranks"]} for number in sorted(slow)]
 
