@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from dumps_quality import error_of, whole
 from quality.answer import NO_DUMP, Named
-from quality.dumps import REFUSED, Answer, Judged, answer_of, answer_of_tool, compared, judge_answer, judge_tool
+from quality.dumps import (
+    REFUSED,
+    Answer,
+    Judged,
+    answer_of,
+    answer_of_tool,
+    compared,
+    failures,
+    judge_answer,
+    judge_tool,
+    put_into,
+)
 from quality.scope import DUMP_SCOPES, EVERY_KIND, FOUND, NOBODY, WHOLE
 from quality.tools.shipped.adapters import SHIPPED
 from simulator.case import programme_of
@@ -18,6 +30,7 @@ from simulator.dump_cases import KINDS, dump_case, write_case
 from simulator.torch_dumps import RELEASES, Dumping, dump, numbered
 from support.flight_recorder import dump as torchs_dump
 from support.flight_recorder import entry as torchs_entry
+from support.paths import REPOSITORY
 
 LAYOUT = "dp=2,tp=2,pp=2,schedule=1f1b,micro=2,blocks=1"
 
@@ -139,6 +152,15 @@ def test_tools_are_compared_in_what_they_claim_and_over_all() -> None:
         "0 of 1", "1 of 4", "1 of 1", "2 of 6",
     ]  # fmt: skip
     assert "| cpu | 2 right | 1 right; out of scope: 1 refused |" in report.partition("| dumps whole")[2]
+
+
+def test_the_page_has_the_tables_between_its_marks_and_errors_by_how_many() -> None:
+    told = failures({"torch fr_trace": Counter({"KeyError": 9, "no answer within 120 s": 1}), "NVRx": Counter()})
+    assert told == ["- torch fr_trace ended with an error: KeyError (9), no answer within 120 s (1)"]
+    page = (REPOSITORY / "docs" / "benchmark.md").read_text()
+    written = put_into(page, "new tables")
+    assert written.count("new tables") == 1 and "dumps whole" in page and "dumps whole" not in written
+    assert put_into(written, "new tables") == written
 
 
 def test_every_tool_that_reads_dumps_says_what_it_claims_of_them() -> None:

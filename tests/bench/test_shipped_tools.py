@@ -238,6 +238,20 @@ def test_a_tool_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
 
 
+def test_a_tool_that_cannot_be_installed_is_left_out_with_a_word_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def install_most(environment: Environment) -> Path:
+        if environment.name == "traceml-ai":
+            raise CannotInstall("no route to PyPI")
+        return Path()
+
+    monkeypatch.setattr(adapters, "install", install_most)
+    assert set(SHIPPED) - set(adapters.installed()) == {"TraceML step time"}
+    assert "TraceML step time is left out: it cannot be installed: no route to PyPI" in capsys.readouterr().err
+    assert set(adapters.installed(lambda tool: tool.dumps)) == {"torch fr_trace", "NVRx CollectiveAnalyzer"}
+
+
 def test_every_environment_is_pinned() -> None:
     for environment in ENVIRONMENTS:
         assert environment.version and all("==" in one for one in environment.requirements), environment
