@@ -21,11 +21,10 @@ from quality.answer import Tool
 from quality.matrix import DEVELOPMENT_SEED, entries
 from quality.report import document, misses, put_into
 from quality.run import run
+from quality.scope import sources
 from quality.tools.laggard import locate
 from quality.tools.peers import PEERS
-from quality.tools.shipped.adapters import SHIPPED
-from quality.tools.shipped.environments import CannotInstall, install
-from quality.tools.shipped.process import Shipped
+from quality.tools.shipped.adapters import installed
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WHOLE, QUICK = (6, 9, 39), (1, 1, 2)  # cases of each slow fault and size, of each way to stop, of each innocent kind
@@ -43,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--no-steps", action="store_true", help="do not count steps to the verdict, which takes half the time"
     )
+    made.add_argument("--sources", action="store_true", help="what each tool claims to find, and where it says so")
     made.add_argument("--processes", type=int, default=2)
     made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-locate", help="where the results go")
     made.add_argument("--resume", action="store_true", help="go on where a run with the same arguments was stopped")
@@ -61,24 +61,13 @@ def chosen_tool(flags: argparse.Namespace) -> tuple[str, Tool]:
     return module, tool
 
 
-def installed() -> dict[str, Tool]:
-    """The tools that run as they ship, each installed; one that cannot be is left out, with a word why."""
-    found: dict[str, Tool] = {}
-    for name, tool in SHIPPED.items():
-        assert isinstance(tool, Shipped)
-        try:
-            install(tool.environment)
-        except CannotInstall as why:
-            print(f"{name} is left out: it cannot be installed: {why}", file=sys.stderr)
-        else:
-            found[name] = tool
-    return found
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser().parse_args(arguments)
+    if flags.sources:
+        print("\n".join(sources()))
+        return 0
     name, tool = chosen_tool(flags)
-    tools = {name: tool} | ({} if flags.no_peers else installed() | PEERS)
+    tools = {name: tool} | ({} if flags.no_peers else {**installed(), **PEERS})
     counts = tuple(map(int, flags.cases.split(","))) if flags.cases else QUICK if flags.quick else WHOLE
     asked = [one for one in entries(flags.seed, *counts) if not flags.row or one.row in flags.row]
     again = f"--seed {flags.seed} --cases {','.join(map(str, counts))}"

@@ -3,6 +3,7 @@
     python bench/real_quality.py                            all that have no result yet, about forty minutes; as root
     python bench/real_quality.py --job ddp --fault quota    one of them
     python bench/real_quality.py --again                    judges the recordings that are there anew
+    python bench/real_quality.py --again --tools            and asks other tools about them, each as it ships
     python bench/real_quality.py --write                    puts the table into docs/benchmark.md, too
 
 Each run leaves a case in out/real_runs: `trace`, a recording for each rank, and truth.json, which no tool reads. Its
@@ -20,16 +21,20 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from engines.processes import Servers
+from quality.answer import NotAsked, Tool
 from quality.tools.laggard import locate
+from quality.tools.peers import PEERS
+from quality.tools.shipped.adapters import installed
+from quality.tools.shipped.process import close_all
 from real_runs.catalogue import FAULT_OF, JOBS, Run, runs
 from real_runs.judge import judge
-from real_runs.report import put_into, said, table
+from real_runs.report import FAILED, NOT_ASKED, put_into, said, table
 from real_runs.trial import Bench, Failed, record
 from resumed import results
 
@@ -45,19 +50,35 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--steps", type=int, default=STEPS, help="of each job")
     made.add_argument("--out", type=Path, default=ROOT / "out" / "real_runs")
     made.add_argument("--again", action="store_true", help="run nothing; judge what is there anew")
+    made.add_argument("--tools", action="store_true", help="ask the tools that read no dumps about each, too")
     made.add_argument("--minutes", type=float, help="begin no run after so many")
     made.add_argument("--write", action="store_true", help="put the table into docs/benchmark.md, too")
     return made
 
 
-def answer(case: Path) -> dict[str, Any]:
-    """What laggard says of a case's recording, and what that is worth."""
+Tools = Mapping[str, Tool]
+
+
+def answer(case: Path, tools: Tools) -> dict[str, Any]:
+    """What laggard says of a case's recording, and what that and the other tools' answers are worth."""
     truth = json.loads((case / "truth.json").read_text())
     named = [{"kind": one.kind, "ranks": list(one.ranks)} for one in locate(case / "trace")]
-    return {"named": named, "worth": judge(truth, named)}
+    others = {name: worth_of(tool, case / "trace", truth) for name, tool in tools.items()}
+    return {"named": named, "worth": judge(truth, named)} | ({"tools": others} if others else {})
 
 
-def make(todo: Sequence[Run], options: argparse.Namespace) -> None:
+def worth_of(tool: Tool, trace: Path, truth: Mapping[str, Any]) -> str:
+    """What a tool's answer is worth; FAILED or NOT_ASKED where it gives none."""
+    try:
+        return judge(truth, [{"kind": one.kind, "ranks": list(one.ranks)} for one in tool(trace)])
+    except NotAsked:
+        return NOT_ASKED
+    except Exception as failure:
+        print(f"{trace.parent.name}: a tool failed: {failure}", file=sys.stderr)
+        return FAILED
+
+
+def make(todo: Sequence[Run], tools: Tools, options: argparse.Namespace) -> None:
     """Runs what is to be run, one after another, and adds a line for each."""
     began = time.monotonic()
     with (
@@ -69,16 +90,16 @@ def make(todo: Sequence[Run], options: argparse.Namespace) -> None:
             if options.minutes and time.monotonic() - began > 60 * options.minutes:
                 return
             place = disk if run.fault == "disk" else memory  # memory has no disk to be slow
-            result = one(Bench(servers, Path(place), options.steps), run, options.out)
+            result = one(Bench(servers, Path(place), options.steps), run, tools, options.out)
             left = (time.monotonic() - began) / number * (len(todo) - number) / 60
             print(f"{number} of {len(todo)}, {left:.0f} min left: {run.job}, {run.fault}: {told(result)}", flush=True)
 
 
-def one(bench: Bench, run: Run, out: Path) -> dict[str, Any]:
+def one(bench: Bench, run: Run, tools: Tools, out: Path) -> dict[str, Any]:
     case = out / f"{run.job}-{run.fault}"
     shutil.rmtree(case, ignore_errors=True)
     try:
-        result = record(bench, run, case) | answer(case)
+        result = record(bench, run, case) | answer(case, tools)
     except Failed as why:
         result = {"failed": str(why)}
     load = round(os.getloadavg()[0], 1)
@@ -93,11 +114,11 @@ def told(result: dict[str, Any]) -> str:
     return f"{result['worth']} in {result['seconds']:.0f} s, steps {result['steps']}: names {said(result['named'])}"
 
 
-def anew(out: Path) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+def anew(out: Path, tools: Tools) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     for run in runs():
         case = out / f"{run.job}-{run.fault}"
         if (case / "truth.json").exists():
-            yield (run.job, run.fault), answer(case)
+            yield (run.job, run.fault), answer(case, tools)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,12 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "results.jsonl"
     wanted = [run for run in runs() if run.job in (options.job or JOBS) and run.fault in (options.fault or FAULT_OF)]
+    tools: Tools = {**installed(lambda tool: not tool.dumps), **PEERS} if options.tools else {}
     if options.again:
-        found: dict[tuple[str, str], dict[str, Any]] = dict(anew(options.out))
+        found: dict[tuple[str, str], dict[str, Any]] = dict(anew(options.out, tools))
     else:
         done = results(path, Run)
-        make([run for run in wanted if run not in done], options)
+        make([run for run in wanted if run not in done], tools, options)
         found = {tuple(key): value for key, value in results(path, Run).items()}
+    close_all()
     text = table(found)
     print(text)
     if options.write:

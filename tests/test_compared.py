@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import version
 
-from quality.tools.shipped.environments import NVRX, NVRX_NEWEST, TRACEML
+from quality.tools.shipped.environments import DLROVER, MEGATRON, NVRX, NVRX_NEWEST, TRACEML
 from support.paths import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "compared.md").read_text()
@@ -39,4 +39,5 @@ def test_what_the_benchmark_runs_stands_there() -> None:
     assert ran["TraceML"] == TRACEML.version
     assert NVRX.version in ran["NVRx"] and NVRX_NEWEST.version in ran["NVRx"]
     assert version("torch").partition("+")[0] in ran["PyTorch"]
-    assert len(ran) == 3
+    assert ran["DLRover"] == DLROVER.version and MEGATRON.version in ran["Megatron-LM"]
+    assert len(ran) == 5

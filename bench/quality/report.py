@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from quality.run import Result
-from quality.scope import SCOPES, scope_of, within
+from quality.scope import SCOPES, read_by, within
 from quality.score import FALSE, RIGHT
 from quality.tools.peers import PEERS
 from quality.tools.shipped.adapters import SHIPPED
+from quality.tools.shipped.process import ANSWER_SECONDS
 
 STRONG = 0.1  # the size from which on nothing should be missed
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
@@ -25,6 +26,8 @@ class Tally(NamedTuple):
     right: int
     false: int
     accused: int  # cases in which it named somebody falsely
+    answered: int  # cases of which it said anything, if only that it is nobody
+    failed: int  # cases in which it ended with an error, or took too long
     kinds: int
     phases: int
     errors: tuple[float, ...]  # of the recoverable ratio, in shares of the step time
@@ -49,6 +52,8 @@ def tally(results: Iterable[Result], tool: str) -> Tally:
         sum(answer["marks"].count(RIGHT) for answer in answers),
         sum(answer["marks"].count(FALSE) for answer in answers),
         sum(FALSE in answer["marks"] for answer in answers),
+        sum(answer.get("asked", True) and not answer["error"] for answer in answers),
+        sum(bool(answer["error"]) for answer in answers),
         sum(bool(one["kind"]) for one in found),
         sum(bool(one["phase"]) for one in found),
         tuple(one["recoverable_error"] for one in found if one["recoverable_error"] is not None),
@@ -77,12 +82,15 @@ HEAD = (
     "tool",
     "as",
     "recall in its scope, 10 % and more",
-    "precision there",
     "recall over all, 10 % and more",
+    "precision in its scope",
     "recall in its scope, 5 %",
     "hangs and deaths, in its scope",
-    "innocent jobs accused",
+    "hangs and deaths, of all",
+    "innocent jobs accused, in its scope",
+    "innocent jobs accused, of all",
     "false culprits per 10,000 rank-hours",
+    "ended with an error",
 )
 OWN = "its own rules"
 REWRITTEN = "written anew"
@@ -107,7 +115,9 @@ def by_tool(results: Sequence[Result], tools: Sequence[str]) -> list[str]:
 WHOSE = (
     "**The simulator, the cases and the judge are laggard's own**, and its rules were written with such cases: these "
     "are no figures of running clusters. Who is out of scope at something does not claim it: bench/quality/scope.py "
-    "has each claim with its source. The row `hang_network` requires nobody, so it counts in no recall."
+    "has each claim with its source. A tool that ended with an error, or took longer than "
+    f"{ANSWER_SECONDS:.0f} s, has found nobody in that case, and acquitted nobody: innocent jobs are those of which it "
+    "said something. The row `hang_network` requires nobody, so it counts in no recall."
 )
 
 
@@ -115,19 +125,22 @@ def of_tool(results: Sequence[Result], tool: str, hours: float) -> tuple[str, ..
     """A tool's row. Tools that read dumps were asked about jobs that stopped: no other leaves any."""
     claimed = within(results, tool)
     strong, weak = tally(slow(claimed, STRONG), tool), tally([one for one in claimed if one.size == 0.05], tool)
-    stops, everything = tally(stopped(claimed), tool), tally(results, tool)
-    calm = tally(innocent(results), tool)
+    stops, all_stops, everything = (tally(some, tool) for some in (stopped(claimed), stopped(results), results))
+    calm, all_calm = (tally(innocent(some), tool) for some in (read_by(results, tool), results))
     asked_while_it_runs = not (tool in SHIPPED and SHIPPED[tool].dumps)
     return (
         tool,
         run_as(tool),
         strong.recall if strong.required else OUT_OF_SCOPE,
-        strong.precision if strong.required else OUT_OF_SCOPE,
         tally(slow(results, STRONG), tool).recall if strong.required else OUT_OF_SCOPE,
+        strong.precision if strong.required else OUT_OF_SCOPE,
         weak.recall if weak.required else OUT_OF_SCOPE,
         f"{stops.found} of {stops.required}" if stops.required else OUT_OF_SCOPE,
-        f"{calm.accused} of {calm.cases}" if asked_while_it_runs else OUT_OF_SCOPE,
+        f"{all_stops.found} of {all_stops.required}" if stops.required else OUT_OF_SCOPE,
+        f"{calm.accused} of {calm.answered}" if asked_while_it_runs else OUT_OF_SCOPE,
+        f"{all_calm.accused} of {all_calm.answered}" if asked_while_it_runs else OUT_OF_SCOPE,
         f"{everything.false / hours * 1e4:.0f}" if hours and asked_while_it_runs else OUT_OF_SCOPE,
+        f"{everything.failed} of {everything.answered + everything.failed}",
     )
 
 
@@ -140,9 +153,16 @@ def hang_tools(results: Sequence[Result], tools: Sequence[str]) -> list[str]:
     lines = []
     for row in rows:
         cases = [one for one in stopped(results) if one.row == row]
-        cells = [cell(cases, tool) if row in scope_of(tool).rows else OUT_OF_SCOPE for tool in claiming]
-        lines.append((row, *cells))
+        lines.append((row, *(claimed_cell(cases, tool) for tool in claiming)))
     return table(("", *claiming), lines)
+
+
+def claimed_cell(results: Sequence[Result], tool: str) -> str:
+    """As `cell`, with those cases apart that the tool does not claim."""
+    claimed = within(results, tool)
+    others = [one for one in results if one not in claimed]
+    parts = [cell(claimed, tool), f"{OUT_OF_SCOPE}: {cell(others, tool)}" if others else ""]
+    return "; ".join(part for part in parts if part)
 
 
 def cell(results: Sequence[Result], tool: str) -> str:

@@ -18,7 +18,7 @@ from simulator.faults import Fault, Unlocatable
 from simulator.flight_recorder import write_dumps
 from simulator.recording import write
 
-from quality.answer import Named, Tool
+from quality.answer import Named, NotAsked, Tool
 from quality.matrix import Entry
 from quality.score import FALSE, score
 from quality.tools.shipped.adapters import DUMPS
@@ -90,16 +90,20 @@ def first_possible(entry: Entry) -> Simulated | None:
 
 
 def ask(tool: Tool, trace: Path, truth: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tool's answer with its score. A tool that fails has named nobody, and says why."""
+    """Returns a tool's answer with its score. A tool that fails has found nobody, and says why; nor has one that was
+    not `asked`, since it reads nothing that is there."""
     began = time.perf_counter()
-    error, named = None, list[Named]()
+    asked, error, named = True, None, list[Named]()
     try:
         named = tool(trace)
+    except NotAsked:
+        asked = False
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
     result = score(truth, named)
     return {
         "seconds": round(time.perf_counter() - began, 3),
+        "asked": asked,
         "error": error,
         "named": [one._asdict() for one in named],
         "marks": result.marks,

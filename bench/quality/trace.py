@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +68,13 @@ class Trace(NamedTuple):
 
     def own(self, phase: str) -> Floats:
         return self.spans[phase] - self.waits[phase]
+
+
+def medians(values: Floats) -> Floats:
+    """Returns each rank's median over the steps, NaN where it has none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a rank that has none
+        return np.asarray(np.nanmedian(values, axis=0))
 
 
 def read(directory: Path) -> Trace:

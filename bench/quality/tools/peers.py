@@ -5,105 +5,19 @@ Where a tool measures something that a recording has in another form, the neares
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from quality.answer import Named
-from quality.trace import Trace, read
+from quality.trace import Trace, medians, read
 
 Floats = npt.NDArray[np.float64]
 
-DLROVER_FACTOR = 2.0  # dlrover NetworkCheckRendezvousManager: slower than twice the median
-MIN_MEGATRON_SHARE = 0.10  # megatron/training/gpu_sniff_test.py, OUTLIER_MIN_DEVIATION_FRAC
 LAST_SHARE = 0.5
 TOGETHER_SECONDS = 1e-3
 OWN_TIME_FACTOR = 1.1
-
-
-def medians(values: Floats) -> Floats:
-    """Returns each rank's median over the steps, NaN where it has none."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a rank that has none
-        return np.asarray(np.nanmedian(values, axis=0))
-
-
-def dlrover(directory: Path) -> list[Named]:
-    """DLRover's node check: computing and a collective summed, slow where over twice the median of the nodes. It runs
-    before a job; here the forward pass stands for its matrix product, and the least time that a member of a collective
-    spent in it for its all_reduce."""
-    trace = read(directory)
-    if "forward" not in trace.spans:
-        return []
-    computing = medians(trace.own("forward"))
-    nodes = sorted(set(trace.nodes))
-    place = np.array([nodes.index(node) for node in trace.nodes])
-    transfers = transfer_of_ranks(trace)
-    times = np.array([np.max((computing + transfers)[place == node]) for node in range(len(nodes))])
-    slow = np.flatnonzero(times > DLROVER_FACTOR * np.median(times))
-    return [Named("slow_host", tuple(np.flatnonzero(place == node).tolist())) for node in slow]
-
-
-def transfer_of_ranks(trace: Trace) -> Floats:
-    """Returns the median over each rank's collectives of what the member that came last spent in them."""
-    calls = trace.collectives
-    least = np.full(calls.key.max() + 1, np.inf) if len(calls.key) else np.zeros(0)
-    np.fmin.at(least, calls.key, calls.end - calls.start)
-    by_call = np.where(np.isfinite(least[calls.key]), least[calls.key], np.nan)
-    return np.array(
-        [
-            np.nanmedian(by_call[calls.rank == rank]) if (calls.rank == rank).any() else 0.0
-            for rank in range(trace.ranks)
-        ]
-    )
-
-
-def megatron_sniff_test(directory: Path) -> list[Named]:
-    """Megatron-LM's sniff test: of each of its measures, whoever is off the ranks' median by more than the larger of
-    one median deviation and a tenth of the median. It measures while training stands still; here the own time of a
-    forward and of a backward pass stand for its matrix products, and the least time that a member of a collective of
-    one kind and group size spent in it for its collectives, over each rank's calls. Who is faster than the median is
-    not named, although it marks them, too."""
-    trace = read(directory)
-    named: dict[int, Named] = {}
-    for phase in ("forward", "backward"):
-        if phase in trace.spans:
-            for rank in slower(medians(trace.own(phase))):
-                named.setdefault(rank, Named("slow_compute", (rank,), phase=phase))
-    for transfers in transfers_by_kind(trace):
-        for rank in slower(transfers):
-            named.setdefault(rank, Named("slow_link", (rank,)))
-    return [named[rank] for rank in sorted(named)]
-
-
-def slower(seconds: Floats) -> list[int]:
-    """Returns the ranks that Megatron-LM's rule marks as slow; it goes by rates, which are one over the seconds."""
-    rates = 1.0 / np.where(seconds > 0, seconds, np.nan)
-    there = np.isfinite(rates)
-    if there.sum() < 2:
-        return []
-    middle = float(np.median(rates[there]))
-    deviation = float(np.median(np.abs(rates[there] - middle)))
-    return np.flatnonzero(there & (middle - rates > max(deviation, MIN_MEGATRON_SHARE * middle))).tolist()
-
-
-def transfers_by_kind(trace: Trace) -> list[Floats]:
-    """Returns, for each operation and size of group, each rank's median over its calls of what the member that came
-    last spent in them."""
-    calls = trace.collectives
-    if not len(calls.key):
-        return []
-    least = np.full(calls.key.max() + 1, np.inf)
-    np.fmin.at(least, calls.key, calls.end - calls.start)
-    members = np.array([len(ranks) for ranks in trace.members])[calls.group]
-    found = []
-    for op, size in sorted(set(zip(calls.op.tolist(), members.tolist(), strict=True))):
-        mine = (calls.op == op) & (members == size) & np.isfinite(least[calls.key])
-        of_ranks = [least[calls.key[mine & (calls.rank == rank)]] for rank in range(trace.ranks)]
-        found.append(np.array([np.median(each) if len(each) else np.nan for each in of_ranks]))
-    return found
 
 
 def xputimer_stacks(directory: Path) -> list[Named]:
@@ -174,9 +88,7 @@ def largest_own_time(directory: Path) -> list[Named]:
 
 
 PEERS = {
-    "DLRover pair rule": dlrover,
     "XPUTimer merged stacks": xputimer_stacks,
-    "Megatron-LM sniff test": megatron_sniff_test,
     "most often last": most_often_last,
     "largest own time": largest_own_time,
 }

@@ -23,8 +23,8 @@ INSTALL_SECONDS: Final = 900
 
 class Environment(NamedTuple):
     """`requirements` are pip's, of a package that is on PyPI; `packages`: whether what they depend on comes, too.
-    `repository` and `commit`: where a part is taken from that no release on PyPI has. `beside`: files that its process
-    finds, below the folder."""
+    `repository` and `commit`: where a part is taken from that no release on PyPI has; `file`: all that is taken of it,
+    of a whole commit's name. `beside`: files that its process finds, below the folder."""
 
     name: str
     version: str
@@ -33,6 +33,7 @@ class Environment(NamedTuple):
     repository: str = ""
     commit: str = ""
     beside: str = ""
+    file: str = ""
 
     @property
     def folder(self) -> Path:
@@ -71,7 +72,14 @@ NVRX_NEWEST: Final = Environment(
     commit="d8686d9", beside="src",
 )  # fmt: skip
 TRACEML: Final = Environment("traceml-ai", "0.5.0", ("traceml-ai==0.5.0",))
-ENVIRONMENTS: Final = (TORCH, NVRX, NVRX_NEWEST, TRACEML)
+DLROVER: Final = Environment("dlrover", "0.6.1", ("dlrover[k8s]==0.6.1",))
+"""With the extra of its master, without which its modules cannot be imported."""
+MEGATRON: Final = Environment(
+    "megatron-lm", "5e034bf", repository="https://github.com/NVIDIA/Megatron-LM",
+    commit="5e034bf2c9dfc6254ec6a978161b74cc70cf9fbe", file="megatron/training/gpu_sniff_test.py",
+)  # fmt: skip
+"""One file of the repository: its package on PyPI, megatron-core, has no training loop."""
+ENVIRONMENTS: Final = (TORCH, NVRX, NVRX_NEWEST, TRACEML, DLROVER, MEGATRON)
 
 
 class CannotInstall(Exception):
@@ -104,6 +112,12 @@ def _commands(environment: Environment, folder: Path) -> Iterable[list[str]]:
     if environment.repository:
         source = os.environ.get("LAGGARD_BENCH_GIT", "")
         repository = f"{source}/{environment.repository.rpartition('/')[2]}" if source else environment.repository
+        if environment.file:
+            git = ["git", "-C", str(folder)]
+            yield ["git", "init", "--quiet", str(folder)]
+            yield [*git, "fetch", "--quiet", "--depth", "1", repository, environment.commit]
+            yield [*git, "checkout", "--quiet", environment.commit, "--", environment.file]
+            return
         yield ["git", "clone", "--quiet", "--no-checkout", repository, str(folder)]
         yield ["git", "-C", str(folder), "checkout", "--quiet", environment.commit]
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from quality.answer import Named
+from quality.answer import Named, NotAsked
 from quality.tools.shipped.environments import Environment
 
 DRIVERS: Final = Path(__file__).parent / "drivers"
 ANSWER_SECONDS: Final = 120.0
-"""The longest time that a tool may take for one case; then it has failed in it, and is started anew."""
+"""The longest time that a tool may take for one case, its start included; then it has failed in it, and is started
+anew."""
 
 Request = dict[str, Any]
 _running: dict[str, subprocess.Popen[bytes]] = {}
@@ -27,7 +28,7 @@ _running: dict[str, subprocess.Popen[bytes]] = {}
 @dataclass(frozen=True)
 class Shipped:
     """Asks a tool of an environment. `request` makes of a recording what the driver is given, None: there is nothing
-    that the tool could read, and it names nobody. `driver` is the name of a file in drivers/, which runs in the tool's
+    that the tool could read, and it is not asked. `driver` is the name of a file in drivers/, which runs in the tool's
     process and knows its interface. `dumps`: it reads torch's dumps, which a job leaves that has stopped."""
 
     environment: Environment
@@ -38,7 +39,7 @@ class Shipped:
     def __call__(self, trace: Path) -> list[Named]:
         request = self.request(trace)
         if request is None:
-            return []
+            raise NotAsked(f"nothing there that {self.environment.name} reads")
         answer = self.ask(request)
         if "error" in answer:
             raise RuntimeError(answer["error"])
@@ -51,16 +52,20 @@ class Shipped:
         """Returns the driver's answer: `named`, or the `error` that the tool ended with."""
         process = self._process()
         assert process.stdin is not None and process.stdout is not None
+        late = threading.Event()
+        limit = threading.Timer(ANSWER_SECONDS, _end, (process, late))
+        limit.start()
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            ready, _, _ = select.select([process.stdout], [], [], ANSWER_SECONDS)
-            line = process.stdout.readline() if ready else b""
+            line = process.stdout.readline()
         except OSError:
-            ready, line = [1], b""
+            line = b""
+        finally:
+            limit.cancel()
         if not line:
             self.close()
-            return {"error": "its process ended" if ready else f"no answer within {ANSWER_SECONDS:.0f} s"}
+            return {"error": f"no answer within {ANSWER_SECONDS:.0f} s" if late.is_set() else "its process ended"}
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -87,6 +92,13 @@ class Shipped:
             )
             _running[self.driver] = process
         return process
+
+
+def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
+    """Ends a process that takes too long: whoever writes to it or reads from it goes on."""
+    late.set()
+    with contextlib.suppress(OSError):
+        process.kill()
 
 
 def close_all() -> None:

@@ -11,14 +11,20 @@ import json
 import os
 import runpy
 import sys
+from collections.abc import Callable
+from typing import Any
+
+Answer = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
 def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    answer = runpy.run_path(sys.argv[1])["answer"]
+    said: dict[str, Any]
+    answer: Answer | None = None
     for line in sys.stdin:
         try:
+            answer = answer or runpy.run_path(sys.argv[1])["answer"]
             said = {"named": answer(json.loads(line))}
         except (Exception, SystemExit) as problem:  # fr_trace ends its process where it has nothing to say
             said = {"error": f"{type(problem).__name__}: {problem}"[:500]}

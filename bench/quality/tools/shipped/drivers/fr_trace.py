@@ -1,6 +1,6 @@
 """torch's fr_trace, by its main(): the database that it writes names for each collective that is not whole the ranks
 that never came to it, and those that called something else. With dumps missing it refuses, and says of whom; then it is
-run with --allow-incomplete-ranks, as it advises."""
+run with --allow-incomplete-ranks, as it advises. Of a rank without a dump it says no more than that."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
             fr_trace.main([*words, "--allow-incomplete-ranks"])
         with open(database, "rb") as file:
             _, found = pickle.load(file)
-    accused = set(without)
+    accused: set[int] = set()
     for one in found.collectives:
         accused |= {int(rank) for rank in one.missing_ranks or ()}
         accused |= {int(rank) for rank, call in (one.mismatch_collectives or {}).items() if is_another_call(call)}
-    return [{"kind": "hung", "ranks": [rank]} for rank in sorted(accused)]
+    named = [{"kind": "hung", "ranks": [rank]} for rank in sorted(accused)]
+    return named + [{"kind": "no_dump", "ranks": [rank]} for rank in sorted(set(without) - accused)]
 
 
 def is_another_call(call: Any) -> bool:
