@@ -30,6 +30,12 @@ Floats = NDArray[np.floating[Any]]
 WINDOW_STEPS = 128
 """The number of a job's newest steps that are kept, whatever their length."""
 
+RECORDED_STEPS = 512
+"""The same of a recording, whose verdict is drawn once: what became slower long before its end stands beside what was
+before. Fewer where they would be more than RECORDED_ROWS steps of ranks, and never fewer than WINDOW_STEPS."""
+
+RECORDED_ROWS = 1 << 19
+
 WINDOW_SECONDS = 20.0
 """The time whose steps are kept, where they are shorter: what slows a rank for a moment lasts seconds, and many short
 steps within one moment are no better evidence than one."""
@@ -38,11 +44,11 @@ MAX_WINDOW_STEPS = 1365
 """The most steps that are kept: as many as a rank file holds."""
 
 
-def window_length(durations: Floats) -> int:
+def window_length(durations: Floats, least: int = WINDOW_STEPS) -> int:
     """The number of the last steps that are kept. `durations` (seconds, nan where unknown) are their lengths, ascending
-    by step: WINDOW_SECONDS of them, at least WINDOW_STEPS, at most MAX_WINDOW_STEPS."""
+    by step: WINDOW_SECONDS of them, at least `least`, at most MAX_WINDOW_STEPS."""
     backwards = np.cumsum(np.nan_to_num(durations[: -MAX_WINDOW_STEPS - 1 : -1]))
-    return max(WINDOW_STEPS, int(np.searchsorted(backwards, WINDOW_SECONDS)) + 1)
+    return max(least, int(np.searchsorted(backwards, WINDOW_SECONDS)) + 1)
 
 
 class RankState(NamedTuple):
@@ -100,6 +106,8 @@ class JobTimings:
     """[S, R]: the elements of the model's inputs; 0 where they were not seen, None where nothing recorded tells."""
     positions: NDArray[np.int32] | None = None
     """[R]: the same number for ranks that do the same work (positions.py); None: all do."""
+    stages: NDArray[np.int32] | None = None
+    """[R]: the stage of each rank in its pipeline (positions.py); None: there is one."""
     alone: NDArray[np.bool_] | None = None
     """[R]: the ranks that have a stage of a pipeline to themselves (positions.py); None: none has."""
     first_phases: Floats | None = None
@@ -232,6 +240,7 @@ def live_timings(
         timings,
         live=True,
         positions=layout.positions.classes,
+        stages=layout.positions.stages,
         alone=layout.positions.alone,
         group_places=layout.group_places,
         own_threads=threads,

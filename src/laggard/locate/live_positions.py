@@ -19,6 +19,7 @@ from laggard.locate.positions import (
     canonical_role,
     position_classes,
     replica_classes,
+    stages,
 )
 from laggard.rankfile.fact_names import GROUPS
 from laggard.rankfile.members import Run, index_in, members_of, parse_runs, size_of
@@ -50,11 +51,12 @@ def declared_groups(row: RankRow) -> Iterator[DeclaredGroup]:
 
 
 class LivePositions(NamedTuple):
-    """[R], ascending by rank: the same number for ranks that do the same work, and which of them have a stage of a
-    pipeline to themselves; None where no rank says that any does other work."""
+    """[R], ascending by rank: the same number for ranks that do the same work, which of them have a stage of a pipeline
+    to themselves, and each one's stage; None where no rank says that any does other work."""
 
     classes: NDArray[np.int32] | None = None
     alone: NDArray[np.bool_] | None = None
+    stages: NDArray[np.int32] | None = None
 
 
 class LiveLayout:
@@ -78,7 +80,7 @@ def live_positions(indices: Mapping[int, Mapping[str, int]]) -> LivePositions:
         return LivePositions()
     places = [Place(index, ()) for index in indices.values()]
     classes = position_classes(list(indices), places)
-    return LivePositions(classes, alone_in_stage(list(indices), places, classes))
+    return LivePositions(classes, alone_in_stage(list(indices), places, classes), stages(list(indices), places))
 
 
 def live_group_places(rows: Mapping[int, RankRow]) -> tuple[GroupPlaces, ...]:

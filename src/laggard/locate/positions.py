@@ -102,6 +102,14 @@ def position_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[n
     return np.array([numbers.setdefault(key, len(numbers)) for key in chosen], np.int32)
 
 
+def stages(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[np.int32]:
+    """[R]: the stage of each rank in its pipeline; 0 where there is none. What hosts do by themselves, as loading input
+    and logging, is alike within a stage, also where experts or parts of layers are not."""
+    return np.array(
+        [place.index_by_role(rank).get(PIPELINE, 0) for rank, place in zip(ranks, places, strict=True)], np.int32
+    )
+
+
 def replica_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[np.int32]:
     """[R]: a number for each rank, the same for ranks that hold the same parameters as far as places tell: those in one
     place of the pipeline, the tensor and the expert groups. Ranks of a context group hold the same as each other."""

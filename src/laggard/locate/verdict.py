@@ -52,6 +52,7 @@ from laggard.locate.slow.one_rank import one_rank_note
 from laggard.locate.slow.payoff import stalls_beside
 from laggard.locate.slow.ranks import (
     has_stages_of_its_own,
+    machines_of_their_own_work,
     machines_of_their_stages,
     machines_slow_elsewhere,
     slow_ranks,
@@ -169,6 +170,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     if not found and steps.phased and has_stages_of_its_own(steps.peers.number, timings.nodes):
         host = steps.with_host_phases(timings.nodes)
         if machines := machines_of_their_stages(host, steps.peers.number, timings.nodes):
+            steps, found = host, machines
+    if not found and steps.phased and timings.stages is not None:
+        host = steps.with_host_phases(timings.nodes, timings.stages)
+        if machines := machines_of_their_own_work(host, steps.peers.number, timings.nodes):
             steps, found = host, machines
     unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]

@@ -11,9 +11,18 @@ from numpy.typing import NDArray
 from laggard.constants import PHASES
 from laggard.locate.group_places import group_places
 from laggard.locate.inferred_positions import inferred_indices
-from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, JobTimings, hiding_libraries, window_length
+from laggard.locate.job_timings import (
+    FIRST_STEPS,
+    RECORDED_ROWS,
+    RECORDED_STEPS,
+    WARM_UP_STEPS,
+    WINDOW_STEPS,
+    JobTimings,
+    hiding_libraries,
+    window_length,
+)
 from laggard.locate.order_statistics import distinct
-from laggard.locate.positions import alone_in_stage, position_classes, replica_classes
+from laggard.locate.positions import alone_in_stage, position_classes, replica_classes, stages
 from laggard.locate.run_environment import merged_environment
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.recording.columns import Columns
@@ -191,7 +200,8 @@ def _timings(
     facts: JobFacts, ranks: NDArray[np.int64], rows: Sequence[RankSteps], tables: Tables, group_names: Sequence[str]
 ) -> JobTimings:
     known = [each.numbers for each in rows]
-    length = max((window_length(each.seconds) for each in rows), default=1)
+    least = min(RECORDED_STEPS, max(WINDOW_STEPS, RECORDED_ROWS // max(1, len(rows))))
+    length = max((window_length(each.seconds, least) for each in rows), default=1)
     numbers = distinct(np.concatenate(known))[-length:] if known else np.zeros(0, np.int64)
     shape = len(numbers), len(ranks)
     seconds, waited, starts = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
@@ -224,6 +234,7 @@ def _timings(
         states=tuple(facts.state(rank, last) for rank, last in zip(listed, last_steps, strict=True)),
         findings_by_node=facts.found,
         positions=positions,
+        stages=stages(listed, places),
         alone=alone,
         group_places=group_places(listed, facts.memberships()),
         first_phases=_first_phases(rows, alone) if alone.any() else None,

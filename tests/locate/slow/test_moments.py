@@ -95,3 +95,26 @@ def test_clustered_episodes_are_one_moment_and_no_habit() -> None:
 def test_the_steps_of_the_warm_up_are_asked_for_where_they_are_part_of_the_recording(first: int, needed: int) -> None:
     (note,) = locate(job(4, 6, first_step=first)).notes
     assert (note.kind, note.text) == ("too_few_steps", f"6 steps seen, {needed} are needed for a verdict")
+
+
+def moved(steps: int, seconds: float) -> JobTimings:
+    """A job of eight ranks with steps of so many seconds: the first is slow in the first half, the second in the
+    other."""
+    timings = job(8, steps=steps)
+    scale = seconds / float(np.median(timings.step_seconds))
+    phases = timings.phase_seconds * scale
+    phases[: steps // 2, 0, 2] += 0.2 * seconds
+    phases[steps // 2 :, 1, 2] += 0.2 * seconds
+    busy = phases.sum(axis=2)
+    duration = np.repeat(busy.max(axis=1, keepdims=True) + 0.002, 8, axis=1)
+    return dataclasses.replace(timings, step_seconds=duration, phase_seconds=phases, waited_seconds=duration - busy)
+
+
+def test_a_fault_that_moved_to_another_rank_is_that_ranks_now() -> None:
+    location = locate(moved(100, 1.0))
+    assert [(it.kind, it.ranks) for it in location.culprits] == [("slow_compute", (1,))]
+
+
+def test_what_moves_within_seconds_accuses_nobody() -> None:
+    location = locate(moved(100, 0.05))
+    assert not location.culprits and [note.kind for note in location.notes] == ["brief"]

@@ -83,3 +83,26 @@ def test_a_stage_with_peers_on_other_machines_is_compared_with_them() -> None:
     location = locate(slow(timings, node_of(3), FORWARD, 0.3))
     (culprit,) = location.culprits
     assert (culprit.kind, culprit.node) == ("slow_host", "n3")
+
+
+def experts(*, nodes: int = 4, stages: int = 2) -> JobTimings:
+    """A job of `stages` on whose machines nobody does the work of another, since each has experts of its own."""
+    ranks = nodes * PER_NODE
+    own = (np.arange(ranks) // PER_NODE).astype(np.int32)
+    return job(ranks, STEPS, per_node=PER_NODE, positions=own, stages=(own * stages // nodes).astype(np.int32))
+
+
+@pytest.mark.parametrize("node", [0, 3])
+@pytest.mark.parametrize("phase", [INPUT, BETWEEN])
+def test_a_machine_of_experts_whose_host_is_slow_is_named(node: int, phase: int) -> None:
+    location = locate(slow(experts(), node_of(node), phase, 0.3))
+    (culprit,) = location.culprits
+    assert (culprit.kind, culprit.node, culprit.phase) == ("slow_host", f"n{node}", PHASES[phase])
+
+
+def test_a_first_stage_that_loads_is_by_design() -> None:
+    assert not locate(slow(experts(), slice(0, 2 * PER_NODE), INPUT, 0.3)).culprits
+
+
+def test_experts_with_more_tokens_are_nobodys_fault() -> None:
+    assert not locate(slow(experts(), node_of(1), FORWARD, 0.3)).culprits

@@ -31,7 +31,11 @@ MIN_COST_SHARE = 0.3
 NOTED_RATIO = 0.05
 """The share by which steps became longer from which on a job is not healthy, whatever the reason."""
 
-SLOWER_SINCE, SLOW_TRANSFERS = "slower_since", "slow_transfers"
+NOTED_COST = 0.03
+"""The share of the time that longer steps cost, of those that come again and again, from which on a job is not healthy,
+whatever the reason."""
+
+SLOWER_SINCE, SLOWER_AT_TIMES, SLOW_TRANSFERS = "slower_since", "slower_at_times", "slow_transfers"
 
 
 _EXACT = ("nic", "node", "in_node")
@@ -161,6 +165,11 @@ def _step_text(steps: Steps, change: Change) -> str:
 
 def _notes(steps: Steps, change: Change) -> tuple[Note, ...]:
     usual = float(np.median(steps.duration[change.usual]))
-    if not change.lasts or change.longer < NOTED_RATIO * usual:
+    if not change.lasts:
+        if not change.often or change.cost < NOTED_COST:
+            return ()
+        text = f"{_step_text(steps, change)}: nothing recorded tells what they wait for"
+        return (Note(SLOWER_AT_TIMES, text),)
+    if change.longer < NOTED_RATIO * usual:
         return ()
     return (Note(SLOWER_SINCE, f"{_step_text(steps, change)}: nothing recorded tells what they wait for"),)

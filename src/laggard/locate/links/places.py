@@ -21,7 +21,7 @@ ROUNDING_TOLERANCE = 1e-9
 class Place(NamedTuple):
     """Something that transfers go through. `channels` are the numbers of those that would be slow with it."""
 
-    kind: str  # nic, link, node, rail, in_node, group
+    kind: str  # nic, link, node, machines, rail, in_node, group
     columns: tuple[int, ...]
     channels: frozenset[int]
 
@@ -87,6 +87,7 @@ def _places(timings: JobTimings, channels: Sequence[Channel], slow: frozenset[in
     for node in sorted({int(machine[column]) for column in suspects}):
         columns = tuple(np.flatnonzero(machine == node).tolist())
         yield Place("node", columns, _union(through, columns) & crossing)
+    yield from _machine_links(channels, slow & crossing, crossing, machine)
     yield from _rails(machine, channels, through, crossing, suspects)
     within = {int(machine[channels[number].columns[0]]) for number in slow - crossing}
     for node in sorted(within):
@@ -116,6 +117,22 @@ def _links(
     pairs = {tuple(sorted(channels[number].columns)) for number in slow if len(channels[number].columns) == 2}
     for one, other in sorted(pairs):
         yield Place("link", (one, other), through[one] & through[other])
+
+
+def _machine_links(
+    channels: Sequence[Channel], slow: frozenset[int], crossing: frozenset[int], machine: np.ndarray
+) -> Iterator[Place]:
+    """The ways between two machines of which several channels are slow. What goes over more machines than these two is
+    not asked: it may go another way."""
+    between: dict[frozenset[int], list[int]] = {}
+    for number in crossing:
+        ends = frozenset(machine[list(channels[number].columns)].tolist())
+        if len(ends) == 2:
+            between.setdefault(ends, []).append(number)
+    for _, numbers in sorted(between.items(), key=lambda it: sorted(it[0])):
+        if len(slow.intersection(numbers)) > 1:
+            columns = sorted({column for number in numbers for column in channels[number].columns})
+            yield Place("machines", tuple(columns), frozenset(numbers))
 
 
 def _rails(

@@ -68,6 +68,10 @@ MAX_UNEXPLAINED_SHARE = 0.25
 a whole is uneven."""
 
 
+_WAYS = ("link", "machines")
+"""The kinds of places that are a way between two ends."""
+
+
 class SlowChannel(NamedTuple):
     """A channel whose transfers are slow. `ratio`: their time over its equals'."""
 
@@ -92,17 +96,18 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> tuple[Culprit, 
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
     left = {number: each for number, each in cost.items() if each >= MIN_COST_SHARE * max(cost.values())}
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
-    culprits = list[Culprit]()
+    culprits, ways_of_machines = list[Culprit](), 0
     while left and len(culprits) < MAX_LINKS:
         found = explain(timings, channels, left, tested, findings.equals)
         if found is None:
             break
+        ways_of_machines += found.places[0].kind == "machines"
         if _cost(channels, left, found) > COST_RATIO * middle(steps.duration):
             culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
-    if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole:
-        return ()
+    if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole or ways_of_machines > 1:
+        return ()  # several machines' ways at once: a switch, which only the past tells from a longer way by design
     worth = [
         each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= MIN_RECOVERABLE_RATIO
     ]
@@ -215,7 +220,9 @@ def _culprit(
         kind="slow_link",
         ranks=ranks,
         node=nodes[0] if len(set(nodes)) == 1 else None,
-        link=_ends(nodes) if len(found.places) == 1 and (kind == "link" or _is_within(kind, nodes)) else None,
+        link=_ends(nodes)
+        if len(found.places) == 1 and (kind in ("link", "machines") or _is_within(kind, nodes))
+        else None,
         phase="collective",
         group=group or None,
         slowdown_ratio=round(max(each.ratio for each in slow.values()), 3),
@@ -281,6 +288,7 @@ def _evidence(
     what = {
         "nic": "the network adapter of",
         "link": "the way between",
+        "machines": "the way between the machines of",
         "node": "the network of the machine of",
         "rail": "the rail of",
         "in_node": "the links within the machine of",

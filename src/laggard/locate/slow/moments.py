@@ -23,6 +23,10 @@ LIVE_SECONDS = 5.0
 """The duration of a moment in a live job, on which a verdict is drawn each second: a rare moment comes in some hour.
 Beside ten processes that came and went, two ranks on two cores were held up for up to 4 s at a time."""
 
+LONG_SECONDS, LONG_STEPS = 30.0, 32
+"""The duration from which on a slowdown is no moment, if it has so many steps, whatever was before: a fault may move
+from machine to machine, as heat and other tenants do. What has held ranks up by itself lasted 4 s at most."""
+
 MOMENT_LENGTH_RATIO = 2
 """The number of times an earlier moment's length that a slowdown must last."""
 
@@ -35,6 +39,11 @@ MAX_COMPARED = 64
 def is_brief(steps: int, seconds: float, live: bool) -> bool:
     """Whether a slowdown that has lasted so long may be a moment, whatever was before."""
     return seconds < LIVE_SECONDS if live else seconds < BRIEF_SECONDS and steps < BRIEF_STEPS
+
+
+def is_long(steps: int, seconds: float) -> bool:
+    """Whether a slowdown that has lasted so long is no moment, whatever was before."""
+    return seconds >= LONG_SECONDS and steps >= LONG_STEPS
 
 
 def outlasts_moments(excess: Floats, since: int, level: float) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from laggard.locate.job_timings import Floats
 from laggard.locate.order_statistics import distinct, middle
 from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps
-from laggard.locate.slow.moments import is_brief, outlasts_moments
+from laggard.locate.slow.moments import is_brief, is_long, outlasts_moments
 from laggard.locate.slow.past import CHANGED_RATIO
 from laggard.locate.slow.peers import confined, node_numbers
 from laggard.locate.slow.significance import (
@@ -132,6 +132,18 @@ def machines_of_their_stages(steps: Steps, stage: NDArray[np.int64], nodes: Sequ
         and _has_slow_stages(level, stage, machine, each)
         and is_waited_for(steps, each)
     ]
+
+
+def machines_of_their_own_work(steps: Steps, work: NDArray[np.int64], nodes: Sequence[str | None]) -> list[Slow]:
+    """The machine, if there is one, whose ranks' work nobody does elsewhere, as that of experts, and that is slow in
+    what hosts do themselves beside others of the same stage, while the ranks of others wait. `steps`:
+    with_host_phases(), by stages; `work` [R]: the same number for ranks with the same work."""
+    machine = node_numbers(nodes)
+    alone = confined(work, machine)
+    if machine.max(initial=0) + 1 < MIN_MACHINES or not alone.any():
+        return []
+    found = _slow_hosts(steps, _Medians.of(steps), machine, np.zeros(steps.busy.shape[1], np.bool_))
+    return [each for each in found if not each.brief and alone[list(each.columns)].all() and is_waited_for(steps, each)]
 
 
 def _has_slow_stages(level: Floats, stage: NDArray[np.int64], machine: NDArray[np.int64], each: Slow) -> bool:
@@ -326,5 +338,6 @@ def _slow(
     lasted = steps.duration[found.since :]
     seconds = float(lasted.sum())
     level = found.excess * max(0.5, 1 / found.margin)
-    brief = is_brief(len(lasted), seconds, steps.live) or not outlasts_moments(compared, found.since, level)
+    outlasts = is_long(len(lasted), seconds) or outlasts_moments(compared, found.since, level)
+    brief = is_brief(len(lasted), seconds, steps.live) or not outlasts
     return Slow(columns, whole_host, found.since, found.excess, found.margin, len(lasted), seconds, series, brief=brief)

@@ -79,12 +79,13 @@ class Steps:
         excess = np.where(past.alone, past.excess(busy), busy - self.peers.medians(busy))
         return dataclasses.replace(self, busy=busy, excess=excess, past=past, phased=False)
 
-    def with_host_phases(self, nodes: Sequence[str | None]) -> Steps:
-        """The same steps, with what hosts do by themselves judged alone, and all ranks compared: loading input and
-        what is between the steps is alike in all stages of a pipeline but the first and the last."""
+    def with_host_phases(self, nodes: Sequence[str | None], stages: NDArray[np.int32] | None = None) -> Steps:
+        """The same steps, with what hosts do by themselves judged alone, and the ranks of each of `stages` [R]
+        compared; without them all ranks: loading input and what is between the steps is alike in all stages of a
+        pipeline but the first and the last."""
         busy = self.phases[:, :, _HOST_PHASES].sum(axis=2)
         past = Past.of(None, busy.shape[1], False)
-        peers = Peers.of(np.zeros(busy.shape[1], np.int32), nodes)
+        peers = Peers.of(np.zeros(busy.shape[1], np.int32) if stages is None else stages, nodes)
         return dataclasses.replace(self, busy=busy, peers=peers, excess=busy - peers.medians(busy), past=past)
 
     @staticmethod
