@@ -343,8 +343,7 @@ class _RankFile:
         self, entered: Counter[tuple[str, str, int]], world: list[tuple[bool, bool]], after: float
     ) -> list[dict[str, Any]]:
         """The world, as the Flight Recorder tells of it: launched, begun and completed on the GPU."""
-        program = self.job.programs[self.job.of_step[len(self.run.times) - 1]]
-        of_world = [lane for lane in entered if len(program.groups[lane[1]].ranks) == self.job.world]
+        of_world = [lane for lane in entered if len(self.job.groups[lane[1]].ranks) == self.job.world]
         before = sum(self.done[lane] for lane in of_world)
         counts = {
             "enqueued": sum(entered[lane] for lane in of_world),

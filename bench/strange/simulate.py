@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strange.faults import Fault, Part
-from strange.program import GPU, HOST, INPUT, TRANSFER, Program, Times
+from strange.program import GPU, HOST, INPUT, TRANSFER, Group, Program, Times
 
 Shape = Callable[[int, Program], Times | None]
 """By step and program: the factor [N] of each event's duration that the design of the job makes."""
@@ -48,6 +49,11 @@ class Job:
     @property
     def steps(self) -> int:
         return len(self.of_step)
+
+    @functools.cached_property
+    def groups(self) -> dict[str, Group]:
+        """Those of all programs, by name: a step need not have the groups of the steps before it."""
+        return {name: group for program in self.programs for name, group in program.groups.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -184,6 +184,15 @@ def test_a_stopped_rank_leaves_others_waiting(cases: tuple[Path, list[dict[str, 
             assert {line["rank"] for line in waiting} - {culprit}
 
 
+def test_a_hang_is_told_where_the_steps_before_had_other_groups(tmp_path: Path) -> None:
+    """DiLoCo's islands synchronise every so many steps: the step that hangs has no group across them."""
+    truth = make_case(3, "0283-hang", tmp_path)
+    assert truth["layout"]["engine"] == "diloco"
+    text = (tmp_path / truth["case"] / "recording" / "rank-4.jsonl").read_text()
+    beats = [line for line in map(json.loads, text.splitlines()) if line.get("kind") == "beat"]
+    assert {lane["group"] for lane in beats[-1]["beat"]["lanes"]} == {"dp_shard:0+1x8", "dp_replicate:4-12"}
+
+
 @slow
 def test_the_truth_itself_has_full_marks(cases: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     folder, truths = cases
