@@ -1,7 +1,7 @@
-"""Says what the two sets of the exam are: their lists of cases, and the generator that made them, as hashes.
+"""Says what the two sets of a version are: their lists of cases, and the generator that made them, as hashes.
 
-python bench/strange/freeze.py            compare frozen.json with what is here; status 1 where they differ
-python bench/strange/freeze.py --write    freeze anew: figures from before are of another exam
+python laggard_bench/freeze.py            compare frozen.json with what is here; status 1 where they differ
+python laggard_bench/freeze.py --write    freeze anew: where cases come out otherwise, VERSION has to be another
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from strange.cases import names
+from laggard_bench.cases import names
+from laggard_bench.figures import VERSION
 
 HERE = Path(__file__).resolve().parent
 SETS = ((1, 300), (2, 600))
@@ -42,7 +43,12 @@ def frozen() -> dict[str, Any]:
     for seed, count in SETS:
         listed = hashlib.sha256("\n".join(names(seed, count)).encode()).hexdigest()
         sets.append({"seed": seed, "count": count, "names_sha256": listed})
-    return {"schema": "strange.frozen/1", "sets": sets, "generator_sha256": source.hexdigest()}
+    return {
+        "schema": "laggard-bench.frozen/1",
+        "version": VERSION,
+        "sets": sets,
+        "generator_sha256": source.hexdigest(),
+    }
 
 
 def main() -> int:
@@ -51,7 +57,7 @@ def main() -> int:
         file.write_text(json.dumps(frozen(), indent=1) + "\n", encoding="utf-8")
         return 0
     if json.loads(file.read_text(encoding="utf-8")) != frozen():
-        print("the exam is not the one that was frozen", file=sys.stderr)
+        print("the benchmark is not the one that was frozen", file=sys.stderr)
         return 1
     return 0
 

@@ -1,18 +1,13 @@
-"""laggard's entry: asks `laggard locate --trace` about each case, by its command line alone, and writes the answers.
+"""laggard's entry: asks `laggard locate --trace` about a case, by its command line alone.
 
-python bench/strange/laggard_entry.py DIR > ANSWERS.jsonl
+python laggard_bench/score.py CASES laggard_bench/laggard_entry.py
 """
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
 import contextlib
 import io
 import json
-import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +23,12 @@ KINDS = {
     "uneven_work": "imbalance",
     "busy_threads": "host",
 }
-"""laggard's kinds of culprits (docs/contracts.md) in the words of the exam."""
+"""laggard's kinds of culprits (docs/contracts.md) in the words of the benchmark."""
+MAX_ERROR = 300
+"""How many characters of an error are told."""
 
 
-def answer(case: Path) -> dict[str, Any]:
+def locate(case: Path) -> dict[str, Any]:
     """Its answer on one case. An error of laggard's is an answer that says nothing, and tells the error."""
     printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
@@ -39,12 +36,12 @@ def answer(case: Path) -> dict[str, Any]:
         printed.flush()
     document = json.loads(printed.buffer.getvalue())
     if document.get("schema") != "laggard.location/1":
-        return {"case": case.name, "verdict": "unknown", "culprits": [], "error": document.get("error", "")}
-    return {"case": case.name, **translated(document)}
+        return {"verdict": "unknown", "culprits": [], "error": str(document.get("error", ""))[:MAX_ERROR]}
+    return translated(document)
 
 
 def translated(document: dict[str, Any]) -> dict[str, Any]:
-    """A `laggard.location/1` as an answer of the exam."""
+    """A `laggard.location/1` as an answer of the benchmark."""
     culprits = [culprit(each) for each in document.get("culprits", [])]
     kinds = {each["kind"] for each in culprits}
     notes = {note["kind"] for note in document.get("notes", [])}
@@ -75,20 +72,3 @@ def culprit(each: dict[str, Any]) -> dict[str, Any]:
         if len(ends) == 2:
             found["between"] = ends
     return found
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="what make.py wrote")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    flags = parser.parse_args(arguments)
-    cases = sorted(truth.parent for truth in flags.folder.glob("*/truth.json"))
-    with concurrent.futures.ProcessPoolExecutor(flags.workers) as pool:
-        for number, given in enumerate(pool.map(answer, cases), 1):
-            print(json.dumps(given), flush=True)
-            print(f"{number}/{len(cases)} {given['case']} {given.get('error') or given['verdict']}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strange.cluster import Cluster
-from strange.faults import Fault
-from strange.program import CallRecord, Program, SpanRecord, Times
-from strange.simulate import Job, Run
+from laggard_bench.cluster import Cluster
+from laggard_bench.faults import Fault
+from laggard_bench.program import CallRecord, Program, SpanRecord, Times
+from laggard_bench.simulate import Job, Run
 
 EPOCH = 1_769_000_000.0
 """The Unix time at which all jobs began: long before anybody reads them, so that no reader takes them for live."""

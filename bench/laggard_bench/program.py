@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strange.cluster import Cluster, Element, transfer_seconds
+from laggard_bench.cluster import Cluster, Element, transfer_seconds
 
 Times = NDArray[np.float64]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strange.cluster import Cluster
-from strange.draw import Drawn, draw_cluster, draw_design
-from strange.faults import Fault, culprit_of, half_of_a_stage, machine, same_ends, stands_out
-from strange.layouts import Places, build
-from strange.program import GPU, Program, Times
-from strange.recording import Clocks, Identity, Losses, recorder_tells, write
-from strange.simulate import Job, Noise, Run, lengthening, run
-from strange.stories import FAMILIES, Story, tell
+from laggard_bench.cluster import Cluster
+from laggard_bench.draw import Drawn, draw_cluster, draw_design
+from laggard_bench.faults import Fault, culprit_of, half_of_a_stage, machine, same_ends, stands_out
+from laggard_bench.layouts import Places, build
+from laggard_bench.program import GPU, Program, Times
+from laggard_bench.recording import Clocks, Identity, Losses, recorder_tells, write
+from laggard_bench.simulate import Job, Noise, Run, lengthening, run
+from laggard_bench.stories import FAMILIES, Story, tell
 
 MAX_LINES = 110_000
 """About how many lines a recording has; what decides how many steps it has, within MIN_STEPS and MAX_STEPS."""
@@ -39,6 +40,11 @@ def names(seed: int, count: int) -> list[str]:
     return [f"{place:04d}-{drawn[which]}" for place, which in enumerate(rng.permutation(len(drawn)))]
 
 
+def number_of(name: str) -> str:
+    """What the case's folder and its recording are called: its name without what befalls it."""
+    return name.split("-", 1)[0]
+
+
 def draw(seed: int, name: str) -> tuple[Drawn, np.random.Generator]:
     """The job of a case, and what draws all that follows."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -47,7 +53,7 @@ def draw(seed: int, name: str) -> tuple[Drawn, np.random.Generator]:
 
 
 def make_case(seed: int, name: str, folder: Path) -> dict[str, Any]:
-    """Writes the recording into `folder`/NAME/recording and the truth beside it; returns the truth."""
+    """Writes the recording into `folder`/NUMBER/recording; returns the truth, which belongs beside it."""
     drawn, rng = draw(seed, name)
     cluster = draw_cluster(rng, drawn)
     programs = _programs(drawn, cluster)
@@ -55,8 +61,8 @@ def make_case(seed: int, name: str, folder: Path) -> dict[str, Any]:
     story = tell(rng, drawn.family, drawn, cluster, programs, steps)
     job = Job(drawn.world, programs, _of_step(drawn, steps), _noise(drawn), _shape(rng, drawn, steps))
     happened = run(job, story.faults, rng)
-    who = _identity(rng, name, drawn, cluster, story, len(happened.times), happened)
-    lines = write(folder / name / "recording", who, job, happened, list(story.faults), _work(drawn, steps))
+    who = _identity(rng, _job_id(seed, name), drawn, cluster, story, len(happened.times), happened)
+    lines = write(folder / number_of(name) / "recording", who, job, happened, list(story.faults), _work(drawn, steps))
     truth = _truth(seed, name, drawn, cluster, job, story, happened, who)
     return truth | {"lines": lines}
 
@@ -140,7 +146,7 @@ def _work(drawn: Drawn, steps: int) -> Times:
 
 
 def _identity(
-    rng: np.random.Generator, name: str, drawn: Drawn, cluster: Cluster, story: Story, steps: int, happened: Run
+    rng: np.random.Generator, job_id: str, drawn: Drawn, cluster: Cluster, story: Story, steps: int, happened: Run
 ) -> Identity:
     node = np.array([cluster.node_of(rank) for rank in range(drawn.world)])
     uptime = rng.uniform(1e4, 4e6, cluster.nodes)[node]
@@ -155,10 +161,15 @@ def _identity(
         jump_at = float(finite[len(finite) // 2]) if len(finite) else np.inf
     losses = _losses(rng, drawn, story, steps)
     clocks = Clocks(offset, drift, unix, jump, jump_at)
-    job_id = f"{zlib.crc32(name.encode()) % 10**7}"
     hidden = "deep_ep" if story.told_hidden else ""
     recorder, witnesses, ahead = (bool(rng.random() < 0.6) for _ in range(3))
     return Identity(job_id, cluster, clocks, losses, recorder, witnesses, ahead, hidden)
+
+
+def _job_id(seed: int, name: str) -> str:
+    """Seven digits that say nothing of what befalls the job."""
+    digest = hashlib.sha256(f"{seed} {number_of(name)}".encode()).digest()
+    return f"{int.from_bytes(digest[:8], 'big') % 10**7:07d}"
 
 
 def _losses(rng: np.random.Generator, drawn: Drawn, story: Story, steps: int) -> Losses:
@@ -190,8 +201,8 @@ def _truth(
     verdicts = story.verdicts or _verdicts(found)
     step = np.diff(happened.ends[:, 1], prepend=0.0)
     return {
-        "schema": "strange.truth/1",
-        "case": name,
+        "schema": "laggard-bench.truth/1",
+        "case": number_of(name),
         "seed": seed,
         "family": drawn.family,
         "ranks": drawn.world,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strange.cluster import Cluster, Element, users
-from strange.program import GPU, HOST, INPUT, Program, Times
+from laggard_bench.cluster import Cluster, Element, users
+from laggard_bench.program import GPU, HOST, INPUT, Program, Times
 
 MAX_CLASS = 4096
 """The most culprits that a truth lists one by one."""

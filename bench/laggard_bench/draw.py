@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from strange.cluster import Cluster
-from strange.layouts import Design
-from strange.schedules import SCHEDULES
-from strange.simulate import Noise
+from laggard_bench.cluster import Cluster
+from laggard_bench.layouts import Design
+from laggard_bench.schedules import SCHEDULES
+from laggard_bench.simulate import Noise
 
 HUGE_WORLD = 4096
 HUGE_EVERY = 150

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from strange.faults import Fault, Part
-from strange.program import GPU, HOST, INPUT, TRANSFER, Group, Program, Times
+from laggard_bench.faults import Fault, Part
+from laggard_bench.program import GPU, HOST, INPUT, TRANSFER, Group, Program, Times
 
 Shape = Callable[[int, Program], Times | None]
 """By step and program: the factor [N] of each event's duration that the design of the job makes."""

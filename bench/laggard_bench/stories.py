@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strange.cluster import Cluster, Element
-from strange.draw import Drawn, pick
-from strange.faults import Fault, Part, machine, stands_out
-from strange.program import Program
-from strange.simulate import magnitude_for
+from laggard_bench.cluster import Cluster, Element
+from laggard_bench.draw import Drawn, pick
+from laggard_bench.faults import Fault, Part, machine, stands_out
+from laggard_bench.program import Program
+from laggard_bench.simulate import magnitude_for
 
 MAX_TRIED = 8
 """The most links of which one is looked for that differs from others; where none does, it becomes slow in the run."""

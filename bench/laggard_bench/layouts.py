@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from strange.cluster import Cluster
-from strange.program import HOST, INPUT, Builder, Group, Program
-from strange.schedules import chunks, schedule
+from laggard_bench.cluster import Cluster
+from laggard_bench.program import HOST, INPUT, Builder, Group, Program
+from laggard_bench.schedules import chunks, schedule
 
 
 @dataclasses.dataclass(frozen=True)

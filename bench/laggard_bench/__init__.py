@@ -1,0 +1,1 @@
+"""laggard-bench: recordings of simulated training jobs with the truth beside them, and a scorer for any tool."""

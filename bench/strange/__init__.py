@@ -1,1 +1,0 @@
-"""An independent exam: recordings of simulated training jobs with the truth beside them, and a scorer for any tool."""
