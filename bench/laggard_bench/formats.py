@@ -15,7 +15,7 @@ from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
 MAX_DOCUMENT_BYTES: Final = 4 << 20
-"""The largest answer or truth, and the longest line of a recording; with 4,096 ranks a truth has 0.4 MB, a line 20 kB."""
+"""The largest answer or truth, and the longest line of a recording: ten times those of jobs with 4,096 ranks."""
 MAX_DIGITS: Final = 19
 """Those of an integer: below 2**63 all other programs read it as it is."""
 MAX_SHOWN: Final = 60

@@ -5,8 +5,8 @@
     python laggard_bench/pack.py CASES --part held-out --out DIST        a part whose truths are kept
 
 All archives unpack into one folder, laggard-bench-VERSION, where each truth comes to lie beside its recording. Each has
-the licence, and a MANIFEST with the SHA-256 of its files. Of the same files the same zlib makes the same archives: names
-are sorted, times and owners left out. Printed are the archives with their SHA-256: who publishes that of truths,
+the licence, and a MANIFEST with the SHA-256 of its files. The same files and the same zlib give the same archives: the
+names are sorted, times and owners left out. Printed are the archives with their SHA-256: who publishes that of truths,
 and keeps them, can be held to them later. Cases are packed only where validate.py finds nothing wrong.
 
 A part is held out only if its seed is: with seed and number anybody can make a case again.
