@@ -92,7 +92,11 @@ def work(entry: str) -> int:
     with open(os.devnull, "rb") as empty:
         os.dup2(empty.fileno(), 0)
     os.dup2(2, 1)
-    locate = load(entry)
+    try:
+        locate = load(entry)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
     out.write(READY)
     out.flush()
     for line in questions:
@@ -118,7 +122,7 @@ class Worker:
 
     def ask(self, case: Path) -> dict[str, Any]:
         """The answer, whatever the entry did. Raises NoEntryError."""
-        process = self._running()
+        process = self.started()
         assert process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended: no answer comes
             os.write(process.stdin.fileno(), json.dumps(str(case.resolve())).encode() + b"\n")
@@ -151,7 +155,8 @@ class Worker:
                 pipe.close()
         return process.wait()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def started(self) -> subprocess.Popen[bytes]:
+        """The process, with the entry loaded. Raises NoEntryError."""
         if self._process is None:
             words = [sys.executable, str(Path(__file__).resolve()), "--worker", self._entry]
             self._process = subprocess.Popen(
@@ -199,6 +204,7 @@ def answers(cases: Sequence[Path], entry: str, workers: int, seconds: float) -> 
 
     pool = ThreadPoolExecutor(len(all_workers))
     try:
+        all_workers[0].started()
         yield from pool.map(ask, cases)
     finally:
         pool.shutdown(cancel_futures=True)

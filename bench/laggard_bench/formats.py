@@ -27,8 +27,8 @@ TYPES: Final[dict[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and _finite(value),
-    "integer": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and _whole(value),
+    "number": lambda value: type(value) is int or (type(value) is float and math.isfinite(value)),
+    "integer": lambda value: type(value) is int or (type(value) is float and value.is_integer()),
 }
 ANNOTATIONS: Final = frozenset(("$schema", "$defs", "title", "description"))
 
@@ -50,12 +50,34 @@ Check = Callable[[Any], None]
 """Raises FormatError where the value does not hold to the schema."""
 
 
-def parse(text: bytes) -> Any:
+def _no_constant(text: str) -> Any:
+    raise FormatError(f"{text} is no number")
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS + 1:
+        raise FormatError(f"a number of more than {MAX_DIGITS} digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise FormatError("a number that is too large")
+    return value
+
+
+ANY_NUMBER: Final = json.JSONDecoder(parse_constant=_no_constant)
+"""Leaves it to the schema which numbers are too large: for recordings, of which there are gigabytes."""
+BOUNDED: Final = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, parse_float=_float)
+
+
+def parse(text: bytes, decoder: json.JSONDecoder = BOUNDED) -> Any:
     """A document of JSON. Raises FormatError where it is none, is too large, or has numbers that others cannot read."""
     if len(text) > MAX_DOCUMENT_BYTES:
         raise FormatError(f"longer than {MAX_DOCUMENT_BYTES} bytes")
     try:
-        return json.loads(text.decode(), parse_constant=_no_constant, parse_int=_integer, parse_float=_float)
+        return decoder.decode(text.decode())
     except FormatError:
         raise
     except UnicodeDecodeError:
@@ -121,37 +143,12 @@ def compile_schema(node: dict[str, Any], root: dict[str, Any]) -> Check:
     return check
 
 
-def _finite(value: float) -> bool:
-    return isinstance(value, int) or math.isfinite(value)
-
-
-def _whole(value: float) -> bool:
-    return isinstance(value, int) or (math.isfinite(value) and value.is_integer())
-
-
-def _no_constant(text: str) -> Any:
-    raise FormatError(f"{text} is no number")
-
-
-def _integer(text: str) -> int:
-    if len(text) > MAX_DIGITS + 1:
-        raise FormatError(f"a number of more than {MAX_DIGITS} digits")
-    return int(text)
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise FormatError("a number that is too large")
-    return value
-
-
 def _type(node: dict[str, Any], root: dict[str, Any]) -> Check:
     names = [node["type"]] if isinstance(node["type"], str) else node["type"]
-    tests = [TYPES[name] for name in names]
+    first, *rest = [TYPES[name] for name in names]
 
     def check(value: Any) -> None:
-        if not any(test(value) for test in tests):
+        if not first(value) and not any(test(value) for test in rest):
             raise FormatError(f"{shown(value)} is no {' or '.join(names)}")
 
     return check
@@ -197,10 +194,15 @@ def _properties(node: dict[str, Any], root: dict[str, Any]) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, dict):
             return
-        for name, each in value.items():
-            part = parts.get(name, others)
-            if part is not None:
-                _within(name, part, each)
+        name = ""
+        try:
+            for name, each in value.items():
+                part = parts.get(name, others)
+                if part is not None:
+                    part(each)
+        except FormatError as error:
+            error.path.insert(0, name if re.fullmatch(r"\w{1,40}", name) else shown(name))
+            raise
 
     return check
 
@@ -225,17 +227,13 @@ def _items(node: dict[str, Any], root: dict[str, Any]) -> Check:
     def check(value: Any) -> None:
         if isinstance(value, list):
             for place, each in enumerate(value):
-                _within(place, part, each)
+                try:
+                    part(each)
+                except FormatError as error:
+                    error.path.insert(0, place)
+                    raise
 
     return check
-
-
-def _within(place: str | int, part: Check, value: Any) -> None:
-    try:
-        part(value)
-    except FormatError as error:
-        error.path.insert(0, place if isinstance(place, int) or re.fullmatch(r"\w{1,40}", place) else shown(place))
-        raise
 
 
 def _itself(value: float) -> float:

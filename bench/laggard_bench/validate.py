@@ -19,7 +19,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from laggard_bench.answer import USAGE, cases_in, chosen
-from laggard_bench.formats import FormatError, checker, lines, parse, read, schema, shown
+from laggard_bench.formats import ANY_NUMBER, FormatError, checker, lines, parse, read, schema, shown
 from laggard_bench.score import truth_problem
 
 RANK_FILE: Final = re.compile(r"rank-(0|[1-9]\d{0,6})\.jsonl")
@@ -62,7 +62,7 @@ def file_problem(path: Path, truth: dict[str, Any] | None) -> str:
     try:
         for number, line in lines(path):
             at = number
-            line_problem(parse(line), rank, wanted.pop(0) if wanted else "")
+            line_problem(parse(line, ANY_NUMBER), rank, wanted.pop(0) if wanted else "")
     except FormatError as error:
         return f"{path}:{at}: {error}"
     except OSError as error:

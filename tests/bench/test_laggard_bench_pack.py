@@ -6,13 +6,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
-from laggard_bench import pack
+from laggard_bench import figures, formats, pack
 from support.bench_cases import make_case
 
 
@@ -112,3 +113,16 @@ def test_what_cannot_be_packed_is_said(cases: Path, tmp_path: Path, capsys: pyte
     file.unlink()
     file.symlink_to("/etc/hostname")
     assert "rank-0.jsonl: no file rank-N.jsonl" in refused()
+
+
+def test_the_readme_is_of_this_version_and_names_what_there_is() -> None:
+    readme = (pack.HERE / "README.md").read_text()
+    assert readme.startswith(f"# laggard-bench {figures.VERSION}\n")
+    assert set(re.findall(r"laggard-bench-[0-9.]+[0-9]", readme)) == {pack.NAME}
+    packed = {name.removeprefix("laggard_bench/") for name, _ in pack.tools()}
+    for name in re.findall(r"laggard_bench/(\w+\.py)|\]\(([\w.]+)\)|`(\w+\.py)`", readme):
+        assert {*name} - {""} <= packed, name
+    for word in formats.schema("answer")["properties"]["verdict"]["enum"]:
+        assert f"| `{word}` |" in readme
+    for kind in formats.schema("recording")["$defs"]:
+        assert kind == "head" or f"`{kind}`" in readme
