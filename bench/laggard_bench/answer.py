@@ -125,7 +125,7 @@ class Worker:
         process = self.started()
         assert process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended: no answer comes
-            os.write(process.stdin.fileno(), json.dumps(str(case.resolve())).encode() + b"\n")
+            os.write(process.stdin.fileno(), json.dumps(str(case.absolute())).encode() + b"\n")
         line = self._line(process)
         if len(line) > MAX_DOCUMENT_BYTES:
             self.close()
@@ -145,15 +145,19 @@ class Worker:
         if self._process is None:
             return None
         process, self._process = self._process, None
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()  # which ends one that waits for a question
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0 if self._late else GRACE_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                assert pipe is not None
-                pipe.close()
+        _kill(process)
+        process.stdout.close()
         return process.wait()
+
+    def interrupt(self) -> None:
+        """Ends the process while another thread asks it, which gets no answer then."""
+        process = self._process
+        if process is not None:
+            _kill(process)
 
     def started(self) -> subprocess.Popen[bytes]:
         """The process, with the entry loaded. Raises NoEntryError."""
@@ -188,6 +192,12 @@ class Worker:
         return found
 
 
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process, and all of its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def answers(cases: Sequence[Path], entry: str, workers: int, seconds: float) -> Iterator[dict[str, Any]]:
     """The entry's answers, in the order of the cases. Raises NoEntryError."""
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
@@ -206,8 +216,13 @@ def answers(cases: Sequence[Path], entry: str, workers: int, seconds: float) -> 
     try:
         all_workers[0].started()
         yield from pool.map(ask, cases)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for each in all_workers:
+            each.interrupt()
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown()
         for each in all_workers:
             each.close()
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,28 @@ def test_an_entry_that_goes_on_is_ended_and_nobody_waits_for_a_child_of_it(cases
     assert status == 1 and told.read_text().count("no answer: 000") == 2
     assert told.read_text().count("no answer within 2 s") == 4  # as it goes, and in the end
     assert "2 cases have no answer" in told.read_text()
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_ends_at_once_with_its_processes(cases: Path, tmp_path: Path) -> None:
+    entry, marks = tmp_path / "entry.py", tmp_path / "pids"
+    entry.write_text(
+        "import os, time\n"
+        "def locate(case):\n"
+        f"    with open({str(marks)!r}, 'a') as file:\n"
+        "        print(os.getpid(), file=file, flush=True)\n"
+        "    time.sleep(300)\n"
+    )
+    words = [sys.executable, "-I", "-S", str(BENCH / "score.py"), str(cases), str(entry), "--workers", "2"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not (marks.exists() and marks.read_text().count("\n") == 2):  # the test's own timeout ends it
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    for pid in marks.read_text().split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
 
 
 @pytest.mark.slow
