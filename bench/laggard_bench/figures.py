@@ -41,7 +41,7 @@ def bucket(fault: dict[str, Any]) -> str:
 def begin(fault: dict[str, Any]) -> str:
     """Whether the fault was there from the first step on: what began later can be told by what was before."""
     if fault["size"] is None:
-        return fault["kind"]
+        return str(fault["kind"])
     return f"{fault['kind']}, {'later' if fault['first_step'] else 'always'}"
 
 

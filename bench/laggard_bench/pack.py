@@ -103,7 +103,7 @@ def pack(files: Iterable[Packed], archive: Path, about: str) -> str:
     with unfinished.open("wb") as file:
         hashed = _Hashed(file)
         with (
-            gzip.GzipFile("", "wb", LEVEL, hashed, mtime=0) as zipped,  # type: ignore[arg-type]
+            gzip.GzipFile("", "wb", LEVEL, hashed, mtime=0) as zipped,
             tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as tar,
         ):
             manifest = "".join(f"{digest}  {name}\n" for name, digest in _added(tar, sorted(files)))
