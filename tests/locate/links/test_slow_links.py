@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.timings import job
 
-from laggard.constants import OPS
+from laggard.constants import OPS, PHASES
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.describe import culprit_text
 from laggard.locate.job_timings import JobTimings
@@ -25,6 +25,8 @@ TRANSFER = {"tp": 0.01, "dp": 0.02, "pp": 0.004}  # seconds
 
 Slow = dict[frozenset[int] | int, float]
 """By which factor transfers through a rank's adapter take longer, or those between two ranks."""
+
+FORWARD = PHASES.index("forward")
 
 
 def groups() -> list[ProcessGroup]:
@@ -232,3 +234,29 @@ def test_a_slow_link_is_found_beside_a_slow_stage_and_a_busy_sender(
 ) -> None:
     found = [each for each in culprits(pipeline(late, busy, slow)) if each.kind == "slow_link"]
     assert [each.ranks for each in found] == [slow]
+
+
+def beside_work(blocked: float, less_work: float = 0.0) -> JobTimings:
+    """A job whose tensor groups send beside work, for 0.4 s of each collective: of the machine n3 the ranks are blocked
+    for `blocked` of it, the others for 0.01 s, and they work for `less_work` seconds less."""
+    timings = recorded()
+    timings = dataclasses.replace(timings, gpus=tuple(f"GPU-{rank}" for rank in range(RANKS)))
+    collectives = timings.collectives
+    assert collectives is not None
+    within = np.array([group.role == "tp" for group in collectives.groups])[collectives.group]
+    there = within & (collectives.column // PER_NODE == 3)
+    noise = np.random.default_rng(1).normal(1, 0.02, len(within))
+    waited = np.where(within, np.where(there, blocked, 0.01) * noise, np.nan)
+    end = np.where(within, collectives.start + 0.4 * noise, collectives.end)
+    timings.phase_seconds[:, 3 * PER_NODE : 4 * PER_NODE, FORWARD] -= less_work
+    return dataclasses.replace(timings, collectives=dataclasses.replace(collectives, waited=waited, end=end))
+
+
+def test_a_group_that_is_blocked_longer_by_transfers_beside_equal_work_has_slow_links() -> None:
+    (culprit,) = culprits(beside_work(0.12))
+    assert (culprit.kind, culprit.node, culprit.ranks) == ("slow_link", "n3", (12, 13, 14, 15))
+
+
+def test_who_works_less_is_blocked_longer_by_that() -> None:
+    assert not [it for it in culprits(beside_work(0.12, less_work=0.1)) if it.kind == "slow_link"]
+    assert not culprits(beside_work(0.012))

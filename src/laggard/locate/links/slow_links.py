@@ -25,6 +25,7 @@ from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps, others_median
 from laggard.locate.slow.significance import Slowdown, confidence, slowdown
 from laggard.locate.slow.steps import Steps
+from laggard.locate.step_tables import over_phases
 from laggard.model import MAX_NAMED_RANKS, Culprit
 from laggard.text.words import counted, ranks_text, seconds_text
 
@@ -42,6 +43,9 @@ FASTEST_SHARE = 0.34
 """The share of equal pairs, the fastest, that the others are compared with where most may be slow: an adapter, or a
 machine, in the middle of a pipeline of four stages is an end of two pairs in three. A pair is then slow where it takes
 CHANNEL_PAIR_RATIO times as long as they do."""
+
+MAX_LESS_WORK = 0.25
+"""The share of the time for which a group is blocked longer than equal ones by which its members may do less work."""
 
 COST_RATIO = 0.01
 """The least share of the step by which a slow place makes the channels of one rank, taken together, longer."""
@@ -135,10 +139,33 @@ def _test(categories: Sequence[Category], channels: Sequence[Channel], steps: St
                 slow[channel] = found
         untold.update(channel for channel, _ in longer_channels(category, category.most - equals, equals, steps))
     if not slow:
-        slow = slower_than_the_fastest(compared, channels, steps)
+        slow = slower_than_the_fastest(compared, channels, steps) or _blocked_longer(compared, channels, steps)
     equal_channels = tuple(frozenset(category.channels) for category in compared)
     tested = frozenset().union(*equal_channels) - (untold - slow.keys())
     return _Findings(slow, tested, equal_channels)
+
+
+def _blocked_longer(
+    categories: Sequence[Category], channels: Sequence[Channel], steps: Steps
+) -> dict[int, SlowChannel]:
+    """The groups all members of which are blocked CHANNEL_PAIR_RATIO times as long as those of equal groups, though
+    they do as much themselves: of transfers beside work, which show how long they last where it is too short to hide
+    them. Who does less is blocked longer by that."""
+    own = median_over_steps(over_phases(steps.phases))
+    slow: dict[int, SlowChannel] = {}
+    for category in categories:
+        if len(category.channels) < MIN_CHANNELS or channels[category.channels[0]].role in (PAIR_ROLE, ROUND_TRIP_ROLE):
+            continue
+        equals = others_median(category.least)
+        works = np.array([median(own[list(channels[number].columns)]) for number in category.channels])
+        for channel, found in longer_channels(category, category.least - equals, equals, steps):
+            place = category.channels.index(channel)
+            less = median(np.delete(works, place)) - works[place]
+            if found.ratio < CHANNEL_PAIR_RATIO or less > MAX_LESS_WORK * found.slowdown.excess:
+                continue
+            if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
+                slow[channel] = found
+    return slow
 
 
 def slower_than_the_fastest(

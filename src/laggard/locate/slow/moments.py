@@ -23,7 +23,7 @@ LIVE_SECONDS = 5.0
 """The duration of a moment in a live job, on which a verdict is drawn each second: a rare moment comes in some hour.
 Beside ten processes that came and went, two ranks on two cores were held up for up to 4 s at a time."""
 
-LONG_SECONDS, LONG_STEPS = 30.0, 32
+LONG_SECONDS, LONG_STEPS = 30.0, 16
 """The duration from which on a slowdown is no moment, if it has so many steps, whatever was before: a fault may move
 from machine to machine, as heat and other tenants do. What has held ranks up by itself lasted 4 s at most."""
 
