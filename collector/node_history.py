@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from laggard.collector.incidents.fault import Fault, NodeName
+from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident
-from laggard.collector.incidents.node_tables import MachineRows
 
 LATELY_SECONDS: Final = 30 * 86400.0
 """The time whose failures make a repeat offender."""

@@ -16,7 +16,7 @@ from figures import Figure, quartiles
 from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.node_tables import NodeRows
+from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.run import Run
 from laggard.model import Culprit, Severity
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
+from laggard.collector.incidents.documents import documents
+from laggard.collector.incidents.engine import Engine, drop_oldest_of_heaviest, put
 from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
 from laggard.recommend.outcome.values import RunOutcomes
-from laggard.wire import WireError, decode, encode
+from laggard.wire import encode
 
 Kept = TypeVar("Kept", bound=RunOutcomes)
 
@@ -34,25 +35,27 @@ SHARE, MAX_RUN_BYTES = 8, 24 << 10
 """Runs of this size may take an eighth of max_bytes."""
 
 
-def write(connection: sqlite3.Connection, runs: Iterable[RunAdvice], since: float, most: int) -> None:
-    """Writes within the transaction of whoever calls it. `since`: older ones are dropped."""
-    connection.execute("DELETE FROM advice WHERE made_at < ?", (since,))
-    connection.executemany("INSERT OR REPLACE INTO advice VALUES (?, ?, ?, ?, ?, ?, ?)", [_row(it) for it in runs])
-    while (excess := connection.execute("SELECT count(*) FROM advice").fetchone()[0] - most) > 0:
-        heaviest = "SELECT owner FROM advice GROUP BY owner ORDER BY count(*) DESC LIMIT 1"
-        drop = (
-            "DELETE FROM advice WHERE rowid IN"
-            f" (SELECT rowid FROM advice WHERE owner = ({heaviest}) ORDER BY made_at LIMIT ?)"
-        )
-        connection.execute(drop, (max(1, excess // 2),))
+_COLUMNS: Final = ("owner", "job_id", "started_at", "script", "world_size", "made_at", "document")
+_PUT: Final = put("advice", _COLUMNS, 3)
+
+
+def keep(engine: Engine, runs: Iterable[RunAdvice], since: float, max_bytes: int) -> None:
+    """Stores what was advised of runs, in place of what was stored of them, within the transaction of whoever calls it,
+    and drops what is too old or too much. `since`: older ones are dropped."""
+    engine.run("DELETE FROM advice WHERE made_at < ?", (since,))
+    engine.many(_PUT, [_row(it) for it in runs])
+    most = min(MAX_RUNS, max_bytes // SHARE // MAX_RUN_BYTES)
+    drop_oldest_of_heaviest(engine, "advice", "owner, job_id, started_at", "made_at", most)
 
 
 def _row(it: RunAdvice) -> tuple[int, str, float, str, int, float, bytes]:
     return it.owner, it.job_id, it.started_at, it.script, it.world_size, it.made_at, encode(it)
 
 
-def read(connection: sqlite3.Connection, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
-    """The newest first, with the run's digest or without. One row's damage costs that row."""
+def read(engine: Engine, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
+    """The newest first, with the run's digest or without; nothing in a file of a release that kept none."""
+    if not engine.has_table("advice"):
+        return ()
     conditions: dict[str, str | float | None] = {
         "owner = ?": query.owner,
         "job_id = ?": query.job_id,
@@ -62,12 +65,6 @@ def read(connection: sqlite3.Connection, query: AdviceQuery, kind: type[Kept]) -
         "made_at <= ?": query.until,
     }
     asked = {text: value for text, value in conditions.items() if value is not None}
-    where = " AND ".join([*asked, "1"])
+    where = " AND ".join([*asked, "TRUE"])
     text = f"SELECT document FROM advice WHERE {where} ORDER BY made_at DESC LIMIT ?"
-    found = []
-    for (document,) in connection.execute(text, (*asked.values(), query.limit)):
-        try:
-            found.append(decode(document, kind))
-        except WireError:
-            continue
-    return tuple(found)
+    return documents(engine.run(text, (*asked.values(), query.limit)), kind)

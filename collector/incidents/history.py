@@ -24,7 +24,6 @@ from laggard.collector.incidents.database import (
     DatabaseError,
     IncidentDatabase,
     read_advice,
-    read_confirmations,
     read_digest,
     read_faults,
     read_incidents,
@@ -32,6 +31,7 @@ from laggard.collector.incidents.database import (
     read_machine,
 )
 from laggard.collector.incidents.fault import Fault, NodeName, NodeSight
+from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.fault_tracker import FaultTracker
 from laggard.collector.incidents.incident import (
     WEEK_SECONDS,
@@ -45,13 +45,14 @@ from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunA
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
 from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.node_tables import MachineRows, NodeRows
-from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, NoticeMaker, Told
+from laggard.collector.incidents.node_rows import NodeRows
+from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMaker, Told
 from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
 from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.run_tracker import RunTracker
 from laggard.collector.incidents.sights import observation, run_sight
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
+from laggard.collector.incidents.unwritten import Unwritten
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.recommend.outcome.calibration import outcomes_by_kind
 from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
@@ -70,6 +71,10 @@ MAX_UNWRITTEN_DIGESTS = 256
 
 MAX_UNWRITTEN_ADVICE = 256
 """The most runs whose advice waits for the disk; then the oldest are lost."""
+
+MAX_UNWRITTEN_TOLD = 65_536
+"""The most incidents of which waits for the disk what was told of them."""
+
 MAX_UNWRITTEN_ROWS = 65_536
 """The most faults, names and runs that wait for the disk; then the oldest are lost."""
 
@@ -78,8 +83,6 @@ MAX_SLOW_LINKS = 1024
 
 MAX_SUSPECTS = 4096
 """The most incidents that are remembered without the database, the last ones, to tell which nodes jobs led to."""
-
-NO_ROWS = NodeRows()
 
 REMEMBER_SECONDS = 86400.0
 """The time for which a job that has ended may still be reported after its incidents were closed."""
@@ -101,25 +104,76 @@ def now() -> Moment:
     return Moment(time.time(), time.monotonic())
 
 
+class _Batch(NamedTuple):
+    """What is written at once."""
+
+    incidents: dict[int, Incident]
+    digests: dict[tuple[int, str, str], KeptDigest]
+    advice: dict[tuple[int, str, float], RunAdvice]
+    notices: dict[str, Notice]
+    told: dict[int, Told | None]
+    done: tuple[str, ...]
+    confirmations: dict[tuple[str, float], Confirmation]
+    rows: dict[tuple[object, ...], Fault | NodeName | Run]
+
+    @property
+    def changes(self) -> NoticeChanges:
+        return NoticeChanges(tuple(self.notices.values()), self.done, self.told)
+
+
+class _Waiting:
+    """What waits to be written, by kind. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.incidents: Unwritten[int, Incident] = Unwritten(MAX_UNWRITTEN)
+        self.digests: Unwritten[tuple[int, str, str], KeptDigest] = Unwritten(MAX_UNWRITTEN_DIGESTS)
+        self.advice: Unwritten[tuple[int, str, float], RunAdvice] = Unwritten(MAX_UNWRITTEN_ADVICE)
+        self.notices: Unwritten[str, Notice] = Unwritten(MAX_WAITING)
+        self.told: Unwritten[int, Told | None] = Unwritten(MAX_UNWRITTEN_TOLD)
+        self.confirmations: Unwritten[tuple[str, float], Confirmation] = Unwritten(MAX_CONFIRMATIONS)
+        self.rows: Unwritten[tuple[object, ...], Fault | NodeName | Run] = Unwritten(MAX_UNWRITTEN_ROWS)
+
+    def __bool__(self) -> bool:
+        incidents = (self.incidents, self.notices, self.told)
+        others = (self.digests, self.advice, self.confirmations, self.rows)
+        return any(len(kind) > 0 for kind in (*incidents, *others))
+
+    def take(self, done: tuple[str, ...]) -> _Batch:
+        """Takes all of it. `done`: the ids of notices that need not be kept any more."""
+        return _Batch(
+            self.incidents.take(),
+            self.digests.take(),
+            self.advice.take(),
+            self.notices.take(),
+            self.told.take(),
+            done,
+            self.confirmations.take(),
+            self.rows.take(),
+        )
+
+    def put_back(self, batch: _Batch, done: Iterable[str]) -> None:
+        """Takes what could not be written, to try it again, but digests and advice. `done`: as of take(), now."""
+        ended = set(done)
+        self.incidents.put_back(batch.incidents)
+        self.notices.put_back({key: it for key, it in batch.notices.items() if key not in ended})
+        self.told.put_back(batch.told)
+        self.confirmations.put_back(batch.confirmations)
+        self.rows.put_back(batch.rows)
+
+
 class IncidentHistory:
     """observe() is called by one thread at a time, everything else by any."""
 
     def __init__(self, settings: HistorySettings, clock: Callable[[], Moment] = now) -> None:
         self._settings, self._clock = settings, clock
         self._database: IncidentDatabase | None = None
-        self._unwritten: dict[int, Incident] = {}
-        self._digests: dict[tuple[int, str, str], KeptDigest] = {}  # that are to be written
-        self._advice: dict[tuple[int, str, float], RunAdvice] = {}  # that is to be written
-        self._notices: dict[str, Notice] = {}  # that are to be written, before they are sent
-        self._told: dict[int, Told | None] = {}  # that is to be written
-        self._rows: dict[tuple[object, ...], Fault | NodeName | Run] = {}  # the same
+        self._waiting = _Waiting()
         self._changed = threading.Condition()
         self._maker = NoticeMaker(_new_id) if settings.notify else None
         self.outbox = Outbox(self._wake)
         self._slow_links: dict[int, Incident] = {}
         self._past: dict[int, Incident] = {}
         self._confirmations: list[Confirmation] = []
-        self._unwritten_confirmations: list[Confirmation] = []
         self._writing_since: float | None = None
         self._ends = False
         self._writer: threading.Thread | None = None
@@ -177,18 +231,15 @@ class IncidentHistory:
         with self._changed:
             self._note(changed, jobs)
             self.faults, self.lost = self._fault_tracker.open, dict(self._tracker.lost)
-            self._keep_rows((*faults, *names, *runs))
-            for incident in changed:
-                self._unwritten.pop(incident.id, None)
-                self._unwritten[incident.id] = incident
-            while len(self._unwritten) > MAX_UNWRITTEN:
-                del self._unwritten[next(iter(self._unwritten))]
+            rows: tuple[Fault | NodeName | Run, ...] = (*faults, *names, *runs)
+            self._waiting.rows.put((_row_key(it), it) for it in rows)
+            self._waiting.incidents.put((it.id, it) for it in changed)
             self._remember(changed)
             self.open, self.refused = self._tracker.open, self._tracker.refused
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
-                self._unwritten.clear()
-                self._rows.clear()
+                self._waiting.incidents.take()
+                self._waiting.rows.take()
             self._changed.notify_all()
 
     def _note(self, changed: Sequence[Incident], jobs: Sequence[JobSnapshot]) -> None:
@@ -197,18 +248,16 @@ class IncidentHistory:
             return
         closed = [it for it in changed if it.closed_at is not None]
         made = self._maker.observe(self._tracker.open, closed, jobs, self._clock().wall)
-        told_incidents = {it.incident.id: it.incident for it in made.made if it.incident.closed_at is None}
-        self._unwritten.update(told_incidents)  # so that what is told and the incident are in the file together
+        told = {it.incident.id: it.incident for it in made.made if it.incident.closed_at is None}
+        self._waiting.incidents.put(told.items())  # so that what is told and the incident are in the file together
         self._take(made)
 
     def _take(self, made: NoticeChanges) -> None:
         if self.told_state().state != "on":  # who is to be told does not wait for a disk
             self._send(made.made)
         if self.state.state != "off":
-            self._notices.update({it.id: it for it in made.made})
-            self._told.update(made.told)
-            while len(self._notices) > MAX_WAITING:
-                del self._notices[next(iter(self._notices))]
+            self._waiting.notices.put((it.id, it) for it in made.made)
+            self._waiting.told.put(made.told.items())
 
     def _send(self, notices: Iterable[Notice]) -> None:
         if lost := self.outbox.put(notices):
@@ -224,9 +273,7 @@ class IncidentHistory:
         """Keeps what was advised of runs. While there is no database it is lost."""
         with self._changed:
             if self.state.state == "on":
-                self._advice.update({(it.owner, it.job_id, it.started_at): it for it in runs})
-                while len(self._advice) > MAX_UNWRITTEN_ADVICE:
-                    del self._advice[next(iter(self._advice))]
+                self._waiting.advice.put(((it.owner, it.job_id, it.started_at), it) for it in runs)
                 self._changed.notify_all()
 
     def advice(self, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
@@ -248,19 +295,11 @@ class IncidentHistory:
         history = AdviceHistory(state.state, state.reason)
         return AdviceDocument(runs=runs, kinds=kinds, now=self._clock().wall, history=history)
 
-    def _keep_rows(self, rows: Iterable[Fault | NodeName | Run]) -> None:
-        for row in rows:
-            key = _row_key(row)
-            self._rows.pop(key, None)
-            self._rows[key] = row
-        while len(self._rows) > MAX_UNWRITTEN_ROWS:
-            del self._rows[next(iter(self._rows))]
-
     def machine(self, node: str, limit: int) -> MachineRows:
         """The faults of the machine of that name, the newest first, and its names."""
         with self._changed:
             here = [it for it in self.faults if it.node == node]
-            fresh = [it for it in self._rows.values() if isinstance(it, Fault) and it.node == node]
+            fresh = [it for it in self._waiting.rows if isinstance(it, Fault) and it.node == node]
         try:
             kept = read_machine(self._settings.path, node, limit) if self.told_state().state == "on" else MachineRows()
         except DatabaseError as error:
@@ -282,8 +321,8 @@ class IncidentHistory:
     def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
         """The losses by incidents that lasted then or later, of all users or one, and the runs that were seen since."""
         with self._changed:
-            known = [Loss.of(it) for it in (*self._unwritten.values(), *self.open)]
-            unwritten = [it for it in self._rows.values() if isinstance(it, Run)]
+            known = [Loss.of(it) for it in (*self._waiting.incidents, *self.open)]
+            unwritten = [it for it in self._waiting.rows if isinstance(it, Run)]
             followed = [*unwritten, *self._run_tracker.followed]
         losses: tuple[Loss, ...] = ()
         runs: tuple[Run, ...] = ()
@@ -304,9 +343,7 @@ class IncidentHistory:
         """Keeps digests of runs. While there is no database they are lost."""
         with self._changed:
             if self.state.state == "on":
-                self._digests.update({(it.owner, it.job_id, it.run): it for it in digests})
-                while len(self._digests) > MAX_UNWRITTEN_DIGESTS:
-                    del self._digests[next(iter(self._digests))]
+                self._waiting.digests.put(((it.owner, it.job_id, it.run), it) for it in digests)
                 self._changed.notify_all()
 
     def digest(self, asked: AskedDigest) -> Digest | None:
@@ -342,7 +379,7 @@ class IncidentHistory:
         with self._changed:
             self._confirmations = [*self._confirmations, confirmation][-MAX_CONFIRMATIONS:]
             if self.state.state != "off":
-                self._unwritten_confirmations = [*self._unwritten_confirmations, confirmation][-MAX_CONFIRMATIONS:]
+                self._waiting.confirmations.put([((confirmation.node, confirmation.at), confirmation)])
                 self._changed.notify_all()
         known = self.suspects(confirmation.at - MAX_SECONDS)
         return tuple(it.id for it in known if with_confirmation(it, (confirmation,)) is not it)
@@ -366,7 +403,7 @@ class IncidentHistory:
     def document(self, query: IncidentQuery) -> IncidentsDocument:
         """The answer to a query: what the database holds, and over it what is known better."""
         with self._changed:
-            known = {it.id: it for it in (*self._unwritten.values(), *self.open)}
+            known = {it.id: it for it in (*self._waiting.incidents, *self.open)}
         state, stored, following = self.told_state(), {}, None
         if state.state == "on":
             try:
@@ -398,8 +435,7 @@ class IncidentHistory:
             return self._changed.wait_for(lambda: not self._has_to_write() and self._writing_since is None, seconds)
 
     def _has_to_write(self) -> bool:
-        waits = self._unwritten or self._digests or self._rows or self._advice or self._notices or self._told
-        return bool(waits or self._unwritten_confirmations or self.outbox.done())
+        return bool(self._waiting or self.outbox.done())
 
     def close(self) -> None:
         """Writes what is left, if the disk answers soon."""
@@ -422,7 +458,7 @@ class IncidentHistory:
         try:
             found = database.open_incidents(MAX_OPEN)
             closed = database.closed_since(self._clock().wall - MAX_SECONDS, MAX_OPEN)
-            confirmations = read_confirmations(settings.path)
+            confirmations, size = database.confirmations(), database.bytes()
             self._go_on_telling(database)
         except DatabaseError as error:
             database.close()
@@ -431,7 +467,7 @@ class IncidentHistory:
         with self._changed:  # one that is opened late has those of before, too
             known = {(it.node, it.at): it for it in (*confirmations, *self._confirmations)}
             self._confirmations = sorted(known.values(), key=lambda it: it.at)[-MAX_CONFIRMATIONS:]
-        self._database, self.state = database, HistoryState("on", bytes=os.path.getsize(settings.path))
+        self._database, self.state = database, HistoryState("on", bytes=size)
         return found, closed
 
     def _go_on_telling(self, database: IncidentDatabase) -> None:
@@ -456,64 +492,45 @@ class IncidentHistory:
                 self._changed.wait_for(lambda: self._has_to_write() or self._ends)
                 if self._ends:
                     break
-                batch, self._unwritten = self._unwritten, {}
-                digests, self._digests = self._digests, {}
-                advice, self._advice = self._advice, {}
-                confirmations, self._unwritten_confirmations = self._unwritten_confirmations, []
-                notices, told = self._notices, self._told
-                changes = NoticeChanges(tuple(notices.values()), self.outbox.done(), told)
-                self._notices, self._told = {}, {}
-                rows, self._rows = self._rows, {}
+                batch = self._waiting.take(self.outbox.done())
                 self._writing_since = self._clock().monotonic
-            written = self._write(
-                batch, digests.values(), advice.values(), changes, confirmations, _node_rows(rows.values())
-            )
+            written = self._write(batch)
             with self._changed:
                 self._writing_since = None
-                self._send(changes.made)
+                self._send(batch.notices.values())
                 if written:
-                    self.outbox.forget(changes.done)
+                    self.outbox.forget(batch.done)
                 else:
-                    self._unwritten = {**batch, **self._unwritten}
-                    done = set(self.outbox.done())
-                    self._notices = {**{it: each for it, each in notices.items() if it not in done}, **self._notices}
-                    self._told = {**told, **self._told}
-                    self._unwritten_confirmations = [*confirmations, *self._unwritten_confirmations]
-                    self._rows = {**rows, **self._rows}
+                    self._waiting.put_back(batch, self.outbox.done())
                 self._changed.notify_all()
                 if not written and self._changed.wait_for(lambda: self._ends, RETRY_SECONDS):
                     break
         if self._database is not None:
             self._database.close()
 
-    def _write(
-        self,
-        batch: dict[int, Incident],
-        digests: Collection[KeptDigest] = (),
-        advice: Collection[RunAdvice] = (),
-        changes: NoticeChanges = NOTHING,
-        confirmations: Collection[Confirmation] = (),
-        rows: NodeRows = NO_ROWS,
-    ) -> bool:
+    def _write(self, batch: _Batch) -> bool:
+        """Returns whether it is in the database; opens one that could not be used before."""
+        incidents = batch.incidents
         if self._database is None:
             left, _ = self._open()
             unwatched = self._unwatched(left)
             self._note_unwatched(unwatched)
-            batch = {**{it.id: it for it in unwatched}, **batch}
+            incidents = {**{it.id: it for it in unwatched}, **incidents}
         if self._database is None:
             return False
+        wall = self._clock().wall
         try:
-            size = self._database.write(batch.values(), self._clock().wall, changes)
-            self._database.keep_nodes(rows, self._clock().wall)
-            if confirmations:
-                self._database.keep_confirmations(confirmations, self._clock().wall)
+            size = self._database.write(incidents.values(), wall, batch.changes)
+            self._database.keep_nodes(_node_rows(batch.rows.values()), wall)
+            if batch.confirmations:
+                self._database.keep_confirmations(batch.confirmations.values(), wall)
         except DatabaseError as error:
             self._failed(error)
             return False
         self.state = HistoryState("on", bytes=size)
         try:
-            self._database.keep_digests(digests, self._clock().wall)
-            self._database.keep_advice(advice, self._clock().wall)
+            self._database.keep_digests(batch.digests.values(), wall)
+            self._database.keep_advice(batch.advice.values(), wall)
         except DatabaseError as error:  # incidents are worth more
             log.error("no digests of runs: %s", error)
         return True

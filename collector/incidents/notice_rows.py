@@ -3,9 +3,10 @@ incidents, in one transaction: after a crash both are there, or neither."""
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Final
 
+from laggard.collector.incidents.documents import documents
+from laggard.collector.incidents.engine import Engine, put
 from laggard.collector.incidents.notice import Notice, NoticeChanges, Told
 from laggard.wire import WireError, decode, encode
 
@@ -22,35 +23,31 @@ CREATE TABLE told (
 """
 
 
-def write_notices(connection: sqlite3.Connection, changes: NoticeChanges) -> None:
+_PUT: Final = put("notices", ("id", "made_at", "document"), 1)
+_PUT_TOLD: Final = put("told", ("incident", "document"), 1)
+
+
+def write(engine: Engine, changes: NoticeChanges) -> None:
     """Writes within the transaction of whoever calls it."""
-    run = connection.executemany
     done = set(changes.done)
-    rows = [(it.id, it.at, encode(it)) for it in changes.made if it.id not in done]
-    run("INSERT OR REPLACE INTO notices (id, made_at, document) VALUES (?, ?, ?)", rows)
-    run("DELETE FROM notices WHERE id = ?", [(it,) for it in changes.done])
-    told = [(number, encode(it)) for number, it in changes.told.items() if it is not None]
-    run("INSERT OR REPLACE INTO told (incident, document) VALUES (?, ?)", told)
-    run("DELETE FROM told WHERE incident = ?", [(number,) for number, it in changes.told.items() if it is None])
+    engine.many(_PUT, [(it.id, it.at, encode(it)) for it in changes.made if it.id not in done])
+    engine.many("DELETE FROM notices WHERE id = ?", [(it,) for it in changes.done])
+    engine.many(_PUT_TOLD, [(number, encode(it)) for number, it in changes.told.items() if it is not None])
+    closed = [(number,) for number, it in changes.told.items() if it is None]
+    engine.many("DELETE FROM told WHERE incident = ?", closed)
 
 
-def read_notices(connection: sqlite3.Connection, limit: int) -> tuple[Notice, ...]:
-    """The newest that wait, the oldest of these first. One row's damage costs that row."""
-    rows = connection.execute("SELECT document FROM notices ORDER BY rowid DESC LIMIT ?", (limit,)).fetchall()
-    found = []
-    for (document,) in reversed(rows):
-        try:
-            found.append(decode(document, Notice))
-        except WireError:
-            continue
-    return tuple(found)
+def read(engine: Engine, limit: int) -> tuple[Notice, ...]:
+    """The newest that wait, the oldest of these first."""
+    text = f"SELECT document FROM notices ORDER BY {engine.arrival} DESC LIMIT ?"
+    return documents(engine.run(text, (limit,))[::-1], Notice)
 
 
-def read_told(connection: sqlite3.Connection) -> dict[int, Told]:
+def read_told(engine: Engine) -> dict[int, Told]:
     """Returns what was told, by incident; of those that are no longer in the file it is forgotten."""
-    connection.execute("DELETE FROM told WHERE incident NOT IN (SELECT id FROM incidents WHERE closed_at IS NULL)")
+    engine.run("DELETE FROM told WHERE incident NOT IN (SELECT id FROM incidents WHERE closed_at IS NULL)")
     found = {}
-    for number, document in connection.execute("SELECT incident, document FROM told LIMIT 65536"):
+    for number, document in engine.run("SELECT incident, document FROM told LIMIT 65536"):
         try:
             found[number] = decode(document, Told)
         except WireError:

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.fault import Fault
+from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.incidents.kept_advice import AdviceQuery
 from laggard.collector.incidents.loss import Loss
-from laggard.collector.incidents.node_tables import MachineRows
 from laggard.collector.incidents.outbox import Outbox
 from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks

@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.fault import Fault
+from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.incidents.kept_advice import AdviceQuery
 from laggard.collector.incidents.loss import Loss
-from laggard.collector.incidents.node_tables import MachineRows
 from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey

@@ -19,7 +19,7 @@ from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, Return
-from laggard.collector.incidents.node_tables import NodeRows
+from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings, load_settings

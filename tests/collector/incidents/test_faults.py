@@ -11,7 +11,7 @@ from laggard.collector.incidents.database import IncidentDatabase, read_faults, 
 from laggard.collector.incidents.fault import Fault, NodeName, NodeSight, SeenFinding
 from laggard.collector.incidents.fault_tracker import FaultTracker
 from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.node_tables import NodeRows
+from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.sights import node_sight
 from laggard.collector.node_history import failures, offenders
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict

@@ -90,8 +90,8 @@ def end(history: IncidentHistory) -> None:
     assert history.flush(60.0)
     database = history._database
     assert database is not None
-    os.close(database._lock)  # the kernel's part
-    database._lock = os.open(os.devnull, os.O_RDONLY)
+    os.close(database.engine.lock)  # the kernel's part
+    database.engine.lock = os.open(os.devnull, os.O_RDONLY)
 
 
 def test_an_incident_goes_on_after_a_restart(make: Make, clock: Clock) -> None:
@@ -208,13 +208,13 @@ def test_a_disk_that_fails_loses_nothing_that_goes_on(make: Make, clock: Clock, 
     history = make()
     database = history._database
     assert database is not None
-    database._connection.execute("PRAGMA query_only = ON")
+    database.engine.connection.execute("PRAGMA query_only = ON")
     observe(history, clock, job(2))
     assert not history.flush(0.5)
     with history._changed:
         assert history._changed.wait_for(lambda: history.state.state == "failed", 60.0)
     assert len(history.document(IncidentQuery()).incidents) == 1
-    assert history._write(dict(history._unwritten)), "and the next try opens it anew"
+    assert history._write(history._waiting.take(())), "and the next try opens it anew"
     assert len(read_incidents(str(tmp_path / "incidents.sqlite"), IncidentQuery())[0].incidents) == 1
 
 
@@ -268,7 +268,7 @@ def test_a_damaged_row_costs_that_row(tmp_path: Path, capsys: pytest.CaptureFixt
     path = str(tmp_path / "incidents.sqlite")
     database = IncidentDatabase.open(path, 1 << 20, 1e9)
     database.write([incident(1, closed_at=WALL), incident(2, closed_at=WALL)], WALL)
-    database._connection.execute("UPDATE incidents SET document = ? WHERE id = 1", (b"{}",))
+    database.engine.connection.execute("UPDATE incidents SET document = ? WHERE id = 1", (b"{}",))
     database.close()
     assert main(["incidents", "--database", path, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -15,7 +15,7 @@ from laggard.cli import main
 from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.incident import Incident, Return
-from laggard.collector.incidents.node_tables import NodeRows
+from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.run import Run
 from laggard.model import Culprit, Severity
 

@@ -119,8 +119,8 @@ class Collector:
         self.sender.stop()
         database = self.history._database
         if database is not None:
-            os.close(database._lock)  # the kernel's part
-            database._lock = os.open(os.devnull, os.O_RDONLY)
+            os.close(database.engine.lock)  # the kernel's part
+            database.engine.lock = os.open(os.devnull, os.O_RDONLY)
 
 
 @contextlib.contextmanager

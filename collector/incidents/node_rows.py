@@ -1,0 +1,43 @@
+"""What a round changed beside the incidents: nodes' faults and names, and jobs' runs; and how many of them are kept."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from laggard.collector.incidents import fault_rows, run_rows
+from laggard.collector.incidents.engine import Engine
+from laggard.collector.incidents.fault import Fault, NodeName
+from laggard.collector.incidents.run import Run
+
+MAX_ROWS: Final = 16_384
+"""The most faults that are over, and the most runs, that are kept; beyond them the oldest are dropped, runs first of
+the user who has the most."""
+
+MAX_ROW_BYTES: Final = 1 << 10
+"""The size of such a row; each of the two tables may take an eighth of the file."""
+
+
+class NodeRows(NamedTuple):
+    """The rows that a round changed beside the incidents."""
+
+    faults: tuple[Fault, ...] = ()
+    names: tuple[NodeName, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+
+def keep(engine: Engine, rows: NodeRows, since: float, max_bytes: int) -> None:
+    """Stores faults, names and runs in place of what was stored of them, and drops what is too old or too much.
+    `since`: older ones are dropped."""
+    fault_rows.store(engine, rows.faults)
+    fault_rows.store_names(engine, rows.names)
+    run_rows.store(engine, rows.runs)
+    most = min(MAX_ROWS, max_bytes // 8 // MAX_ROW_BYTES)
+    fault_rows.bound(engine, since, most)
+    run_rows.bound(engine, since, most)
+
+
+def read_open(engine: Engine, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
+    """The rows that a collector goes on with: the open faults, the names and the runs; and the faults that ended
+    since."""
+    faults, names = fault_rows.read_open(engine)
+    return NodeRows(faults, names, run_rows.read_open(engine)), fault_rows.read_ended(engine, since)

@@ -1,0 +1,41 @@
+"""What waits for the database: the newest value of each key, bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Unwritten(Generic[K, V]):
+    """Beyond `most` values those are lost that were put in first. Not thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[K, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[V]:
+        return iter(self._waiting.values())
+
+    def put(self, values: Iterable[tuple[K, V]]) -> None:
+        """Takes values, in place of those with the same keys, as the newest."""
+        for key, value in values:
+            self._waiting.pop(key, None)
+            self._waiting[key] = value
+        while len(self._waiting) > self._most:
+            del self._waiting[next(iter(self._waiting))]
+
+    def take(self) -> dict[K, V]:
+        """Empties it. Returns what was in it."""
+        taken, self._waiting = self._waiting, {}
+        return taken
+
+    def put_back(self, taken: Mapping[K, V]) -> None:
+        """Takes what could not be written, under what came since."""
+        newer = self.take()
+        self.put({**taken, **newer}.items())
