@@ -43,7 +43,13 @@ from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.stack_rounds import StackRounds
 from laggard.collector.scrape.validation import validate_ranks_answer, validate_report
-from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, acknowledged_path, incidents_path
+from laggard.collector.settings import (
+    INCIDENTS_DATABASE,
+    CollectorSettings,
+    acknowledged_path,
+    incidents_path,
+    incidents_writer,
+)
 from laggard.locate.against.digest import digest_of
 from laggard.locate.step_tables import step_rows
 from laggard.model import Report, Severity, Verdict
@@ -64,6 +70,9 @@ agents have to expect."""
 FRESH_SECONDS = 0.9
 """The time that a client waits for fresh data where rounds take longer than that: it is told how old its answer is.
 With the 0.04 s that the answer itself takes it has one within a second (`bench/collector.py --agents 1000`)."""
+
+LEARN_SECONDS = 15.0
+"""The time after which acknowledgements are read again that other collectors were told."""
 
 _SHORT_BYTES = 64 << 10
 
@@ -152,13 +161,24 @@ class ScrapeLoop:
         await asyncio.to_thread(self.incidents.start)
         self._discovery.start(self._settings.discovery_interval_seconds)
         await asyncio.to_thread(self._discovery.wait, self._settings.timeout_seconds)
-        watching = asyncio.create_task(self._watch()) if self.watch else None
+        beside = [asyncio.create_task(self._watch())] if self.watch else []
+        if self.acknowledgements.is_shared:
+            beside.append(asyncio.create_task(self._learn_acknowledgements()))
         try:
             await self._scrape_for_ever()
         finally:
             self._stacks.close()
-            if watching:
-                watching.cancel()
+            for task in beside:
+                task.cancel()
+
+    async def _learn_acknowledgements(self) -> None:
+        """Asks again and again what other collectors were told."""
+        while True:
+            await asyncio.sleep(LEARN_SECONDS)
+            try:
+                await asyncio.to_thread(self.acknowledgements.learn)
+            except Exception:  # one failed look must not be the last
+                log.exception("a defect in laggard: acknowledgements were not read")
 
     async def _watch(self) -> None:
         """Looks at Prometheus' jobs again and again; what it finds is in the next round."""
@@ -363,6 +383,7 @@ def _history_settings(settings: CollectorSettings) -> HistorySettings:
         quiet_seconds=settings.incident_quiet_seconds,
         optional=settings.incidents_database == INCIDENTS_DATABASE,
         notify=bool(settings.webhook_url_file),
+        writer=incidents_writer(settings, os.environ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,8 @@ from laggard.address import without_login
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
-from laggard.environment import ENV_STATE_DIR
+from laggard.database_url import is_database_url, with_secret
+from laggard.environment import ENV_STATE_DIR, node_name
 from laggard.errors import UsageError
 from laggard.wire.exclusion import MAX_SECONDS
 
@@ -116,7 +118,7 @@ class CollectorSettings(Settings, frozen=True):
     docs/tasks/exclude.md); empty: nobody can."""
     acknowledged_file: str = ACKNOWLEDGED_FILE
     """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
-    is acknowledged.json in there."""
+    is acknowledged.json in there. Where incidents_database is a URL, it keeps them, and this file is not used."""
     stacks_token_file: str = ""
     """A file with the secret that agents have as their stacks_token_file, too: with it the collector asks them for the
     stacks of slow and hung ranks, and an operator asks the collector (`laggard stacks`, docs/stacks.md); empty: nobody
@@ -156,9 +158,15 @@ class CollectorSettings(Settings, frozen=True):
     links."""
     incidents_database: str = INCIDENTS_DATABASE
     """The SQLite file that keeps incidents over restarts; empty: none. The folder of the default has to be made. Where
-    LAGGARD_STATE_DIR is set, the default is incidents.sqlite in there."""
+    LAGGARD_STATE_DIR is set, the default is incidents.sqlite in there. For several collectors that share incidents: the
+    URL of a database of PostgreSQL, postgresql://HOST/NAME, without a password (docs/incidents.md); it needs
+    `laggard[postgres]`."""
+    incidents_writer: str = ""
+    """The name under which this collector writes such a database, the same after a restart and no other collector's;
+    empty: the node's name and the port of listen_address."""
     incidents_max_bytes: int = 64 << 20
-    """The largest size of that file. Beyond it, the oldest incidents of the user who has the most are dropped."""
+    """The largest size of that file, or of the rows in that database. Beyond it, the oldest incidents of the user who
+    has the most are dropped."""
     incidents_keep_seconds: float = 90 * 86400.0
     """The time for which an incident is kept after it was closed."""
     incident_quiet_seconds: float = 300.0
@@ -195,8 +203,16 @@ def incidents_path(settings: CollectorSettings, environ: Mapping[str, str]) -> s
     return _own_path(settings.incidents_database, INCIDENTS_DATABASE, environ)
 
 
+def incidents_writer(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
+    """The name under which this collector writes a database that others write, too."""
+    return settings.incidents_writer or f"{node_name(environ)}:{settings.listen_address.rpartition(':')[2]}"
+
+
 def acknowledged_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
-    """The file that keeps acknowledgements; empty for none. The default gives way as that of incidents does."""
+    """The file that keeps acknowledgements, or the URL of the database that does; empty for none. The default gives way
+    as that of incidents does."""
+    if is_database_url(settings.incidents_database):
+        return settings.incidents_database
     return _own_path(settings.acknowledged_file, ACKNOWLEDGED_FILE, environ)
 
 
@@ -304,10 +320,30 @@ def _check_timeout(settings: CollectorSettings) -> None:
 
 
 def _check_places(settings: CollectorSettings) -> None:
+    _check_shared(settings)
     for name, default in (("incidents_database", INCIDENTS_DATABASE), ("acknowledged_file", ACKNOWLEDGED_FILE)):
+        if is_database_url(getattr(settings, name)):
+            continue
         folder = os.path.dirname(path := getattr(settings, name))
         if path and path != default and not os.path.isdir(folder or "."):
             raise UsageError(f"{name} is {path}, and there is no folder {folder}: make it, or name another place")
+
+
+def _check_shared(settings: CollectorSettings) -> None:
+    """Raises UsageError where a database of PostgreSQL cannot be what is named."""
+    if is_database_url(settings.acknowledged_file):
+        raise UsageError("acknowledged_file is a URL: give that to incidents_database, which then keeps both")
+    if not is_database_url(settings.incidents_database):
+        return
+    if with_secret(settings.incidents_database):
+        raise UsageError(
+            f"incidents_database {without_login(settings.incidents_database)} is given with a password: put that into "
+            "a file of mode 0600 and name it, as passfile=FILE in the URL or as PGPASSFILE"
+        )
+    if importlib.util.find_spec("psycopg") is None:
+        raise UsageError("incidents_database is a URL, for which psycopg is needed: pip install 'laggard[postgres]'")
+    if len(settings.incidents_writer) > 200 or not settings.incidents_writer.isprintable():
+        raise UsageError("incidents_writer is longer than 200 characters, or holds one that is not printable")
 
 
 def _check_addresses(settings: CollectorSettings) -> None:

@@ -26,6 +26,8 @@ pytest_plugins = (
     "support.collectors",
     "support.warm",
     "support.launch",
+    "support.postgres",
+    "support.stores",
     "support.readers",
     "support.certificates",
     "support.stray_contexts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from laggard.collector.incidents import (
     advice_rows,
@@ -16,6 +16,7 @@ from laggard.collector.incidents import (
     loss_rows,
     node_rows,
     notice_rows,
+    postgres,
     run_rows,
     sqlite_file,
 )
@@ -32,6 +33,7 @@ from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, Told
 from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.schema import VERSION
+from laggard.database_url import is_database_url
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation
 
@@ -42,6 +44,7 @@ __all__ = [
     "DatabaseError",
     "IncidentDatabase",
     "Rows",
+    "Stored",
     "read_advice",
     "read_confirmations",
     "read_digest",
@@ -56,6 +59,16 @@ MAX_LOSSES: Final = 200_000
 
 FULL_SHARE, PRUNED_SHARE = 0.9, 0.8
 """The share of max_bytes from which on incidents are dropped, and that until which they are."""
+
+
+class Stored(NamedTuple):
+    """The size of the database, and the notices that this collector is to send."""
+
+    bytes: int = 0
+    notices: tuple[Notice, ...] = ()
+
+
+NOTHING_STORED: Final = Stored()
 
 
 class IncidentDatabase:
@@ -78,31 +91,31 @@ class IncidentDatabase:
         with self.engine.told():
             return self.engine.bytes()
 
-    def write(self, incidents: Iterable[Incident], now: float, notices: NoticeChanges = NOTHING) -> int:
+    def write(self, incidents: Iterable[Incident], now: float, notices: NoticeChanges = NOTHING) -> Stored:
         """Stores the incidents, in place of what was stored of them, and with them what is to be told of them, and
-        drops what is too old or too much. Returns the size of the file in bytes. Raises DatabaseError, and then nothing
-        is stored."""
+        drops what is too old or too much. Raises DatabaseError, and then nothing is stored."""
         rows, engine = tuple(incidents), self.engine
         with engine.told():
             with engine.transaction():
                 incident_rows.drop_older(engine, now - self._keep_seconds)
             try:
-                self._store(rows, notices)
+                stored = self._stored(rows, notices)
             except Exception as error:
                 if not engine.is_full(error):
                     raise
                 self._make_room(PRUNED_SHARE / 2)
-                self._store(rows, notices)
+                stored = self._stored(rows, notices)
             if engine.used() > FULL_SHARE:
                 self._make_room(PRUNED_SHARE)
             engine.give_back()
-            return engine.bytes()
+            return stored._replace(bytes=engine.bytes())
 
-    def _store(self, incidents: tuple[Incident, ...], notices: NoticeChanges) -> None:
+    def _stored(self, incidents: tuple[Incident, ...], notices: NoticeChanges) -> Stored:
         with self.engine.transaction():
             incident_rows.store(self.engine, incidents)
             if notices:
                 notice_rows.write(self.engine, notices)
+        return Stored(notices=notices.made)
 
     def _make_room(self, share: float) -> None:
         """Drops incidents until `share` of max_bytes is taken, or none is left that is closed."""
@@ -173,7 +186,7 @@ class IncidentDatabase:
 
 def reading(place: str) -> contextlib.AbstractContextManager[Engine]:
     """A connection that only reads, also while a collector writes. Raises DatabaseError."""
-    return sqlite_file.reading(place)
+    return postgres.reading(place) if is_database_url(place) else sqlite_file.reading(place)
 
 
 def read_incidents(place: str, query: IncidentQuery) -> tuple[Rows, int]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.collector.incidents.documents import documents
 from laggard.collector.incidents.engine import Engine, drop_oldest_of_heaviest, put
-from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest
+from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, incident_of
 from laggard.wire.digest import Digest
 
 TABLES: Final = """
@@ -42,6 +42,15 @@ def keep(engine: Engine, kept: Iterable[KeptDigest], since: float, max_bytes: in
     engine.many(_PUT, [it.row() for it in kept])
     most = min(MAX_DIGESTS, max_bytes // SHARE // MAX_DIGEST_BYTES)
     drop_oldest_of_heaviest(engine, "digests", "owner, job_id, started_at, run", "made_at", most)
+
+
+def has_first(engine: Engine, kept: KeptDigest) -> bool:
+    """Whether it is of a run as it was when an incident began, and there is one of that already."""
+    if incident_of(kept.run) is None:
+        return False
+    words = (kept.owner, kept.job_id, kept.digest.started_at or 0.0, kept.run)
+    text = "SELECT 1 FROM digests WHERE owner = ? AND job_id = ? AND started_at = ? AND run = ?"
+    return bool(engine.run(text, words))
 
 
 def read(engine: Engine, asked: AskedDigest) -> Digest | None:

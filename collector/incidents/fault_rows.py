@@ -57,7 +57,11 @@ def store(engine: Engine, faults: Iterable[Fault]) -> None:
 
 def store_names(engine: Engine, names: Iterable[NodeName]) -> None:
     """Stores names, in place of what was stored of them."""
-    engine.many(_PUT_NAME, [(it.node, it.machine, it.seen_at, encode(it)) for it in names])
+    engine.many(_PUT_NAME, [name_row(it) for it in names])
+
+
+def name_row(it: NodeName) -> tuple[str, str, float, bytes]:
+    return it.node, it.machine, it.seen_at, encode(it)
 
 
 def bound(engine: Engine, since: float, most: int) -> None:

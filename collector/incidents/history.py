@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from laggard.address import without_login
 from laggard.collector.incidents.advice_rows import Kept
 from laggard.collector.incidents.database import (
     MAX_CONFIRMATIONS,
@@ -50,10 +51,15 @@ from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMake
 from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
 from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.run_tracker import RunTracker
+from laggard.collector.incidents.same import merged_fault, merged_incident
+from laggard.collector.incidents.shared_database import SharedDatabase
+from laggard.collector.incidents.shared_rows import SharedIds
 from laggard.collector.incidents.sights import observation, run_sight
+from laggard.collector.incidents.stores import open_database
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
 from laggard.collector.incidents.unwritten import Unwritten
 from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.database_url import is_database_url
 from laggard.recommend.outcome.calibration import outcomes_by_kind
 from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
 from laggard.wire.digest import Digest
@@ -63,6 +69,9 @@ log = logging.getLogger("laggard.collector")
 
 RETRY_SECONDS = 60.0
 STUCK_SECONDS = 30.0
+NEWS_SECONDS = 30.0
+"""The time after which a collector asks again what others wrote into a database that they share."""
+
 MAX_UNWRITTEN = 8192
 """The most incidents that wait for a database that fails; then the oldest are lost."""
 
@@ -90,7 +99,8 @@ REMEMBER_SECONDS = 86400.0
 
 class HistorySettings(NamedTuple):
     """`path` empty: no database is asked for. `quiet_seconds`: docs/incidents.md. `optional`: whether a missing folder
-    is no failure, as with the default path. `notify`: whether there is somebody to be told of incidents."""
+    is no failure, as with the default path. `notify`: whether there is somebody to be told of incidents. Where
+    `path` is a URL of PostgreSQL, `writer` is this collector's name there, the same after a restart."""
 
     path: str
     max_bytes: int
@@ -98,6 +108,11 @@ class HistorySettings(NamedTuple):
     quiet_seconds: float
     optional: bool = False
     notify: bool = False
+    writer: str = "collector"
+
+    @property
+    def is_shared(self) -> bool:
+        return is_database_url(self.path)
 
 
 def now() -> Moment:
@@ -167,6 +182,8 @@ class IncidentHistory:
     def __init__(self, settings: HistorySettings, clock: Callable[[], Moment] = now) -> None:
         self._settings, self._clock = settings, clock
         self._database: IncidentDatabase | None = None
+        self._ids = SharedIds()  # empty where no other collector writes
+        self._news_at = clock().monotonic
         self._waiting = _Waiting()
         self._changed = threading.Condition()
         self._maker = NoticeMaker(_new_id) if settings.notify else None
@@ -200,7 +217,7 @@ class IncidentHistory:
         self._tracker.remember(it for it in closed if (it.closed_at or since) >= since)
         self._remember((*before, *closed))
         self._go_on_with_nodes()
-        self.open = self._tracker.open
+        self.open = self._numbered(self._tracker.open)
         self._writer = threading.Thread(target=self._write_for_ever, name="incidents", daemon=True)
         self._writer.start()
 
@@ -230,17 +247,22 @@ class IncidentHistory:
         runs = self._run_tracker.observe([run_sight(job) for job in jobs], moment)
         with self._changed:
             self._note(changed, jobs)
-            self.faults, self.lost = self._fault_tracker.open, dict(self._tracker.lost)
+            self.faults = tuple(map(self._ids.fault, self._fault_tracker.open))
+            self.lost = dict(self._tracker.lost)
             rows: tuple[Fault | NodeName | Run, ...] = (*faults, *names, *runs)
             self._waiting.rows.put((_row_key(it), it) for it in rows)
             self._waiting.incidents.put((it.id, it) for it in changed)
-            self._remember(changed)
-            self.open, self.refused = self._tracker.open, self._tracker.refused
+            self._remember(self._numbered(changed))
+            self.open, self.refused = self._numbered(self._tracker.open), self._tracker.refused
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
                 self._waiting.incidents.take()
                 self._waiting.rows.take()
             self._changed.notify_all()
+
+    def _numbered(self, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
+        """The incidents under the ids that they have in the database."""
+        return tuple(map(self._ids.incident, incidents))
 
     def _note(self, changed: Sequence[Incident], jobs: Sequence[JobSnapshot]) -> None:
         """Makes the notices of a round. They are sent once they are in the file; where there is none, at once."""
@@ -260,7 +282,8 @@ class IncidentHistory:
             self._waiting.told.put(made.told.items())
 
     def _send(self, notices: Iterable[Notice]) -> None:
-        if lost := self.outbox.put(notices):
+        numbered = (structs.replace(it, incident=self._ids.incident(it.incident)) for it in notices)
+        if lost := self.outbox.put(numbered):
             log.error("too many notices of incidents wait for the webhook: %d are lost", lost)
 
     def _wake(self) -> None:
@@ -299,13 +322,14 @@ class IncidentHistory:
         """The faults of the machine of that name, the newest first, and its names."""
         with self._changed:
             here = [it for it in self.faults if it.node == node]
-            fresh = [it for it in self._waiting.rows if isinstance(it, Fault) and it.node == node]
+            waiting = (self._ids.fault(it) for it in self._waiting.rows if isinstance(it, Fault))
+            fresh = [it for it in waiting if it.node == node]
         try:
             kept = read_machine(self._settings.path, node, limit) if self.told_state().state == "on" else MachineRows()
         except DatabaseError as error:
             log.error("no faults of an earlier time: %s", error)
             kept = MachineRows()
-        faults = {it.id: it for it in (*kept.faults, *fresh, *here)}
+        faults = self._faults((*kept.faults, *fresh, *here))
         newest = sorted(faults.values(), key=lambda it: -it.id)[:limit]
         return MachineRows(tuple(newest), kept.names, kept.others_until)
 
@@ -316,12 +340,20 @@ class IncidentHistory:
         except DatabaseError as error:
             log.error("no faults of an earlier time: %s", error)
             kept = ()
-        return tuple({it.id: it for it in (*kept, *self.faults)}.values())
+        return tuple(self._faults((*kept, *self.faults)).values())
+
+    def _faults(self, faults: Iterable[Fault]) -> dict[int, Fault]:
+        """The faults by id: what is known last, with what other collectors know of the same."""
+        found: dict[int, Fault] = {}
+        for it in faults:
+            is_known = self._settings.is_shared and it.id in found
+            found[it.id] = merged_fault(found[it.id], it) if is_known else it
+        return found
 
     def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
         """The losses by incidents that lasted then or later, of all users or one, and the runs that were seen since."""
         with self._changed:
-            known = [Loss.of(it) for it in (*self._waiting.incidents, *self.open)]
+            known = [Loss.of(it) for it in (*self._numbered(self._waiting.incidents), *self.open)]
             unwritten = [it for it in self._waiting.rows if isinstance(it, Run)]
             followed = [*unwritten, *self._run_tracker.followed]
         losses: tuple[Loss, ...] = ()
@@ -403,12 +435,16 @@ class IncidentHistory:
     def document(self, query: IncidentQuery) -> IncidentsDocument:
         """The answer to a query: what the database holds, and over it what is known better."""
         with self._changed:
-            known = {it.id: it for it in (*self._waiting.incidents, *self.open)}
+            known = {it.id: it for it in (*self._numbered(self._waiting.incidents), *self.open)}
+        opened = len(self.open)
         state, stored, following = self.told_state(), {}, None
         if state.state == "on":
             try:
-                rows, _ = read_incidents(self._settings.path, query)
+                rows, count = read_incidents(self._settings.path, query)
                 stored, following = {it.id: it for it in rows.incidents}, rows.last_id
+                if self._settings.is_shared:
+                    opened = max(count, opened)
+                    known = {key: merged_incident(stored.get(key, it), it) for key, it in known.items()}
             except DatabaseError as error:
                 state = HistoryState("failed", str(error))
         found = sorted((it for it in {**stored, **known}.values() if query.matches(it)), key=lambda it: -it.id)
@@ -420,13 +456,14 @@ class IncidentHistory:
             for it in found[: query.limit]
             if following is None or it.id >= following
         ]
-        return IncidentsDocument(tuple(found), following, len(self.open), self._clock().wall, state)
+        return IncidentsDocument(tuple(found), following, opened, self._clock().wall, state)
 
     def told_state(self) -> HistoryState:
         """The state, `failed` also while the disk does not answer."""
         since = self._writing_since
         if since is not None and self._clock().monotonic - since > STUCK_SECONDS:
-            return HistoryState("failed", f"{self._settings.path}: the disk has not answered for over 30 s")
+            who = "the database" if self._settings.is_shared else "the disk"
+            return HistoryState("failed", f"{without_login(self._settings.path)}: {who} has not answered for over 30 s")
         return self.state
 
     def flush(self, seconds: float) -> bool:
@@ -451,7 +488,14 @@ class IncidentHistory:
         """Opens the database. Returns the incidents that are open there, and those closed of late."""
         settings = self._settings
         try:
-            database = IncidentDatabase.open(settings.path, settings.max_bytes, settings.keep_seconds)
+            database = open_database(
+                settings.path,
+                settings.max_bytes,
+                settings.keep_seconds,
+                self._ids,
+                settings.writer,
+                settings.quiet_seconds,
+            )
         except DatabaseError as error:
             self._failed(error)
             return (), ()
@@ -465,8 +509,7 @@ class IncidentHistory:
             self._failed(error)
             return (), ()
         with self._changed:  # one that is opened late has those of before, too
-            known = {(it.node, it.at): it for it in (*confirmations, *self._confirmations)}
-            self._confirmations = sorted(known.values(), key=lambda it: it.at)[-MAX_CONFIRMATIONS:]
+            self._know(confirmations)
         self._database, self.state = database, HistoryState("on", bytes=size)
         return found, closed
 
@@ -489,15 +532,16 @@ class IncidentHistory:
     def _write_for_ever(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._has_to_write() or self._ends)
+                self._changed.wait_for(lambda: self._has_to_write() or self._ends, self._patience())
                 if self._ends:
                     break
                 batch = self._waiting.take(self.outbox.done())
                 self._writing_since = self._clock().monotonic
-            written = self._write(batch)
+            notices = self._write(batch)
+            written = notices is not None
             with self._changed:
                 self._writing_since = None
-                self._send(batch.notices.values())
+                self._send(batch.notices.values() if notices is None else notices)
                 if written:
                     self.outbox.forget(batch.done)
                 else:
@@ -508,8 +552,15 @@ class IncidentHistory:
         if self._database is not None:
             self._database.close()
 
-    def _write(self, batch: _Batch) -> bool:
-        """Returns whether it is in the database; opens one that could not be used before."""
+    def _patience(self) -> float | None:
+        """The seconds until others are to be asked for news; None where there are none."""
+        if not self._settings.is_shared:
+            return None
+        return max(0.0, NEWS_SECONDS - (self._clock().monotonic - self._news_at))
+
+    def _write(self, batch: _Batch) -> tuple[Notice, ...] | None:
+        """Returns the notices that are to be sent, once it is in the database, and None where it is not; opens one that
+        could not be used before."""
         incidents = batch.incidents
         if self._database is None:
             left, _ = self._open()
@@ -517,23 +568,40 @@ class IncidentHistory:
             self._note_unwatched(unwatched)
             incidents = {**{it.id: it for it in unwatched}, **incidents}
         if self._database is None:
-            return False
+            return None
         wall = self._clock().wall
         try:
-            size = self._database.write(incidents.values(), wall, batch.changes)
+            stored = self._database.write(incidents.values(), wall, batch.changes)
             self._database.keep_nodes(_node_rows(batch.rows.values()), wall)
             if batch.confirmations:
                 self._database.keep_confirmations(batch.confirmations.values(), wall)
         except DatabaseError as error:
             self._failed(error)
-            return False
-        self.state = HistoryState("on", bytes=size)
+            return None
+        self.state = HistoryState("on", bytes=stored.bytes)
         try:
             self._database.keep_digests(batch.digests.values(), wall)
             self._database.keep_advice(batch.advice.values(), wall)
+            self._learn(self._database)
         except DatabaseError as error:  # incidents are worth more
             log.error("no digests of runs: %s", error)
-        return True
+        return stored.notices
+
+    def _learn(self, database: IncidentDatabase) -> None:
+        """Takes what other collectors wrote, where it is time to. Raises DatabaseError."""
+        if not isinstance(database, SharedDatabase) or self._patience():
+            return
+        self._news_at = self._clock().monotonic
+        news = database.news(self._maker is not None, MAX_WAITING)
+        with self._changed:
+            self._remember(news.incidents)
+            self._know(news.confirmations)
+            self._send(news.notices)
+
+    def _know(self, confirmations: Iterable[Confirmation]) -> None:
+        """Takes measurements of suspects that are in the database."""
+        known = {(it.node, it.at): it for it in (*confirmations, *self._confirmations)}
+        self._confirmations = sorted(known.values(), key=lambda it: it.at)[-MAX_CONFIRMATIONS:]
 
     def _note_unwatched(self, closed: Sequence[Incident]) -> None:
         """Tells, with the next write, of incidents that ended while nobody watched them."""
@@ -578,6 +646,8 @@ def _why_off(settings: HistorySettings) -> str:
     """The reason why there is no database, in words; empty where there is to be one."""
     if not settings.path:
         return "incidents_database is empty in the collector's settings"
+    if settings.is_shared:
+        return ""
     folder = os.path.dirname(os.path.abspath(settings.path))
     if settings.optional and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         return f"{folder} is not there, or not the collector's to write: make it, or set incidents_database"

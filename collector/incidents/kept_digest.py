@@ -19,6 +19,12 @@ def of_incident(number: int) -> str:
     return f"incident:{number}"
 
 
+def incident_of(run: str) -> int | None:
+    """The incident of such a run; None for others."""
+    kind, _, number = run.partition(":")
+    return int(number) if kind == "incident" and number.isascii() and number.isdecimal() else None
+
+
 class KeptDigest(NamedTuple):
     """`run`: LAST, FIRST or of_incident(). There is one of each of a run, which began at `started_at` (Unix seconds; 0:
     not known)."""

@@ -31,6 +31,11 @@ def keep(engine: Engine, rows: NodeRows, since: float, max_bytes: int) -> None:
     fault_rows.store(engine, rows.faults)
     fault_rows.store_names(engine, rows.names)
     run_rows.store(engine, rows.runs)
+    bound(engine, since, max_bytes)
+
+
+def bound(engine: Engine, since: float, max_bytes: int) -> None:
+    """Drops what is too old or too much. `since`: older ones are dropped."""
     most = min(MAX_ROWS, max_bytes // 8 // MAX_ROW_BYTES)
     fault_rows.bound(engine, since, most)
     run_rows.bound(engine, since, most)

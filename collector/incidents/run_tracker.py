@@ -9,6 +9,7 @@ from msgspec import structs
 
 from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.run import Run, RunSight
+from laggard.collector.incidents.same import SAME_START_SECONDS
 from laggard.collector.jobs.key import JobKey
 
 MAX_RUNS = 4096
@@ -16,10 +17,6 @@ MAX_RUNS = 4096
 
 REWRITE_SECONDS = 60.0
 """The largest age of what is stored of a run that goes on."""
-
-SAME_START_SECONDS = 2.0
-"""The largest difference between two starts of one run: they are said by a rank's clock, and rank 0 may be another
-process after a scrape that failed."""
 
 
 @dataclasses.dataclass

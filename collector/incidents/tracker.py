@@ -17,6 +17,7 @@ from msgspec import structs
 from laggard.collector.incidents.incident import Incident, bounded, family
 from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.returns import Ends
+from laggard.collector.incidents.same import same_place
 from laggard.collector.incidents.shares import shares
 from laggard.collector.jobs.job import JobKey
 from laggard.locate.describe import culprit_text
@@ -206,7 +207,7 @@ class IncidentTracker:
             return None
         candidates = self._candidates.setdefault(seen.key, [])
         candidates[:] = [each for each in candidates if moment.monotonic - each.last <= self._quiet_seconds]
-        found = next((each for each in candidates if _same_place(each.culprit, culprit)), None)
+        found = next((each for each in candidates if same_place(each.culprit, culprit)), None)
         if found is None:
             found = _Candidate(culprit, moment, moment.monotonic)
             candidates.append(found)
@@ -300,14 +301,14 @@ class IncidentTracker:
     def _was_told(self, culprit: Culprit, seen: Observation) -> bool:
         """Whether an incident that is over was about this run of a job that has ended."""
         told = (each for each in self._over.get(seen.key, ()) if each.progressed_at >= seen.progressed_at)
-        return any(_same_place(each.culprit, culprit) for each in told)
+        return any(same_place(each.culprit, culprit) for each in told)
 
 
 def _paired(of_job: Sequence[_Open], culprits: Sequence[Culprit]) -> tuple[dict[int, Culprit], list[Culprit]]:
     """The culprit that each incident goes on with, by the id() of `of_job`'s items, and the culprits without one."""
     pairs: dict[int, Culprit] = {}
     left = list(culprits)
-    for same in (_same_ranks, _same_place):
+    for same in (_same_ranks, same_place):
         for culprit in list(left):
             found = next((it for it in of_job if id(it) not in pairs and same(it.incident.culprit, culprit)), None)
             if found is not None:
@@ -317,15 +318,7 @@ def _paired(of_job: Sequence[_Open], culprits: Sequence[Culprit]) -> tuple[dict[
 
 
 def _same_ranks(one: Culprit, other: Culprit) -> bool:
-    return _same_place(one, other) and (one.ranks, one.node) == (other.ranks, other.node)
-
-
-def _same_place(one: Culprit, other: Culprit) -> bool:
-    if family(one) != family(other):
-        return False
-    if one.ranks or other.ranks:
-        return not set(one.ranks).isdisjoint(other.ranks)
-    return (one.node, one.device, one.link, one.group) == (other.node, other.device, other.link, other.group)
+    return same_place(one, other) and (one.ranks, one.node) == (other.ranks, other.node)
 
 
 def _whole(incident: Incident, of_job: Sequence[_Open], pairs: dict[int, Culprit]) -> _Open | None:

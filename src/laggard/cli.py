@@ -73,6 +73,7 @@ EXTRAS = {
     "numpy": "locate",
     "optuna": "tune",
     "mcp": "mcp",
+    "psycopg": "postgres",
     **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector"),
 }
 """By package: the extra that installs it."""

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.stores import open_store
 
 from laggard.cli import main
 from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_incidents
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
+from laggard.collector.incidents.sqlite_file import SqliteFile
 from laggard.collector.incidents.tracker import Moment
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
@@ -66,9 +68,19 @@ def clock() -> Clock:
 
 @pytest.fixture
 def make(tmp_path: Path, clock: Clock) -> Any:
+    yield from _making(str(tmp_path / "incidents.sqlite"), clock)
+
+
+@pytest.fixture
+def make_at(place: str, clock: Clock) -> Any:
+    """As `make`, in a file and in PostgreSQL."""
+    yield from _making(place, clock)
+
+
+def _making(place: str, clock: Clock) -> Any:
     made: list[IncidentHistory] = []
 
-    def start(path: Path | str = tmp_path / "incidents.sqlite", **changes: Any) -> IncidentHistory:
+    def start(path: Path | str = place, **changes: Any) -> IncidentHistory:
         values: dict[str, Any] = dict(max_bytes=1 << 20, keep_seconds=1000.0, quiet_seconds=300.0)
         made.append(IncidentHistory(HistorySettings(str(path), **{**values, **changes}), clock))
         made[-1].start()
@@ -90,15 +102,18 @@ def end(history: IncidentHistory) -> None:
     assert history.flush(60.0)
     database = history._database
     assert database is not None
-    os.close(database.engine.lock)  # the kernel's part
-    database.engine.lock = os.open(os.devnull, os.O_RDONLY)
+    if isinstance(database.engine, SqliteFile):
+        os.close(database.engine.lock)  # the kernel's part
+        database.engine.lock = os.open(os.devnull, os.O_RDONLY)
+    else:
+        database.close()
 
 
-def test_an_incident_goes_on_after_a_restart(make: Make, clock: Clock) -> None:
-    first = make()
+def test_an_incident_goes_on_after_a_restart(make_at: Make, clock: Clock) -> None:
+    first = make_at()
     observe(first, clock, job(2), job(name="other", owner=7))
     end(first)
-    second = make()
+    second = make_at()
     (known,) = second.open
     assert known.id == first.open[0].id and known.culprit.advice == "look there"
     observe(second, clock, job(2), rounds=1)
@@ -142,9 +157,9 @@ def _linked(*ranks: int, running: bool = True) -> JobSnapshot:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_slow_links_of_jobs_that_have_ended_are_known(make: Make, clock: Clock, kept: bool) -> None:
+def test_slow_links_of_jobs_that_have_ended_are_known(make_at: Make, clock: Clock, kept: bool) -> None:
     """For the rings that may measure their machines; without a database until the collector ends."""
-    history = make() if kept else make("")
+    history = make_at() if kept else make_at("")
     for snapshot in (_linked(2), _linked(2), _linked(2, running=False), job(3), job(3)):
         clock.at += 10
         history.observe([snapshot])
@@ -153,7 +168,7 @@ def test_slow_links_of_jobs_that_have_ended_are_known(make: Make, clock: Clock, 
     assert history.slow_links(WALL + 40) == ()
     if kept:
         history.close()
-        assert [it.id for it in make().slow_links(WALL)] == [link.id]
+        assert [it.id for it in make_at().slow_links(WALL)] == [link.id]
 
 
 @pytest.mark.parametrize("spoil", [_text, _overwritten, _others, _newer, Path.mkdir])
@@ -207,7 +222,7 @@ def test_a_collector_without_a_database_has_none_that_fails(make: Make, tmp_path
 def test_a_disk_that_fails_loses_nothing_that_goes_on(make: Make, clock: Clock, tmp_path: Path) -> None:
     history = make()
     database = history._database
-    assert database is not None
+    assert database is not None and isinstance(database.engine, SqliteFile)
     database.engine.connection.execute("PRAGMA query_only = ON")
     observe(history, clock, job(2))
     assert not history.flush(0.5)
@@ -218,38 +233,39 @@ def test_a_disk_that_fails_loses_nothing_that_goes_on(make: Make, clock: Clock, 
     assert len(read_incidents(str(tmp_path / "incidents.sqlite"), IncidentQuery())[0].incidents) == 1
 
 
-def test_the_file_is_bounded_and_a_user_who_floods_loses_their_own(tmp_path: Path) -> None:
-    path = tmp_path / "incidents.sqlite"
-    database = IncidentDatabase.open(str(path), 1 << 20, 1e9)
+def test_the_database_is_bounded_and_a_user_who_floods_loses_their_own(place: str) -> None:
+    database = open_store(place)
     database.write([incident(number, closed_at=WALL) for number in range(20)], WALL)
     database.write([incident(100, owner=666)], WALL)
     for batch in range(20):
         many = [incident(1000 + 100 * batch + n, owner=666, job="flood", closed_at=WALL) for n in range(100)]
-        assert database.write(many, WALL) <= 1 << 20
+        written = database.write(many, WALL)
+        assert database.engine.used() <= 1.0 and (written.bytes <= 1 << 20 or place.startswith("postgresql"))
     database.close()
-    rows, opened = read_incidents(str(path), IncidentQuery(limit=10_000))
+    rows, opened = read_incidents(place, IncidentQuery(limit=10_000))
     assert sum(it.owner == 1000 for it in rows.incidents) == 20 and opened == 1
     assert rows.incidents[0].id == 2999, "the newest stay"
-    assert path.stat().st_size <= 1 << 20
+    assert place.startswith("postgresql") or os.stat(place).st_size <= 1 << 20
 
 
-def test_what_is_too_old_goes(tmp_path: Path) -> None:
-    database = IncidentDatabase.open(str(tmp_path / "f"), 1 << 20, keep_seconds=100.0)
-    database.write([incident(1, closed_at=WALL), incident(2, closed_at=WALL + 90), incident(3)], WALL + 95)
-    database.write([], WALL + 101)
+def test_what_is_too_old_goes(place: str) -> None:
+    database = open_store(place, keep_seconds=100.0)
+    ended = [incident(1, job="a", closed_at=WALL + 1), incident(2, job="b", closed_at=WALL + 90)]
+    database.write([*ended, incident(3)], WALL + 95)
+    database.write([], WALL + 102)
     database.close()
-    rows, _ = read_incidents(str(tmp_path / "f"), IncidentQuery())
+    rows, _ = read_incidents(place, IncidentQuery())
     assert [it.id for it in rows.incidents] == [3, 2]
 
 
-def test_answers_are_paged_and_selected(make: Make, tmp_path: Path, clock: Clock) -> None:
-    database = IncidentDatabase.open(str(tmp_path / "incidents.sqlite"), 1 << 20, 1e9)
+def test_answers_are_paged_and_selected(make_at: Make, place: str, clock: Clock) -> None:
+    database = open_store(place)
     jobs = [("a", 1), ("b", 1), ("a", 2)]
     database.write(
         [incident(n, jobs[n % 3][1], jobs[n % 3][0], closed_at=None if n == 29 else WALL + n) for n in range(30)], WALL
     )
     database.close()
-    history = make(keep_seconds=1e9)
+    history = make_at(keep_seconds=1e9)
     seen, before = [], None
     while True:
         document = history.document(IncidentQuery(before=before, limit=7))
@@ -264,13 +280,12 @@ def test_answers_are_paged_and_selected(make: Make, tmp_path: Path, clock: Clock
     assert [it.id for it in history.document(IncidentQuery(since=WALL + 27)).incidents] == [29, 28, 27]
 
 
-def test_a_damaged_row_costs_that_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "incidents.sqlite")
-    database = IncidentDatabase.open(path, 1 << 20, 1e9)
-    database.write([incident(1, closed_at=WALL), incident(2, closed_at=WALL)], WALL)
-    database.engine.connection.execute("UPDATE incidents SET document = ? WHERE id = 1", (b"{}",))
+def test_a_damaged_row_costs_that_row(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    database = open_store(place)
+    database.write([incident(1, job="a", closed_at=WALL + 9), incident(2, job="b", closed_at=WALL + 9)], WALL)
+    database.engine.run("UPDATE incidents SET document = ? WHERE id = 1", (b"{}",))
     database.close()
-    assert main(["incidents", "--database", path, "--format", "json"]) == 0
+    assert main(["incidents", "--database", place, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [it["id"] for it in document["incidents"]] == [2] and document["history"][
         "reason"
@@ -310,9 +325,9 @@ def test_a_pipe_in_the_files_place_is_not_waited_for(tmp_path: Path, capsys: pyt
     assert "no regular file" in capsys.readouterr().err
 
 
-def test_the_command_answers_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "incidents.sqlite")
-    database = IncidentDatabase.open(path, 1 << 20, 1e9)
+def test_the_command_answers_first(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place
+    database = open_store(path)
     database.write([incident(1, closed_at=WALL + 200, closed_because="recovered", gaps=2)], WALL)
     assert main(["incidents", "--database", path]) == 0
     text = capsys.readouterr().out
@@ -349,8 +364,8 @@ def test_mistakes_are_one_line(words: list[str], error: str, capsys: pytest.Capt
     assert capsys.readouterr().err.startswith(f"laggard: {error}")
 
 
-def test_the_document_is_what_it_says(make: Make, clock: Clock) -> None:
-    history = make()
+def test_the_document_is_what_it_says(make_at: Make, clock: Clock) -> None:
+    history = make_at()
     observe(history, clock, job(2, name=HOSTILE))
     document = history.document(IncidentQuery())
     assert decode(encode(document), IncidentsDocument) == document and document.schema == "laggard.incidents/1"

@@ -1,0 +1,179 @@
+"""The database of incidents that several collectors write: each knows its own rows again, and finds those of others.
+
+A row is written again while its collector watches what it tells of. One that nobody has written for long is of a
+collector that is gone, and of nothing that another watches: whoever sees that first closes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from laggard.collector.incidents import (
+    confirmation_rows,
+    digest_rows,
+    fault_rows,
+    incident_rows,
+    node_rows,
+    run_rows,
+    shared_notices,
+)
+from laggard.collector.incidents.database import NOTHING_STORED, IncidentDatabase, Stored
+from laggard.collector.incidents.documents import documents
+from laggard.collector.incidents.fault import Fault
+from laggard.collector.incidents.incident import WEEK_SECONDS, Incident
+from laggard.collector.incidents.kept_digest import KeptDigest, incident_of, of_incident
+from laggard.collector.incidents.node_rows import NodeRows
+from laggard.collector.incidents.notice import Notice, NoticeChanges, Told
+from laggard.collector.incidents.postgres import PostgresStore
+from laggard.collector.incidents.run import Run
+from laggard.collector.incidents.shared_rows import SharedIds, store_faults, store_incidents, store_runs
+from laggard.wire.exclusion import Confirmation
+
+LEFT_SECONDS: Final = 900.0
+"""The time after which an incident or a run that nobody has written is one that nobody watches. Both are written once a
+minute while somebody does, and an incident is closed when its job has been silent for incident_quiet_seconds."""
+
+LEFT_FAULT_SECONDS: Final = 3 * 3600.0
+"""The same of a fault, which is written once an hour."""
+
+_MAX_NEWS: Final = 4096
+"""The most incidents of others that are learnt at once, the last ones."""
+
+
+class News(NamedTuple):
+    """What others wrote: incidents, and all measurements of suspects; and notices that are this collector's to send
+    now."""
+
+    incidents: tuple[Incident, ...] = ()
+    confirmations: tuple[Confirmation, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+class SharedDatabase(IncidentDatabase):
+    """A collector's connection to a database that others write, too. `ids`: outlives it."""
+
+    def __init__(
+        self, engine: PostgresStore, max_bytes: int, keep_seconds: float, ids: SharedIds, quiet_seconds: float
+    ) -> None:
+        super().__init__(engine, max_bytes, keep_seconds)
+        self._store, self._ids = engine, ids
+        self._left_seconds = max(LEFT_SECONDS, 3 * quiet_seconds)
+        self._opened_at = time.monotonic()
+        self._learnt_until: float | None = None
+
+    def _stored(self, incidents: tuple[Incident, ...], notices: NoticeChanges) -> Stored:
+        engine, writer = self._store, self._store.writer
+        with engine.transaction():
+            stored = store_incidents(engine, incidents, self._ids.incidents)
+            mine = {self._ids.incidents.get(it.id, it.id) for it in incidents if it.closed_at is None}
+            written = [(writer, it.id) for it in stored if it.id in mine or it.closed_at is not None]
+            engine.many("UPDATE incidents SET writer = ?, written_at = now() WHERE id = ?", written)
+            if not notices:
+                return NOTHING_STORED
+            return Stored(notices=shared_notices.write(engine, notices, self._ids, writer))
+
+    def keep_nodes(self, rows: NodeRows, now: float) -> None:
+        engine, writer = self._store, self._store.writer
+        with self._changing():
+            faults = store_faults(engine, rows.faults, self._ids.faults)
+            text = "UPDATE faults SET writer = ?, written_at = now() WHERE id = ?"
+            engine.many(text, [(writer, it.id) for it in faults])
+            _store_names(engine, rows)
+            runs = store_runs(engine, rows.runs)
+            text = "UPDATE runs SET writer = ?, written_at = now() WHERE owner = ? AND job_id = ? AND began_at = ?"
+            engine.many(text, [(writer, it.owner, it.job_id, it.began_at) for it in runs])
+            node_rows.bound(engine, now - self._keep_seconds, self._max_bytes)
+
+    def keep_digests(self, kept: Iterable[KeptDigest], now: float) -> None:
+        """As of a file; of what a run was like when an incident began the first word holds."""
+        numbered = [self._numbered(it) for it in kept]
+        with self._changing() as engine:
+            digest_rows.keep(engine, [it for it in numbered if not digest_rows.has_first(engine, it)],
+                             now - self._keep_seconds, self._max_bytes)  # fmt: skip
+
+    def _numbered(self, it: KeptDigest) -> KeptDigest:
+        number = incident_of(it.run)
+        return it if number is None else it._replace(run=of_incident(self._ids.incidents.get(number, number)))
+
+    def open_incidents(self, limit: int) -> tuple[Incident, ...]:
+        """The newest that are open and that this collector goes on with: its own, and those that nobody watches any
+        more. Raises DatabaseError."""
+        text = f"SELECT document FROM incidents WHERE closed_at IS NULL AND {_MINE} ORDER BY id DESC LIMIT ?"
+        with self.engine.told():
+            found = documents(self.engine.run(text, (self._store.writer, self._left_seconds, limit)), Incident)
+        for it in found:
+            self._ids.incidents.note(it.id, it.id)
+        return found
+
+    def open_nodes(self, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
+        run, writer = self.engine.run, self._store.writer
+        with self.engine.told():
+            text = f"SELECT document FROM faults WHERE closed_at IS NULL AND {_MINE} ORDER BY id DESC LIMIT ?"
+            faults = documents(run(text, (writer, LEFT_FAULT_SECONDS, 2 * fault_rows.MAX_FAULTS)), Fault)
+            text = f"SELECT document FROM runs WHERE ended_at IS NULL AND {_MINE} ORDER BY seen_at DESC LIMIT 4096"
+            runs = documents(run(text, (writer, self._left_seconds)), Run)
+            _, names = fault_rows.read_open(self.engine)
+            ended = fault_rows.read_ended(self.engine, since)
+        for it in faults:
+            self._ids.faults.note(it.id, it.id)
+        return NodeRows(faults, names, runs), ended
+
+    def notices(self, limit: int) -> tuple[Notice, ...]:
+        with self._changing() as engine:
+            shared_notices.claim(engine, self._store.writer, limit)
+            return shared_notices.read_own(engine, self._store.writer, limit)
+
+    def told(self) -> dict[int, Told]:
+        with self.engine.told():
+            return shared_notices.read_told(self.engine)
+
+    def news(self, notify: bool, limit: int) -> News:
+        """Returns what others wrote since it was asked last. `notify`: whether this collector sends notices; then it
+        takes those that another has left behind, `limit` at most. Raises DatabaseError."""
+        with self._changing() as engine:
+            if time.monotonic() - self._opened_at >= self._left_seconds:
+                self._close_left()
+            now = float(engine.run("SELECT extract(epoch FROM now())")[0][0])
+            since = now - WEEK_SECONDS if self._learnt_until is None else self._learnt_until
+            text = (
+                "SELECT document FROM incidents WHERE written_at >= to_timestamp(?) AND writer != ?"
+                " ORDER BY written_at DESC LIMIT ?"
+            )
+            found = documents(engine.run(text, (since, self._store.writer, _MAX_NEWS)), Incident)[::-1]
+            notices = shared_notices.claim(engine, self._store.writer, limit) if notify else ()
+            self._learnt_until = now
+            return News(found, confirmation_rows.read(engine), notices)
+
+    def _close_left(self) -> None:
+        """Closes what nobody watches any more, where this collector has been there for long: after a time without the
+        database all collectors are late."""
+        engine = self._store
+        text = f"SELECT document FROM incidents WHERE closed_at IS NULL AND {_LEFT} LIMIT 1024"
+        left = documents(engine.run(text, (self._left_seconds,)), Incident)
+        because = "ended_while_down"
+        closed = [structs.replace(it, closed_at=it.seen_at, closed_because=because) for it in left]
+        incident_rows.store(engine, closed)
+        engine.many("UPDATE incidents SET written_at = now() WHERE id = ?", [(it.id,) for it in closed])
+        text = f"SELECT document FROM faults WHERE closed_at IS NULL AND {_LEFT} LIMIT 1024"
+        faults = documents(engine.run(text, (WEEK_SECONDS,)), Fault)
+        fault_rows.store(engine, [structs.replace(it, closed_at=it.seen_at, closed_because="gone") for it in faults])
+        text = f"SELECT document FROM runs WHERE ended_at IS NULL AND {_LEFT} LIMIT 1024"
+        runs = documents(engine.run(text, (self._left_seconds,)), Run)
+        run_rows.store(engine, [structs.replace(it, ended_at=it.seen_at) for it in runs])
+
+
+_LEFT: Final = "written_at < now() - make_interval(secs => ?)"
+_MINE: Final = f"(writer = ? OR {_LEFT})"
+
+
+def _store_names(engine: PostgresStore, rows: NodeRows) -> None:
+    """The names; of one that two collectors saw the later sight holds."""
+    text = (
+        "INSERT INTO names VALUES (?, ?, ?, ?) ON CONFLICT (node, machine) DO UPDATE"
+        " SET seen_at = excluded.seen_at, document = excluded.document WHERE excluded.seen_at >= names.seen_at"
+    )
+    engine.many(text, [fault_rows.name_row(it) for it in rows.names])

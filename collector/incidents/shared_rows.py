@@ -1,0 +1,185 @@
+"""Rows that several collectors write: what is the same is found before it is stored, and has one row.
+
+All of it runs within a transaction that keeps the other collectors out, so nothing comes between what is looked for and
+what is stored. A collector goes on with ids of its own; which row each is, it remembers here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+from msgspec import structs
+
+from laggard.collector.incidents import fault_rows, incident_rows, run_rows
+from laggard.collector.incidents.documents import decoded, documents
+from laggard.collector.incidents.engine import Engine
+from laggard.collector.incidents.fault import Fault
+from laggard.collector.incidents.incident import Incident
+from laggard.collector.incidents.run import Run
+from laggard.collector.incidents.same import (
+    SLACK_SECONDS,
+    merged_fault,
+    merged_incident,
+    merged_run,
+    same_fault,
+    same_incident,
+    same_run,
+)
+
+MAX_IDS: Final = 65_536
+"""The most ids that are remembered, the last ones."""
+
+_CHUNK: Final = 500
+"""The most values in one statement."""
+
+T = TypeVar("T", Incident, Fault)
+
+
+class Ids(dict[int, int]):
+    """The row of each id that this collector gave away."""
+
+    def note(self, own: int, row: int) -> None:
+        self[own] = row
+        while len(self) > MAX_IDS:
+            del self[next(iter(self))]
+
+
+@dataclasses.dataclass
+class SharedIds:
+    """The rows by a collector's own ids. It outlives connections."""
+
+    incidents: Ids = dataclasses.field(default_factory=Ids)
+    faults: Ids = dataclasses.field(default_factory=Ids)
+
+    def incident(self, it: Incident) -> Incident:
+        """The incident under the id of its row."""
+        number, part_of = self.incidents.get(it.id, it.id), it.part_of
+        if part_of is not None:
+            part_of = self.incidents.get(part_of, part_of)
+        return it if (number, part_of) == (it.id, it.part_of) else structs.replace(it, id=number, part_of=part_of)
+
+    def fault(self, it: Fault) -> Fault:
+        """The fault under the id of its row."""
+        number = self.faults.get(it.id, it.id)
+        return it if number == it.id else structs.replace(it, id=number)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind(Generic[T]):
+    """`near`: the rows that may be the same as a new one."""
+
+    table: str
+    of: type[T]
+    near: Callable[[Engine, T], tuple[T, ...]]
+    same: Callable[[T, T], bool]
+    merged: Callable[[T, T], T]
+
+
+def store_incidents(engine: Engine, incidents: Iterable[Incident], ids: Ids) -> tuple[Incident, ...]:
+    """Stores incidents, each under the id of its row. Returns them as they are stored."""
+    stored = _resolved(engine, _INCIDENTS, tuple(incidents), ids)
+    numbered = tuple(_with_part(it, ids) for it in stored)
+    incident_rows.store(engine, numbered)
+    return numbered
+
+
+def store_faults(engine: Engine, faults: Iterable[Fault], ids: Ids) -> tuple[Fault, ...]:
+    """Stores faults, each under the id of its row. Returns them as they are stored."""
+    stored = tuple(_resolved(engine, _FAULTS, tuple(faults), ids))
+    fault_rows.store(engine, stored)
+    return stored
+
+
+def store_runs(engine: Engine, runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Stores runs, each under the beginning of its row. Returns them as they are stored."""
+    stored: dict[tuple[int, str, float], Run] = {}
+    for run in runs:
+        near = "owner = ? AND job_id = ? AND seen_at >= ?"
+        text = f"SELECT document FROM runs WHERE {near} ORDER BY began_at DESC LIMIT 64"
+        found = documents(engine.run(text, (run.owner, run.job_id, run.began_at - SLACK_SECONDS)), Run)
+        known = {(it.owner, it.job_id, it.began_at): it for it in found} | {
+            key: it for key, it in stored.items() if it.key == run.key
+        }
+        own = known.get((run.owner, run.job_id, run.began_at))
+        same = own or next((it for it in known.values() if same_run(it, run)), None)
+        merged = run if same is None else merged_run(same, run)
+        stored[merged.owner, merged.job_id, merged.began_at] = merged
+    rows = tuple(stored.values())
+    run_rows.store(engine, rows)
+    return rows
+
+
+def _resolved(engine: Engine, kind: _Kind[T], values: Sequence[T], ids: Ids) -> list[T]:
+    """The values as they are to be stored. Those of one id come together as the last of them."""
+    rows = _by_id(engine, kind, [ids.get(it.id, it.id) for it in values])
+    taken = set(ids.values())
+    stored: dict[int, T] = {}
+    for value in values:
+        number = ids.get(value.id)
+        if number is None:
+            row = rows.get(value.id)
+            number = value.id if row is not None and _is_own(kind, row, value) else None
+        if number is None:
+            near = [it for it in kind.near(engine, value) if it.id not in taken and kind.same(it, value)]
+            found = min(near, key=lambda it: abs(it.opened_at - value.opened_at), default=None)
+            number = _free(engine, kind.table, value.id, stored) if found is None else found.id
+            rows |= {found.id: found} if found is not None else {}
+        ids.note(value.id, number)
+        taken.add(number)
+        row = stored.get(number, rows.get(number))
+        stored[number] = structs.replace(value, id=number) if row is None else kind.merged(row, value)
+    return list(stored.values())
+
+
+def _is_own(kind: _Kind[T], row: T, value: T) -> bool:
+    """Whether the row with the value's own id is of the value, and not what another collector opened just then."""
+    return row.opened_at == value.opened_at and kind.same(row, value)
+
+
+def _by_id(engine: Engine, kind: _Kind[T], numbers: Sequence[int]) -> dict[int, T]:
+    found: dict[int, T] = {}
+    for start in range(0, len(numbers), _CHUNK):
+        some = numbers[start : start + _CHUNK]
+        places = ", ".join("?" * len(some))
+        rows = engine.run(f"SELECT document FROM {kind.table} WHERE id IN ({places})", some)
+        found |= {it.id: it for it in decoded((row[0] for row in rows), kind.of)}
+    return found
+
+
+def _free(engine: Engine, table: str, wanted: int, stored: Mapping[int, object]) -> int:
+    """The first id from `wanted` on that no row has."""
+    while True:
+        rows = engine.run(f"SELECT id FROM {table} WHERE id >= ? ORDER BY id LIMIT ?", (wanted, _CHUNK))
+        used = {row[0] for row in rows}
+        for number in range(wanted, wanted + _CHUNK):
+            if number not in used and number not in stored:
+                return number
+        wanted += _CHUNK
+
+
+def _with_part(it: Incident, ids: Mapping[int, int]) -> Incident:
+    if it.part_of is None or it.part_of not in ids:
+        return it
+    return structs.replace(it, part_of=ids[it.part_of])
+
+
+def _near_incidents(engine: Engine, it: Incident) -> tuple[Incident, ...]:
+    text = (
+        "SELECT document FROM incidents WHERE owner = ? AND job_id = ? AND (closed_at IS NULL OR closed_at >= ?)"
+        " ORDER BY id DESC LIMIT ?"
+    )
+    return documents(engine.run(text, (it.owner, it.job_id, it.opened_at - SLACK_SECONDS, _CHUNK)), Incident)
+
+
+def _near_faults(engine: Engine, it: Fault) -> tuple[Fault, ...]:
+    text = (
+        "SELECT document FROM faults WHERE (node = ? OR (machine = ? AND machine != ''))"
+        " AND (closed_at IS NULL OR closed_at >= ?) ORDER BY id DESC LIMIT ?"
+    )
+    return documents(engine.run(text, (it.node, it.machine, it.opened_at - SLACK_SECONDS, _CHUNK)), Fault)
+
+
+_INCIDENTS: Final = _Kind("incidents", Incident, _near_incidents, same_incident, merged_incident)
+_FAULTS: Final = _Kind("faults", Fault, _near_faults, same_fault, merged_fault)

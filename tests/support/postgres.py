@@ -1,0 +1,144 @@
+"""A PostgreSQL of a test's own: in a temporary folder, over a Unix socket alone, as a user who is not root."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SETTINGS = """
+listen_addresses = ''
+max_connections = 40
+shared_buffers = 16MB
+max_wal_size = 96MB
+logging_collector = off
+"""
+
+
+def why_none() -> str:
+    """The reason why there is no PostgreSQL to be tested with; empty where there is."""
+    if importlib.util.find_spec("psycopg") is None:
+        return "needs psycopg (laggard[postgres])"
+    if not programs():
+        return "needs PostgreSQL's server (Debian: postgresql)"
+    if os.geteuid() == 0 and user() is None:
+        return "needs a user postgres, since PostgreSQL does not run as root"
+    return ""
+
+
+def programs() -> str:
+    """The folder of the server's programs; empty where there is none."""
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
+    beside = shutil.which("initdb")
+    return os.path.dirname(found[-1] if found else beside or "")
+
+
+def user() -> pwd.struct_passwd | None:
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam("postgres")
+    return None
+
+
+class Server:
+    """It may be killed, stopped and started again; its databases stay."""
+
+    def __init__(self, folder: Path, durable: bool = False) -> None:
+        """`durable`: what was committed is there after kill()."""
+        self.folder, self.data = folder, folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._count = 0
+        if os.geteuid() == 0:
+            found = user()
+            assert found is not None
+            os.chown(folder, found.pw_uid, found.pw_gid)
+        self._run("initdb", "-D", str(self.data), "-A", "trust", "-U", "laggard", "-E", "UTF8", "--no-locale", "-N")
+        more = f"unix_socket_directories = '{folder}'\nfsync = {'on' if durable else 'off'}\n"
+        with open(self.data / "postgresql.conf", "a") as file:
+            file.write(SETTINGS + more)
+
+    def _words(self, program: str, words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+        command = [os.path.join(programs(), program), *words]
+        found = user() if os.geteuid() == 0 else None
+        return command, {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []} if found else {}
+
+    def _run(self, program: str, *words: str) -> None:
+        command, as_user = self._words(program, words)
+        subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=self.folder, **as_user)
+
+    def start(self) -> None:
+        command, as_user = self._words("postgres", ["-D", str(self.data)])
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **as_user)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with self.connect("postgres"):
+                    return
+            except Exception as error:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    text = (self.folder / "log").read_text(errors="replace")[-2000:]
+                    raise AssertionError(f"PostgreSQL does not start: {error}\n{text}") from None
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ends all connections, and writes all."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """As where the machine loses its power."""
+        self._end(signal.SIGQUIT)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(60)
+            self._process = None
+
+    def connect(self, name: str = "postgres") -> Any:
+        import psycopg
+
+        return psycopg.connect(self.url(name), autocommit=True)
+
+    def url(self, name: str) -> str:
+        return f"postgresql:///{name}?host={self.folder}&user=laggard"
+
+    def database(self) -> str:
+        """The URL of a new, empty database."""
+        self._count += 1
+        name = f"test_{self._count}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+
+@contextlib.contextmanager
+def running(durable: bool = False) -> Iterator[Server]:
+    if why := why_none():
+        pytest.skip(why)
+    folder = Path(tempfile.mkdtemp(prefix="laggard-pg-", dir="/tmp"))  # its socket's path is to be short
+    server = Server(folder, durable)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """One for all tests of a process, which must not stop it."""
+    with running() as server:
+        yield server

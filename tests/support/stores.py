@@ -1,0 +1,28 @@
+"""Both places in which incidents are kept: tests that take `place` run with a file, and with PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from laggard.collector.incidents.database import IncidentDatabase
+from laggard.collector.incidents.shared_rows import SharedIds
+from laggard.collector.incidents.stores import open_database
+from support.postgres import Server
+
+
+@pytest.fixture(params=["file", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A file that is not there yet, or the URL of an empty database."""
+    if request.param == "file":
+        return str(tmp_path / "incidents.sqlite")
+    server: Server = request.getfixturevalue("postgres")
+    return server.database()
+
+
+def open_store(
+    place: str, max_bytes: int = 1 << 20, keep_seconds: float = 1e9, writer: str = "one"
+) -> IncidentDatabase:
+    """As a collector of its own does. Raises DatabaseError."""
+    return open_database(place, max_bytes, keep_seconds, SharedIds(), writer, 300.0)
