@@ -67,9 +67,9 @@ class SharedDatabase(IncidentDatabase):
 
     def _stored(self, incidents: tuple[Incident, ...], notices: NoticeChanges) -> Stored:
         engine, writer = self._store, self._store.writer
-        with engine.transaction():
+        with self._ids.incidents.kept(), engine.transaction():
             stored = store_incidents(engine, incidents, self._ids.incidents)
-            mine = {self._ids.incidents.get(it.id, it.id) for it in incidents if it.closed_at is None}
+            mine = {self._ids.incidents.row(it.id) or it.id for it in incidents if it.closed_at is None}
             written = [(writer, it.id) for it in stored if it.id in mine or it.closed_at is not None]
             engine.many("UPDATE incidents SET writer = ?, written_at = now() WHERE id = ?", written)
             if not notices:
@@ -78,7 +78,7 @@ class SharedDatabase(IncidentDatabase):
 
     def keep_nodes(self, rows: NodeRows, now: float) -> None:
         engine, writer = self._store, self._store.writer
-        with self._changing():
+        with self._ids.faults.kept(), self._changing():
             faults = store_faults(engine, rows.faults, self._ids.faults)
             text = "UPDATE faults SET writer = ?, written_at = now() WHERE id = ?"
             engine.many(text, [(writer, it.id) for it in faults])
@@ -97,7 +97,7 @@ class SharedDatabase(IncidentDatabase):
 
     def _numbered(self, it: KeptDigest) -> KeptDigest:
         number = incident_of(it.run)
-        return it if number is None else it._replace(run=of_incident(self._ids.incidents.get(number, number)))
+        return it if number is None else it._replace(run=of_incident(self._ids.incidents.row(number) or number))
 
     def open_incidents(self, limit: int) -> tuple[Incident, ...]:
         """The newest that are open and that this collector goes on with: its own, and those that nobody watches any
@@ -105,8 +105,9 @@ class SharedDatabase(IncidentDatabase):
         text = f"SELECT document FROM incidents WHERE closed_at IS NULL AND {_MINE} ORDER BY id DESC LIMIT ?"
         with self.engine.told():
             found = documents(self.engine.run(text, (self._store.writer, self._left_seconds, limit)), Incident)
-        for it in found:
-            self._ids.incidents.note(it.id, it.id)
+        with self._ids.incidents.kept():
+            for it in found:
+                self._ids.incidents.note(it.id, it.id)
         return found
 
     def open_nodes(self, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
@@ -118,8 +119,9 @@ class SharedDatabase(IncidentDatabase):
             runs = documents(run(text, (writer, self._left_seconds)), Run)
             _, names = fault_rows.read_open(self.engine)
             ended = fault_rows.read_ended(self.engine, since)
-        for it in faults:
-            self._ids.faults.note(it.id, it.id)
+        with self._ids.faults.kept():
+            for it in faults:
+                self._ids.faults.note(it.id, it.id)
         return NodeRows(faults, names, runs), ended
 
     def notices(self, limit: int) -> tuple[Notice, ...]:

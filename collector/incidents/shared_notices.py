@@ -30,7 +30,7 @@ def write(engine: Engine, changes: NoticeChanges, ids: SharedIds, writer: str) -
     """Writes, within the transaction that has stored the incidents. Returns the notices that are this collector's to
     send: nobody has told the same before."""
     notices = [structs.replace(it, incident=ids.incident(it.incident)) for it in changes.made]
-    said = {ids.incidents.get(number, number): it for number, it in changes.told.items()}
+    said = {ids.incidents.row(number) or number: it for number, it in changes.told.items()}
     told = _told(engine, {*said, *(it.incident.id for it in notices)})
     still = _open(engine, {it.incident.id for it in notices})
     begun = {it.incident.id for it in notices if it.event == OPENED}

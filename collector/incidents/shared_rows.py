@@ -6,8 +6,9 @@ what is stored. A collector goes on with ids of its own; which row each is, it r
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from msgspec import structs
@@ -37,13 +38,34 @@ _CHUNK: Final = 500
 T = TypeVar("T", Incident, Fault)
 
 
-class Ids(dict[int, int]):
-    """The row of each id that this collector gave away."""
+class Ids:
+    """The row of each id that this collector gave away. What a transaction notes is known only while it lasts, and after
+    it was committed: a row that was not stored may be another's next."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+        self._new: dict[int, int] = {}
+
+    def row(self, own: int) -> int | None:
+        """None where the id has no row yet."""
+        return self._new.get(own, self._rows.get(own))
+
+    def rows(self) -> set[int]:
+        return {*self._rows.values(), *self._new.values()}
 
     def note(self, own: int, row: int) -> None:
-        self[own] = row
-        while len(self) > MAX_IDS:
-            del self[next(iter(self))]
+        self._new[own] = row
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Goes around a transaction."""
+        try:
+            yield
+            self._rows |= self._new
+            while len(self._rows) > MAX_IDS:
+                del self._rows[next(iter(self._rows))]
+        finally:
+            self._new = {}
 
 
 @dataclasses.dataclass
@@ -55,14 +77,14 @@ class SharedIds:
 
     def incident(self, it: Incident) -> Incident:
         """The incident under the id of its row."""
-        number, part_of = self.incidents.get(it.id, it.id), it.part_of
+        number, part_of = self.incidents.row(it.id) or it.id, it.part_of
         if part_of is not None:
-            part_of = self.incidents.get(part_of, part_of)
+            part_of = self.incidents.row(part_of) or part_of
         return it if (number, part_of) == (it.id, it.part_of) else structs.replace(it, id=number, part_of=part_of)
 
     def fault(self, it: Fault) -> Fault:
         """The fault under the id of its row."""
-        number = self.faults.get(it.id, it.id)
+        number = self.faults.row(it.id) or it.id
         return it if number == it.id else structs.replace(it, id=number)
 
 
@@ -113,11 +135,11 @@ def store_runs(engine: Engine, runs: Iterable[Run]) -> tuple[Run, ...]:
 
 def _resolved(engine: Engine, kind: _Kind[T], values: Sequence[T], ids: Ids) -> list[T]:
     """The values as they are to be stored. Those of one id come together as the last of them."""
-    rows = _by_id(engine, kind, [ids.get(it.id, it.id) for it in values])
-    taken = set(ids.values())
+    rows = _by_id(engine, kind, [ids.row(it.id) or it.id for it in values])
+    taken = ids.rows()
     stored: dict[int, T] = {}
     for value in values:
-        number = ids.get(value.id)
+        number = ids.row(value.id)
         if number is None:
             row = rows.get(value.id)
             number = value.id if row is not None and _is_own(kind, row, value) else None
@@ -159,10 +181,9 @@ def _free(engine: Engine, table: str, wanted: int, stored: Mapping[int, object])
         wanted += _CHUNK
 
 
-def _with_part(it: Incident, ids: Mapping[int, int]) -> Incident:
-    if it.part_of is None or it.part_of not in ids:
-        return it
-    return structs.replace(it, part_of=ids[it.part_of])
+def _with_part(it: Incident, ids: Ids) -> Incident:
+    whole = None if it.part_of is None else ids.row(it.part_of)
+    return it if whole is None else structs.replace(it, part_of=whole)
 
 
 def _near_incidents(engine: Engine, it: Incident) -> tuple[Incident, ...]:

@@ -52,10 +52,9 @@ def user() -> pwd.struct_passwd | None:
 
 
 class Server:
-    """It may be killed, stopped and started again; its databases stay."""
+    """It may be killed and started again; its databases stay."""
 
-    def __init__(self, folder: Path, durable: bool = False) -> None:
-        """`durable`: what was committed is there after kill()."""
+    def __init__(self, folder: Path) -> None:
         self.folder, self.data = folder, folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
@@ -64,7 +63,7 @@ class Server:
             assert found is not None
             os.chown(folder, found.pw_uid, found.pw_gid)
         self._run("initdb", "-D", str(self.data), "-A", "trust", "-U", "laggard", "-E", "UTF8", "--no-locale", "-N")
-        more = f"unix_socket_directories = '{folder}'\nfsync = {'on' if durable else 'off'}\n"
+        more = f"unix_socket_directories = '{folder}'\nfsync = off\n"  # no machine loses its power
         with open(self.data / "postgresql.conf", "a") as file:
             file.write(SETTINGS + more)
 
@@ -92,17 +91,10 @@ class Server:
                     raise AssertionError(f"PostgreSQL does not start: {error}\n{text}") from None
                 time.sleep(0.05)
 
-    def stop(self) -> None:
-        """Ends all connections, and writes all."""
-        self._end(signal.SIGINT)
-
     def kill(self) -> None:
-        """As where the machine loses its power."""
-        self._end(signal.SIGQUIT)
-
-    def _end(self, number: int) -> None:
+        """Ends it as it is, in the middle of whatever it does."""
         if self._process is not None:
-            self._process.send_signal(number)
+            self._process.send_signal(signal.SIGQUIT)
             self._process.wait(60)
             self._process = None
 
@@ -124,17 +116,17 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(durable: bool = False) -> Iterator[Server]:
+def running(folder: str = "/tmp") -> Iterator[Server]:
     if why := why_none():
         pytest.skip(why)
-    folder = Path(tempfile.mkdtemp(prefix="laggard-pg-", dir="/tmp"))  # its socket's path is to be short
-    server = Server(folder, durable)
+    own = Path(tempfile.mkdtemp(prefix="laggard-pg-", dir=folder))  # its socket's path is to be short
+    server = Server(own)
     try:
         server.start()
         yield server
     finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        server.kill()
+        shutil.rmtree(own, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from laggard.collector.incidents.database import IncidentDatabase
+from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.incidents.shared_rows import SharedIds
 from laggard.collector.incidents.stores import open_database
 from support.postgres import Server
+
+_opened: list[IncidentDatabase] = []
+
+
+@pytest.fixture(autouse=True)
+def close_connections() -> Iterator[None]:
+    """Closes the connections to PostgreSQL that a test has opened; a file's may be closed already."""
+    yield
+    while _opened:
+        if isinstance(_opened[-1], SharedDatabase):
+            _opened[-1].close()
+        _opened.pop()
 
 
 @pytest.fixture(params=["file", "postgres"])
@@ -25,4 +39,5 @@ def open_store(
     place: str, max_bytes: int = 1 << 20, keep_seconds: float = 1e9, writer: str = "one"
 ) -> IncidentDatabase:
     """As a collector of its own does. Raises DatabaseError."""
-    return open_database(place, max_bytes, keep_seconds, SharedIds(), writer, 300.0)
+    _opened.append(open_database(place, max_bytes, keep_seconds, SharedIds(), writer, 300.0))
+    return _opened[-1]

@@ -1,0 +1,548 @@
+"""Collectors that share a PostgreSQL: one row of what two saw, notices that one sends, what is left behind, and a
+database that is away, slow, full, of a newer release, or killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from support.paths import REPOSITORY
+from support.postgres import Server, running
+from support.stores import open_store
+from support.timings import job as timings_of
+
+from laggard.acknowledge.asked import NotAcknowledged
+from laggard.cli import main
+from laggard.collector.fleet.acknowledgements import Acknowledgements
+from laggard.collector.incidents.database import (
+    DatabaseError,
+    read_confirmations,
+    read_faults,
+    read_incidents,
+    read_losses,
+)
+from laggard.collector.incidents.fault import Fault, NodeName
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.kept_digest import KeptDigest, of_incident
+from laggard.collector.incidents.moment import Moment
+from laggard.collector.incidents.node_rows import NodeRows
+from laggard.collector.incidents.notice import CLOSED, OPENED, Notice, NoticeChanges, Told
+from laggard.collector.incidents.run import Run
+from laggard.collector.incidents.schema import VERSION
+from laggard.collector.incidents.shared_database import SharedDatabase
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.settings import CollectorSettings, incidents_writer, load_settings
+from laggard.errors import UsageError
+from laggard.locate.against.digest import Described, digest_of
+from laggard.locate.job_timings import build_timings
+from laggard.model import Culprit, Severity, Verdict
+from laggard.wire import decode
+from laggard.wire.acknowledgement import AcknowledgeAsk
+from laggard.wire.digest import Digest
+from laggard.wire.exclusion import Confirmation
+
+WALL = 1.79e9
+
+
+@pytest.fixture
+def url(postgres: Server) -> str:
+    return postgres.database()
+
+
+def incident(number: int, ranks: tuple[int, ...] = (2,), job: str = "train", **changes: Any) -> Incident:
+    culprit = Culprit("slow_compute", ranks, node="n1", phase="forward", advice="look there")
+    values: dict[str, Any] = dict(what="slow", opened_at=WALL + number, seen_at=WALL + number + 1)
+    return Incident(number, 1000, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
+
+
+def store(url: str, writer: str = "one", **changes: Any) -> SharedDatabase:
+    found = open_store(url, writer=writer, **changes)
+    assert isinstance(found, SharedDatabase)
+    return found
+
+
+def stored(url: str) -> list[Incident]:
+    return list(read_incidents(url, IncidentQuery(limit=10_000))[0].incidents)[::-1]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> Moment:
+        return Moment(WALL + self.at, 50.0 + self.at)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(clock: Clock) -> Iterator[Callable[..., IncidentHistory]]:
+    made: list[IncidentHistory] = []
+
+    def start(url: str, writer: str, **changes: Any) -> IncidentHistory:
+        settings = HistorySettings(url, 1 << 20, 1e9, 300.0, writer=writer, **changes)
+        made.append(IncidentHistory(settings, clock))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for history in made:
+        history.close()
+
+
+def job(*ranks: int, name: str = "train", running: bool = True) -> JobSnapshot:
+    culprits = tuple(Culprit("slow_compute", (rank,), node="n1", phase="forward", advice="look") for rank in ranks)
+    location = structs.replace(
+        unknown_location("", "", name), verdict=Verdict.FAIL if ranks else Verdict.OK, culprits=culprits, notes=()
+    )
+    timings = build_timings(name, 4, {}, {}, {})
+    return JobSnapshot(JobKey(1000, name), running, timings, location, progressed_at=WALL)
+
+
+def observe(clock: Clock, *histories: IncidentHistory, jobs: tuple[JobSnapshot, ...], rounds: int = 2) -> None:
+    """Rounds of collectors that watch the same, one a second after the other."""
+    for _ in range(rounds):
+        for history in histories:
+            clock.at += 1.0
+            history.observe(jobs)
+        clock.at += 5.0
+    assert all(history.flush(30.0) for history in histories)
+
+
+def test_two_collectors_that_see_the_same_make_one_incident(
+    url: str, clock: Clock, make: Callable[..., IncidentHistory]
+) -> None:
+    one, other = make(url, "one"), make(url, "other")
+    observe(clock, one, other, jobs=(job(2), job(3, name="second")))
+    first = stored(url)
+    assert len(first) == 2 and read_incidents(url, IncidentQuery())[1] == 2
+    assert {it.id for it in first} == {it.id for it in one.document(IncidentQuery()).incidents}
+    observe(clock, one, other, jobs=(job(2), job(3, name="second")))
+    assert {it.id for it in other.open} == {it.id for it in first}, "each knows them by the same ids"
+    assert other.document(IncidentQuery()).open == 2
+    observe(clock, one, other, jobs=(job(2, running=False), job(3, name="second", running=False)))
+    ended = stored(url)
+    assert {it.id for it in ended} == {it.id for it in first} and {it.closed_because for it in ended} == {"job_ended"}
+    losses, _ = read_losses(url, 0.0, None, 100)
+    assert len(losses) == 2
+
+
+def test_two_that_write_at_once_double_nothing_and_lose_nothing(url: str) -> None:
+    store(url).close()
+    failed: list[BaseException] = []
+
+    def write(writer: str, shift: int) -> None:
+        try:
+            database = store(url, writer)
+            for each in range(30):
+                mine = incident(1 + each, job=f"job-{each}", opened_at=WALL + shift)
+                own = incident(1000 + each, (each,), job=f"only-{writer}", opened_at=WALL)
+                database.write([mine, own], WALL)
+            database.close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(f"writer-{n}", n)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failed
+    found = stored(url)
+    by_job = [it.job_id for it in found]
+    assert sorted(name for name in by_job if name.startswith("job-")) == sorted(f"job-{n}" for n in range(30))
+    assert all(by_job.count(f"only-writer-{n}") == 30 for n in range(4))
+    assert len({it.id for it in found}) == len(found) == 150, "ids of one clock make way for each other"
+
+
+def test_an_id_that_is_taken_is_moved_on_and_stays_so(url: str) -> None:
+    one, other = store(url, "one"), store(url, "other")
+    one.write([incident(7, job="a")], WALL)
+    other.write([incident(7, job="b"), incident(8, (3,), job="b", part_of=7, closed_at=WALL + 20)], WALL)
+    other.write([incident(7, job="b", gaps=3)], WALL)
+    found = {it.job_id + str(it.culprit.ranks): it for it in stored(url)}
+    assert {it.id for it in found.values()} == {7, 8, 9} and len(found) == 3
+    moved = found["b(2,)"]
+    assert moved.gaps == 3 and found["b(3,)"].part_of == moved.id
+
+
+def test_an_id_of_a_write_that_failed_may_be_anothers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = store(url, "one"), store(url, "other")
+    with monkeypatch.context() as patch:
+        patch.setattr(one.engine, "many", lambda *_: one.engine.run("SELECT 1 / 0"))
+        with pytest.raises(DatabaseError, match="division by zero"):
+            one.write([incident(7, job="a")], WALL)
+    other.write([incident(7, job="b")], WALL)
+    one.write([incident(7, job="a")], WALL)
+    assert {it.id: it.job_id for it in stored(url)} == {7: "b", 8: "a"}
+
+
+def test_faults_runs_and_digests_of_two_are_one(url: str) -> None:
+    one, other = store(url, "one"), store(url, "other")
+
+    def fault(number: int, at: float, **changes: Any) -> Fault:
+        it = Fault(number, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "gpu_xid", WALL + at, WALL + at)
+        return structs.replace(it, **changes)
+
+    run = Run(1000, "train", WALL, WALL + 30, started_at=WALL, step_seconds=9.0)
+    late = structs.replace(run, began_at=WALL + 1, seen_at=WALL + 31, started_at=WALL + 1, step_seconds=8.0)
+    name = NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",))
+    one.keep_nodes(NodeRows((fault(5, 0),), (name,), (run,)), WALL)
+    other.keep_nodes(NodeRows((fault(6, 3),), (structs.replace(name, seen_at=WALL + 8),), (late,)), WALL)
+    other.keep_nodes(NodeRows((fault(6, 3, seen_at=WALL + 9, closed_at=WALL + 9, closed_because="repaired"),)), WALL)
+    (kept,) = read_faults(url, 0.0)
+    assert (kept.id, kept.closed_because, kept.opened_at) == (5, "repaired", WALL)
+    _, runs = read_losses(url, 0.0, None, 10)
+    assert [(it.began_at, it.seen_at, it.step_seconds) for it in runs] == [(WALL, WALL + 31, 9.0)]
+    rows = one.open_nodes(0.0)[0]
+    assert [it.seen_at for it in rows.names] == [WALL + 9], "the later sight holds"
+
+
+def test_names_may_hold_what_text_of_postgresql_may_not(url: str) -> None:
+    hostile = "a\0b\\0c\\\\\0%s?'\";--"
+    database = store(url)
+    database.write([incident(1, job=hostile), incident(2, job=hostile.replace("\0", ""))], WALL)
+    found = read_incidents(url, IncidentQuery(job_id=hostile))[0].incidents
+    assert [it.job_id for it in found] == [hostile]
+    assert len(stored(url)) == 2
+
+
+def test_a_database_of_a_newer_release_is_refused_in_one_line(
+    url: str, postgres: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writing = store(url)
+    writing.write([incident(1)], WALL)
+    writing.engine.run("UPDATE version SET number = ?", (VERSION + 2,))
+    words = f"is of version {VERSION + 2}, and this laggard knows {VERSION}: upgrade this laggard"
+    for refused in (lambda: store(url, "other"), lambda: writing.write([incident(2)], WALL)):
+        with pytest.raises(DatabaseError, match=words):
+            refused()
+    assert main(["incidents", "--database", url]) == 64
+    text = capsys.readouterr().err
+    assert words in text and text.count("\n") == 1
+
+
+def test_a_database_without_tables_is_read_as_none(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "--database", url]) == 64
+    assert "has no incidents of laggard: a collector makes the tables" in capsys.readouterr().err
+
+
+def test_another_encoding_is_refused(postgres: Server) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    with pytest.raises(DatabaseError, match="has the encoding LATIN1"):
+        store(postgres.url("latin"))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql://me:secret@127.0.0.1:9/x",
+        "postgresql://127.0.0.1:9/x?password=secret",
+        "postgresql://127.0.0.1:9/x?%70assword=secret",
+        "postgresql://127.0.0.1:9/x?sslpassword=secret",
+    ],
+)
+def test_a_password_stands_in_no_url(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "--database", place]) == 64
+    text = capsys.readouterr().err
+    assert "with a password" in text and "PGPASSFILE" in text and "secret" not in text
+    config = tmp_path / "collector.yaml"
+    config.write_text(f"incidents_database: {place}\n")
+    with pytest.raises(UsageError, match="with a password") as error:
+        load_settings(str(config), (), None, None)
+    assert "secret" not in str(error.value)
+
+
+def test_a_collector_has_a_name_of_its_own() -> None:
+    made = CollectorSettings(incidents_database="postgresql:///x", listen_address="127.0.0.1:19999")
+    assert incidents_writer(made, {"LAGGARD_NODE": "n0"}) == "n0:19999"
+    assert incidents_writer(structs.replace(made, incidents_writer="west"), {}) == "west"
+
+
+def test_a_name_that_is_held_gets_a_number(url: str) -> None:
+    one, other = store(url, "one"), store(url, "one")
+    assert (one.engine.writer, other.engine.writer) == ("one", "one#1")  # type: ignore[attr-defined]
+    one.close()
+    assert store(url, "one").engine.writer == "one"  # type: ignore[attr-defined]
+
+
+def test_a_collector_goes_on_with_its_own_and_leaves_those_of_others(url: str) -> None:
+    one, other = store(url, "one"), store(url, "other")
+    one.write([incident(1, job="a")], WALL)
+    other.write([incident(2, job="b")], WALL)
+    one.close()
+    again = store(url, "one")
+    assert [it.job_id for it in again.open_incidents(100)] == ["a"]
+    other.engine.run("UPDATE incidents SET written_at = now() - interval '1 hour'")
+    assert [it.job_id for it in again.open_incidents(100)] == ["b", "a"], "nobody watches that one any more"
+
+
+def test_what_nobody_watches_is_closed_once_a_collector_has_been_there_for_long(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, here = store(url, "gone"), store(url, "here")
+    gone.write([incident(1, job="a")], WALL)
+    gone.keep_nodes(NodeRows(runs=(Run(1000, "a", WALL, WALL + 30),)), WALL)
+    gone.close()
+    for table in ("incidents", "runs"):
+        here.engine.run(f"UPDATE {table} SET written_at = now() - interval '1 hour'")
+    here.news(False, 10)
+    assert stored(url)[0].closed_at is None, "all may have been away, and it first"
+    monkeypatch.setattr(here, "_opened_at", time.monotonic() - 3600)
+    here.news(False, 10)
+    (found,) = stored(url)
+    assert (found.closed_because, found.closed_at) == ("ended_while_down", found.seen_at)
+    assert read_losses(url, 0.0, None, 10)[1][0].ended_at == WALL + 30
+    late = store(url, "gone")
+    late.write([incident(1, job="a", seen_at=WALL + 400)], WALL)
+    assert stored(url)[0].closed_at is None, "it was watched all the same"
+
+
+def notice(number: str, event: str, it: Incident) -> Notice:
+    return Notice(number, event, it.seen_at, it)
+
+
+def test_of_one_event_one_notice_is_sent(url: str) -> None:
+    one, other = store(url, "one"), store(url, "other")
+    a, b = incident(1), incident(5)
+    first = one.write([a], WALL, NoticeChanges((notice("n1", OPENED, a),), told={1: Told("g", WALL)}))
+    second = other.write([b], WALL, NoticeChanges((notice("n2", OPENED, b),), told={5: Told("g", WALL)}))
+    assert [it.id for it in first.notices] == ["n1"] and second.notices == ()
+    ended = structs.replace(b, closed_at=WALL + 6, closed_because="recovered", seen_at=WALL + 6)
+    closing = other.write([ended], WALL, NoticeChanges((notice("n3", CLOSED, ended),), told={5: None}))
+    assert [(it.id, it.incident.id) for it in closing.notices] == [("n3", 1)], "under the id of the row"
+    ended = structs.replace(ended, id=1)
+    assert one.write([ended], WALL, NoticeChanges((notice("n4", CLOSED, ended),), told={1: None})).notices == ()
+    assert one.write([], WALL, NoticeChanges(done=("n1",))).notices == ()
+    assert [it.id for it in other.notices(10)] == ["n3"]
+
+
+def test_one_who_cannot_see_a_job_tells_nobody_that_it_is_over(url: str) -> None:
+    one, other = store(url, "one"), store(url, "other")
+    a, b = incident(1), incident(2, seen_at=WALL + 100)
+    one.write([a], WALL, NoticeChanges((notice("n1", OPENED, a),), told={1: Told("g", WALL)}))
+    other.write([b], WALL)
+    gone = structs.replace(a, closed_at=a.seen_at, closed_because="job_gone")
+    assert one.write([gone], WALL, NoticeChanges((notice("n2", CLOSED, gone),), told={1: None})).notices == ()
+    assert stored(url)[0].closed_at is None
+
+
+def test_notices_that_were_left_behind_are_sent_by_one_other(url: str) -> None:
+    gone, one, other = store(url, "gone"), store(url, "one"), store(url, "other")
+    made = tuple(notice(f"n{n}", OPENED, incident(n, job=f"job-{n}")) for n in range(40))
+    changes = NoticeChanges(made, told={it.incident.id: Told("g", WALL) for it in made})
+    gone.write([it.incident for it in made], WALL, changes)
+    assert one.news(True, 100).notices == (), "who sends them is alive"
+    gone.engine.run("UPDATE notices SET claimed_until = now() - interval '1 second'")
+    taken: dict[str, list[str]] = {"one": [], "other": []}
+
+    def take(name: str, database: SharedDatabase) -> None:
+        for _ in range(10):
+            taken[name] += [it.id for it in database.news(True, 3).notices]
+
+    threads = [threading.Thread(target=take, args=each) for each in (("one", one), ("other", other))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(taken["one"] + taken["other"]) == sorted(it.id for it in made), "each once"
+
+
+def test_claims_do_not_wait_for_each_other(url: str, postgres: Server) -> None:
+    """A collector that is just claiming holds its rows: another takes the next ones."""
+    made = tuple(notice(f"n{n}", OPENED, incident(n, job=f"job-{n}")) for n in range(4))
+    database = store(url)
+    database.write([it.incident for it in made], WALL, NoticeChanges(made))
+    database.engine.run("UPDATE notices SET claimed_until = now() - interval '1 second'")
+    with postgres.connect(url.partition("///")[2].partition("?")[0]) as busy, busy.transaction():
+        busy.execute("SELECT 1 FROM laggard.notices WHERE id IN ('n0', 'n1') FOR UPDATE")
+        assert [it.id for it in store(url, "other").news(True, 2).notices] == ["n2", "n3"]
+
+
+def ask(**changes: Any) -> AcknowledgeAsk:
+    values: dict[str, Any] = dict(code="*", nodes=("n1",), seconds=3600.0, reason="known", device="*")
+    return AcknowledgeAsk("ada", time.time(), os.urandom(8).hex(), **{**values, **changes})
+
+
+def test_what_one_collector_was_told_all_know(url: str) -> None:
+    store(url).close()
+    one, other = Acknowledgements(url), Acknowledgements(url)
+    now = time.time()
+    (granted,) = one.grant(ask(), (), now)
+    other.learn()
+    assert other.holding(now) == (granted,) and Acknowledgements(url).holding(now) == (granted,)
+    other.grant(ask(nodes=("n2",)), (), now)
+    assert len(other.holding(now)) == 2, "what was added there is not lost"
+    assert one.grant(ask(withdraw=granted.id), (), now) == (granted,)
+    assert [it.nodes for it in Acknowledgements(url).holding(now)] == [("n2",)]
+
+
+def test_an_acknowledgement_that_cannot_be_kept_is_not_promised(
+    url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    store(url).close()
+    known = Acknowledgements(url)
+    (granted,) = known.grant(ask(), (), time.time())
+    known._path = url.replace("host=/tmp/", "host=/tmp/not-there-")
+    with pytest.raises(NotAcknowledged, match="incidents_database of the collector: postgresql:///test_"):
+        known.grant(ask(), (), time.time())
+    known.learn()
+    known.learn()
+    assert known.holding(time.time()) == (granted,), "what is known holds"
+    assert sum("those hold that are known here" in it.message for it in caplog.records) == 1, "told once"
+
+
+@pytest.mark.slow
+def test_while_the_database_is_away_nothing_is_lost(
+    clock: Clock, make: Callable[..., IncidentHistory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten minutes on the collectors' clocks; what it says meanwhile, and that both go on with one row."""
+    monkeypatch.setattr("laggard.collector.incidents.history.RETRY_SECONDS", 0.2)
+    with running() as server:
+        url = server.database()
+        one, other = make(url, "one"), make(url, "other")
+        observe(clock, one, other, jobs=(job(2),))
+        (known,) = stored(url)
+        server.kill()
+        for _ in range(120):
+            clock.at += 5.0
+            for history in (one, other):
+                history.observe((job(2), job(1, name="second")))
+        for history in (one, other):
+            with history._changed:
+                assert history._changed.wait_for(lambda it=history: it.state.state == "failed", 60.0)
+            state = history.document(IncidentQuery()).history
+            assert state.state == "failed" and "cannot be used" in state.reason and "\n" not in state.reason
+            assert url.partition("?")[0].removeprefix("postgresql://") in state.reason
+            assert {it.job_id for it in history.document(IncidentQuery()).incidents} == {"train", "second"}
+        server.start()
+        assert one.flush(60.0) and other.flush(60.0)
+        found = {it.job_id: it for it in stored(url)}
+        assert len(stored(url)) == 2 and found["train"].id == known.id and found["train"].seen_at > known.seen_at + 590
+        assert one.told_state().state == other.told_state().state == "on"
+        one.close()
+        other.close()
+
+
+@pytest.mark.slow
+def test_a_database_that_is_killed_in_the_middle_of_writes_loses_and_doubles_nothing() -> None:
+    with running() as server:
+        url = server.database()
+        database = store(url)
+        expected: set[str] = set()
+        number = 0
+        for _ in range(20):
+            killer = threading.Timer(0.05 + 0.01 * (number % 7), server.kill)
+            killer.start()
+            waiting: list[Incident] = []
+            while True:
+                number += 1
+                waiting.append(incident(number, job=f"job-{number}"))
+                try:
+                    database.write(waiting, WALL)
+                except DatabaseError:
+                    break
+                expected |= {it.job_id for it in waiting}
+                waiting = []
+            killer.join(30)
+            server.start()
+            database.close()
+            ids = database._ids
+            database = store(url)
+            database._ids = ids
+            database.write(waiting, WALL)  # as the buffer does
+            expected |= {it.job_id for it in waiting}
+        names = [it.job_id for it in stored(url)]
+        assert len(names) == len(set(names)) and set(names) == expected
+        database.close()
+
+
+def test_a_slow_database_is_given_up_and_said_so(url: str, monkeypatch: pytest.MonkeyPatch, postgres: Server) -> None:
+    store(url).close()
+    slow = f"{url}&options=-cstatement_timeout%3D300%20-clock_timeout%3D0"
+    database = store(slow)
+    with postgres.connect(url.partition("///")[2].partition("?")[0]) as busy, busy.transaction():
+        busy.execute("LOCK TABLE laggard.incidents")
+        with pytest.raises(DatabaseError, match="a statement took over 10 s: the server is busy"):
+            database.write([incident(1)], WALL)
+        with pytest.raises(DatabaseError, match="cannot be used: canceling statement"):
+            read_incidents(slow, IncidentQuery())
+    database.write([incident(1)], WALL)
+    assert len(stored(url)) == 1
+
+
+def test_a_collector_that_hangs_in_a_transaction_does_not_stop_the_others(url: str) -> None:
+    hung = store(f"{url}&options=-cidle_in_transaction_session_timeout%3D300", "hung")
+    other = store(url, "other")
+    with pytest.raises(DatabaseError), hung.engine.told(), hung.engine.transaction():
+        time.sleep(0.1)
+        other.write([incident(1)], WALL)  # waits until the database has ended the one that hangs
+        hung.engine.run("SELECT 1")
+    assert len(stored(url)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a disk of its own")
+def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
+    """In a mount namespace of its own, with a disk of 150 MB."""
+    program = Path(__file__).with_name("full_disk.py")
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = ["unshare", "-m", sys.executable, "-P", str(program)]
+    found = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, cwd=REPOSITORY)
+    if "SKIP" in found.stdout:
+        pytest.skip(found.stdout.strip())
+    assert found.returncode == 0, found.stdout + found.stderr
+    line, rest = found.stdout.splitlines()
+    assert line.startswith("postgresql:///test_1 cannot be used: ") and line.endswith("free some of the server's disk")
+    assert rest == "written again"
+
+
+def test_confirmations_reach_the_others(url: str, clock: Clock, make: Callable[..., IncidentHistory]) -> None:
+    one, other = make(url, "one"), make(url, "other")
+    observe(clock, one, jobs=(job(2),))
+    told = Confirmation("n1", "confirmed", WALL + 9, "ada", "it is slow", ("n2",))
+    assert one.confirm(told) and one.flush(30.0)
+    assert read_confirmations(url) == (told,)
+    clock.at += 60.0
+    observe(clock, other, jobs=(job(),), rounds=1)
+    with other._changed:
+        other._changed.wait_for(lambda: bool(other.confirmations()), 60.0)
+    assert other.confirmations() == (told,)
+    assert [it.job_id for it in other.suspects(0.0)] == ["train"], "and what others saw is suspected"
+
+
+def test_what_a_run_was_like_when_an_incident_began_is_of_the_row(url: str) -> None:
+    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
+    made = digest_of(timings_of(ranks=4, steps=20), described)
+    assert made is not None
+    one, other = store(url, "one"), store(url, "other")
+    one.write([incident(1)], WALL)
+    other.write([incident(4)], WALL)
+    other.keep_digests([KeptDigest(1000, "train", of_incident(4), made)], WALL)
+    one.keep_digests([KeptDigest(1000, "train", of_incident(1), structs.replace(made, first_step=77))], WALL)
+    rows = one.engine.run("SELECT run, document FROM digests")
+    assert [run for run, _ in rows] == ["incident:1"] and decode(rows[0][1], Digest) == made, "the first holds"
+
+
+def test_commands_start_without_psycopg(tmp_path: Path) -> None:
+    """A file is read without what only PostgreSQL needs."""
+    text = (
+        "import sys; from laggard.collector import cost_command, incidents_command, advice_command; "
+        "print([name for name in ('psycopg', 'numpy') if name in sys.modules])"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run([sys.executable, "-P", "-c", text], env=environ, capture_output=True, text=True, timeout=60)
+    assert found.stdout == "[]\n", found.stderr
