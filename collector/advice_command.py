@@ -28,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
-    source.add_argument("--database", metavar="FILE", help="read the collector's file (incidents_database) instead")
+    source.add_argument(
+        "--database", metavar="PLACE", help="read the collector's file or database (incidents_database) instead"
+    )
     parser.add_argument("--job", metavar="[USER:]NAME", help="only of this job's runs")
     parser.add_argument("--since", metavar="TIME", help="only what was advised then or later: 12h, 7d, 2026-11-23")
     parser.add_argument(

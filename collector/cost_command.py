@@ -26,7 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
     source.add_argument(
-        "--database", metavar="FILE", help="read the collector's file (incidents_database) instead, also while it runs"
+        "--database",
+        metavar="PLACE",
+        help="read the collector's file or database (incidents_database) instead, also while it runs",
     )
     parser.add_argument(
         "--since", metavar="TIME", default="7d", help="from then on: 12h, 7d, or 2026-11-23 (UTC); default: 7d"

@@ -46,7 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
     source.add_argument(
-        "--database", metavar="FILE", help="read the collector's file (incidents_database) instead, also while it runs"
+        "--database",
+        metavar="PLACE",
+        help="read the collector's file or database (incidents_database) instead, also while it runs",
     )
     parser.add_argument(
         "--job",
@@ -65,6 +67,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="so many of the newest (default: 100)"
     )
+    parser.add_argument(
+        "--copy-to",
+        metavar="PLACE",
+        help="copy all that --database keeps into this file or database of PostgreSQL, in place of showing it; it may "
+        "be ended and begun anew",
+    )
+    parser.add_argument(
+        "--acknowledged",
+        metavar="FILE",
+        help="with --copy-to: the acknowledged_file of the collector with a file, which is copied as well",
+    )
+    parser.add_argument(
+        "--writer",
+        metavar="NAME",
+        help="with --copy-to a database of PostgreSQL: the incidents_writer of the collector that goes on with what is "
+        "open (default: that of a collector of this machine)",
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
 
@@ -73,6 +92,10 @@ def main(arguments: argparse.Namespace) -> int:
     """0: none is open, 1: one is, 2: cannot tell, since the collector keeps no history."""
     if arguments.limit < 1:
         raise UsageError(f"--limit is {arguments.limit}: give a number above 0")
+    if arguments.copy_to is not None:
+        return _copy(arguments)
+    if arguments.acknowledged or arguments.writer:
+        raise UsageError("--acknowledged and --writer belong to --copy-to")
     if arguments.node is not None:
         return _show_node(arguments)
     since = None if arguments.since is None else moment_of(arguments.since, time.time())
@@ -85,6 +108,17 @@ def main(arguments: argparse.Namespace) -> int:
         answer_line, *others = (printable(line) for line in lines(document, query, jobs))
         show([Line(answer_line, _verdict(document).value), *map(Line, others)])
     return EXIT_CODES[_verdict(document)]
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    """0: all of it is in the other database, 1: all but rows that could not be read. Raises UsageError."""
+    from laggard.collector.copy_command import copy  # which takes numpy, through what a collector opens
+
+    if not arguments.database or arguments.node or arguments.job or arguments.since or arguments.open:
+        raise UsageError("--copy-to copies all of --database FILE or URL: give that, and nothing that selects")
+    lines, status = copy(arguments.database, arguments.copy_to, arguments.acknowledged, arguments.writer)
+    show([Line(printable(line)) for line in lines])
+    return status
 
 
 def _show_node(arguments: argparse.Namespace) -> int:

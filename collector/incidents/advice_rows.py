@@ -48,6 +48,11 @@ def keep(engine: Engine, runs: Iterable[RunAdvice], since: float, max_bytes: int
     drop_oldest_of_heaviest(engine, "advice", "owner, job_id, started_at", "made_at", most)
 
 
+def put_later(engine: Engine, runs: Iterable[RunAdvice]) -> None:
+    """Stores what was advised of runs, where nothing is stored of them that was advised later."""
+    engine.many(f"{_PUT} WHERE excluded.made_at >= advice.made_at", [_row(it) for it in runs])
+
+
 def _row(it: RunAdvice) -> tuple[int, str, float, str, int, float, bytes]:
     return it.owner, it.job_id, it.started_at, it.script, it.world_size, it.made_at, encode(it)
 

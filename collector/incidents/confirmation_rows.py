@@ -29,9 +29,14 @@ def keep(engine: Engine, confirmations: Iterable[Confirmation], since: float) ->
     """Stores measurements within the transaction of whoever calls it, and drops what is too old or too much. `since`:
     older ones are dropped."""
     engine.run("DELETE FROM confirmations WHERE at < ?", (since,))
-    engine.many(_PUT, [(it.node, it.at, encode(it)) for it in confirmations])
+    put_all(engine, confirmations)
     newest = "SELECT node, at FROM confirmations ORDER BY at DESC LIMIT ?"
     engine.run(f"DELETE FROM confirmations WHERE (node, at) NOT IN ({newest})", (MAX_CONFIRMATIONS,))
+
+
+def put_all(engine: Engine, confirmations: Iterable[Confirmation]) -> None:
+    """Stores measurements, and drops nothing."""
+    engine.many(_PUT, [(it.node, it.at, encode(it)) for it in confirmations])
 
 
 def read(engine: Engine) -> tuple[Confirmation, ...]:

@@ -44,6 +44,13 @@ def keep(engine: Engine, kept: Iterable[KeptDigest], since: float, max_bytes: in
     drop_oldest_of_heaviest(engine, "digests", "owner, job_id, started_at, run", "made_at", most)
 
 
+def put_later(engine: Engine, kept: KeptDigest) -> None:
+    """Stores a digest where there is none that was made later; of what a run was like when an incident began the first
+    one stays."""
+    if not has_first(engine, kept):
+        engine.many(f"{_PUT} WHERE excluded.made_at >= digests.made_at", [kept.row()])
+
+
 def has_first(engine: Engine, kept: KeptDigest) -> bool:
     """Whether it is of a run as it was when an incident began, and there is one of that already."""
     if incident_of(kept.run) is None:

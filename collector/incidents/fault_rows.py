@@ -60,6 +60,11 @@ def store_names(engine: Engine, names: Iterable[NodeName]) -> None:
     engine.many(_PUT_NAME, [name_row(it) for it in names])
 
 
+def store_later_names(engine: Engine, names: Iterable[NodeName]) -> None:
+    """Stores names; of one that two saw the later sight holds."""
+    engine.many(f"{_PUT_NAME} WHERE excluded.seen_at >= names.seen_at", [name_row(it) for it in names])
+
+
 def name_row(it: NodeName) -> tuple[str, str, float, bytes]:
     return it.node, it.machine, it.seen_at, encode(it)
 

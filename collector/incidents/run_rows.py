@@ -37,6 +37,12 @@ def bound(engine: Engine, since: float, most: int) -> None:
     drop_oldest_of_heaviest(engine, "runs", "owner, job_id, began_at", "seen_at", most)
 
 
+def read_one(engine: Engine, owner: int, job_id: str, began_at: float) -> Run | None:
+    text = "SELECT document FROM runs WHERE owner = ? AND job_id = ? AND began_at = ?"
+    found = documents(engine.run(text, (owner, job_id, began_at)), Run)
+    return found[0] if found else None
+
+
 def read_open(engine: Engine) -> tuple[Run, ...]:
     text = "SELECT document FROM runs WHERE ended_at IS NULL ORDER BY seen_at DESC LIMIT 4096"
     return documents(engine.run(text), Run)

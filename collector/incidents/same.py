@@ -22,6 +22,9 @@ SAME_START_SECONDS: Final = 2.0
 """The largest difference between two starts of one run: they are said by a rank's clock, and rank 0 may be another
 process after a scrape that failed."""
 
+UNSEEN_SECONDS: Final = 60.0 + SLACK_SECONDS
+"""The time for which a run that goes on may not have been stored: it is, once a minute."""
+
 T = TypeVar("T", Incident, Fault)
 
 
@@ -95,8 +98,8 @@ def same_run(one: Run, other: Run) -> bool:
         return False
     if one.started_at and other.started_at:
         return abs(one.started_at - other.started_at) <= SAME_START_SECONDS
-    ends = [it.seen_at if it.ended_at is None else it.ended_at for it in (one, other)]
-    return max(one.began_at, other.began_at) <= min(ends)
+    ends = [it.seen_at + UNSEEN_SECONDS if it.ended_at is None else it.ended_at for it in (one, other)]
+    return max(one.began_at, other.began_at) < min(ends)
 
 
 def merged_run(one: Run, other: Run) -> Run:

@@ -82,7 +82,7 @@ class SharedDatabase(IncidentDatabase):
             faults = store_faults(engine, rows.faults, self._ids.faults)
             text = "UPDATE faults SET writer = ?, written_at = now() WHERE id = ?"
             engine.many(text, [(writer, it.id) for it in faults])
-            _store_names(engine, rows)
+            fault_rows.store_later_names(engine, rows.names)
             runs = store_runs(engine, rows.runs)
             text = "UPDATE runs SET writer = ?, written_at = now() WHERE owner = ? AND job_id = ? AND began_at = ?"
             engine.many(text, [(writer, it.owner, it.job_id, it.began_at) for it in runs])
@@ -170,12 +170,3 @@ class SharedDatabase(IncidentDatabase):
 
 _LEFT: Final = "written_at < now() - make_interval(secs => ?)"
 _MINE: Final = f"(writer = ? OR {_LEFT})"
-
-
-def _store_names(engine: PostgresStore, rows: NodeRows) -> None:
-    """The names; of one that two collectors saw the later sight holds."""
-    text = (
-        "INSERT INTO names VALUES (?, ?, ?, ?) ON CONFLICT (node, machine) DO UPDATE"
-        " SET seen_at = excluded.seen_at, document = excluded.document WHERE excluded.seen_at >= names.seen_at"
-    )
-    engine.many(text, [fault_rows.name_row(it) for it in rows.names])

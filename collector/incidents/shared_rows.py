@@ -39,8 +39,8 @@ T = TypeVar("T", Incident, Fault)
 
 
 class Ids:
-    """The row of each id that this collector gave away. What a transaction notes is known only while it lasts, and after
-    it was committed: a row that was not stored may be another's next."""
+    """The row of each id that this collector gave away. What a transaction notes is known while it lasts, and after it
+    was committed: a row that was not stored may be another's next."""
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}

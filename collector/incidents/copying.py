@@ -1,0 +1,163 @@
+"""Copies what is kept from one database to another, from a file to PostgreSQL or back.
+
+It may be ended at any moment and begun anew: each part is stored in one transaction, and what is there already is found
+by what it is, as where several collectors write. What the target knows better stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import structs
+
+from laggard.collector.incidents import advice_rows, confirmation_rows, digest_rows, fault_rows, run_rows
+from laggard.collector.incidents.database import reading
+from laggard.collector.incidents.documents import decoded
+from laggard.collector.incidents.engine import Engine, Store
+from laggard.collector.incidents.fault import Fault, NodeName
+from laggard.collector.incidents.incident import Incident
+from laggard.collector.incidents.kept_advice import RunAdvice
+from laggard.collector.incidents.kept_digest import KeptDigest, incident_of, of_incident
+from laggard.collector.incidents.notice import Notice, Told
+from laggard.collector.incidents.postgres import PostgresStore
+from laggard.collector.incidents.run import Run
+from laggard.collector.incidents.same import merged_run
+from laggard.collector.incidents.shared_rows import SharedIds, store_faults, store_incidents
+from laggard.collector.incidents.stores import open_database
+from laggard.wire import encode
+from laggard.wire.digest import Digest
+from laggard.wire.exclusion import Confirmation
+
+_PART: Final = 500
+"""The rows of one transaction."""
+
+_NO_BOUND: Final = 1 << 40
+"""A copy drops nothing: the next collector bounds it by its settings."""
+
+_TABLES: Final = ("incidents", "faults", "names", "runs", "digests", "advice", "confirmations", "notices", "told")
+
+
+class Copied(Counter[str]):
+    """The rows that were read, by table; those that were new as `TABLE new`; and `damaged`, which could not be read."""
+
+
+def copy_database(source: str, target: str, writer: str) -> Copied:
+    """Copies all but acknowledgements, which a collector with a file keeps beside it. `writer`: the collector that goes
+    on with what is open, where several share the target. Raises DatabaseError."""
+    with reading(source) as old, contextlib.closing(_open(target)) as new, old.told(), new.told():
+        copied, ids = Copied(), SharedIds()
+        before = {table: _count(new, table) for table in _TABLES}
+        for table, key, store in _KINDS:
+            if old.has_table(table):
+                for part in _parts(old, table, key):
+                    with ids.incidents.kept(), ids.faults.kept(), new.transaction():
+                        read = store(new, part, ids)
+                    copied[table] += read
+                    copied["damaged"] += len(part) - read
+        if isinstance(new, PostgresStore):
+            for table in ("incidents", "faults", "runs"):
+                new.run(f"UPDATE {table} SET writer = ? WHERE writer = ''", (writer,))
+        copied.update({f"{table} new": _count(new, table) - before[table] for table in _TABLES})
+        return copied
+
+
+def _open(place: str) -> Store:
+    return open_database(place, _NO_BOUND, float("inf"), SharedIds(), "copy").engine
+
+
+def _count(engine: Engine, table: str) -> int:
+    return int(engine.run(f"SELECT count(*) FROM {table}")[0][0])
+
+
+def _parts(engine: Engine, table: str, key: str) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows by their key, some at a time: the key's columns, and the document last."""
+    columns = len(key.split(","))
+    rows = engine.run(f"SELECT {key}, document FROM {table} ORDER BY {key} LIMIT ?", (_PART,))
+    while rows:
+        yield rows
+        places = ", ".join("?" * columns)
+        text = f"SELECT {key}, document FROM {table} WHERE ({key}) > ({places}) ORDER BY {key} LIMIT ?"
+        rows = engine.run(text, (*rows[-1][:columns], _PART))
+
+
+Part = Sequence[tuple[Any, ...]]
+
+
+def _incidents(engine: Engine, part: Part, ids: SharedIds) -> int:
+    found = tuple(decoded((row[-1] for row in part), Incident))
+    store_incidents(engine, found, ids.incidents)
+    return len(found)
+
+
+def _faults(engine: Engine, part: Part, ids: SharedIds) -> int:
+    found = tuple(decoded((row[-1] for row in part), Fault))
+    store_faults(engine, found, ids.faults)
+    return len(found)
+
+
+def _names(engine: Engine, part: Part, ids: SharedIds) -> int:
+    found = tuple(decoded((row[-1] for row in part), NodeName))
+    fault_rows.store_later_names(engine, found)
+    return len(found)
+
+
+def _runs(engine: Engine, part: Part, ids: SharedIds) -> int:
+    found = tuple(decoded((row[-1] for row in part), Run))
+    for it in found:
+        there = run_rows.read_one(engine, it.owner, it.job_id, it.began_at)
+        run_rows.store(engine, [it if there is None else merged_run(there, it)])
+    return len(found)
+
+
+def _digests(engine: Engine, part: Part, ids: SharedIds) -> int:
+    count = 0
+    for owner, job_id, _, run, document in part:
+        for digest in decoded([document], Digest):
+            number = incident_of(run)
+            run = run if number is None else of_incident(ids.incidents.row(number) or number)
+            digest_rows.put_later(engine, KeptDigest(owner, job_id, run, digest))
+            count += 1
+    return count
+
+
+def _advice(engine: Engine, part: Part, ids: SharedIds) -> int:
+    found = tuple(decoded((row[-1] for row in part), RunAdvice))
+    advice_rows.put_later(engine, found)
+    return len(found)
+
+
+def _confirmations(engine: Engine, part: Part, ids: SharedIds) -> int:
+    found = tuple(decoded((row[-1] for row in part), Confirmation))
+    confirmation_rows.put_all(engine, found)
+    return len(found)
+
+
+def _notices(engine: Engine, part: Part, ids: SharedIds) -> int:
+    """Those that wait to be sent. The source keeps them: whoever goes on with it sends them, too, under the same id."""
+    read = decoded((row[-1] for row in part), Notice)
+    found = [structs.replace(it, incident=ids.incident(it.incident)) for it in read]
+    text = "INSERT INTO notices (id, made_at, document) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
+    engine.many(text, [(it.id, it.at, encode(it)) for it in found])
+    return len(found)
+
+
+def _told(engine: Engine, part: Part, ids: SharedIds) -> int:
+    rows = [(ids.incidents.row(number) or number, each) for number, each in part if [*decoded([each], Told)]]
+    engine.many("INSERT INTO told (incident, document) VALUES (?, ?) ON CONFLICT (incident) DO NOTHING", rows)
+    return len(rows)
+
+
+_KINDS: Final[Sequence[tuple[str, str, Callable[[Engine, Part, SharedIds], int]]]] = (
+    ("incidents", "id", _incidents),
+    ("faults", "id", _faults),
+    ("names", "node, machine", _names),
+    ("runs", "owner, job_id, began_at", _runs),
+    ("digests", "owner, job_id, started_at, run", _digests),
+    ("advice", "owner, job_id, started_at", _advice),
+    ("confirmations", "node, at", _confirmations),
+    ("told", "incident", _told),
+    ("notices", "made_at, id", _notices),
+)

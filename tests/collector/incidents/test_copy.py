@@ -1,0 +1,215 @@
+"""What is kept, copied from a file to PostgreSQL and back: all of it, once, also where it is ended in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from support.postgres import Server
+from support.stores import open_store
+from support.timings import job as timings_of
+
+from laggard.acknowledge.kept_file import read_kept, write_kept
+from laggard.cli import main
+from laggard.collector.fleet.acknowledgements import Acknowledgements
+from laggard.collector.incidents.copying import copy_database
+from laggard.collector.incidents.database import read_incidents, reading
+from laggard.collector.incidents.fault import Fault, NodeName
+from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.kept_digest import LAST, KeptDigest, of_incident
+from laggard.collector.incidents.node_rows import NodeRows
+from laggard.collector.incidents.notice import OPENED, Notice, NoticeChanges, Told
+from laggard.collector.incidents.run import Run
+from laggard.locate.against.digest import Described, digest_of
+from laggard.model import Culprit, Severity
+from laggard.wire.acknowledgement import Acknowledgement
+from laggard.wire.exclusion import Confirmation
+
+WALL = 1.79e9
+TABLES = {
+    "incidents": "id, owner, job_id, closed_at, document",
+    "incident_nodes": "node, id",
+    "losses": "id, owner, until, document",
+    "faults": "id, machine, node, closed_at, document",
+    "names": "node, machine, seen_at, document",
+    "runs": "owner, job_id, began_at, seen_at, ended_at, document",
+    "digests": "owner, job_id, started_at, run, script, world_size, made_at, document",
+    "advice": "owner, job_id, started_at, script, world_size, made_at, document",
+    "confirmations": "node, at, document",
+    "notices": "id, made_at, document",
+    "told": "incident, document",
+}
+
+
+def incident(number: int, job: str = "train", **changes: Any) -> Incident:
+    culprit = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look there", evidence=("e" * 200,))
+    values: dict[str, Any] = dict(what="slow", opened_at=WALL + number, seen_at=WALL + number + 1)
+    return Incident(number, 1000, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
+
+
+def fill(place: str, incidents: int = 40) -> None:
+    """All kinds of rows, among them names that PostgreSQL's text cannot hold, and incidents that follow one another at
+    one place within seconds, as where a job dies again and again."""
+    database = open_store(place, max_bytes=64 << 20)
+    closed = [incident(n, "a\0b\\", closed_at=WALL + n + 0.5, closed_because="job_ended") for n in range(incidents)]
+    opened = incident(10_000, "open")
+    told = {10_000: Told("g", WALL)}
+    database.write([*closed, opened], WALL, NoticeChanges((Notice("msg_1", OPENED, WALL, opened),), told=told))
+    fault = Fault(5, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "gpu_xid", WALL, WALL)
+    gone = structs.replace(fault, id=4, opened_at=WALL - 90, seen_at=WALL - 80, closed_at=WALL - 80)
+    runs = tuple(Run(1000, "train", WALL + n, WALL + n + 1, ended_at=WALL + n + 1) for n in range(5))
+    database.keep_nodes(NodeRows((fault, gone), (NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",)),), runs), WALL)
+    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
+    made = digest_of(timings_of(ranks=4, steps=20), described)
+    assert made is not None
+    kept = [KeptDigest(1000, "open", run, made) for run in (LAST, of_incident(10_000))]
+    database.keep_digests(kept, WALL)
+    database.keep_confirmations([Confirmation("n1", "confirmed", WALL + 9, "ada", "slow", ("n2",))], WALL)
+    database.close()
+
+
+def contents(place: str) -> dict[str, list[tuple[Any, ...]]]:
+    with reading(place) as engine:
+        rows = {table: engine.run(f"SELECT {columns} FROM {table}") for table, columns in TABLES.items()}
+    return {table: sorted(found, key=repr) for table, found in rows.items()}
+
+
+@pytest.fixture
+def url(postgres: Server) -> str:
+    return postgres.database()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return str(tmp_path / "incidents.sqlite")
+
+
+def test_there_and_back_nothing_is_other(
+    url: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(file)
+    before = contents(file)
+    assert all(before[table] for table in TABLES if table != "advice")
+    assert main(["incidents", "--database", file, "--copy-to", url, "--writer", "west"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{file} is in {url.partition('?')[0]} now.\n  41 incidents, 41 new\n  2 findings, 2 new\n")
+    assert contents(url) == before
+    with reading(url) as engine:
+        assert engine.run("SELECT DISTINCT writer FROM incidents") == [("west",)]
+    assert main(["incidents", "--database", file, "--copy-to", url]) == 0
+    assert "  41 incidents, 0 new\n" in capsys.readouterr().out
+    assert contents(url) == before, "a second time changes nothing"
+    back = str(tmp_path / "back.sqlite")
+    assert main(["incidents", "--database", url, "--copy-to", back]) == 0
+    assert contents(back) == before
+    assert [it.id for it in open_store(url, writer="west").open_incidents(10)] == [10_000], (
+        "its collector goes on with it"
+    )
+
+
+def test_incidents_of_other_collectors_stay_and_make_no_clash(url: str, file: str) -> None:
+    fill(file)
+    here = open_store(url)
+    same = structs.replace(incident(9_999, "open"), seen_at=WALL + 20_000, gaps=7)
+    here.write([incident(3, "another"), same], WALL)
+    copied = copy_database(file, url, "west")
+    assert (copied["incidents"], copied["incidents new"]) == (41, 40), "one was seen by both"
+    found = read_incidents(url, IncidentQuery(limit=1000))[0].incidents
+    assert len(found) == 42 and len({it.id for it in found}) == 42
+    (both,) = (it for it in found if it.job_id == "open")
+    assert (both.id, both.gaps, both.seen_at) == (9_999, 7, WALL + 20_000), "what the target knows better stays"
+    with reading(url) as engine:
+        assert engine.run("SELECT incident FROM told") == [(9_999,)]
+        assert engine.run("SELECT run FROM digests WHERE run != 'last'") == [("incident:9999",)]
+    again = copy_database(file, url, "west")
+    assert [again[f"{table} new"] for table in TABLES] == [0] * len(TABLES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["to PostgreSQL", "to a file"])
+def test_ended_in_the_middle_it_is_begun_anew(way: str, url: str, file: str, tmp_path: Path) -> None:
+    fill(file, 4000)
+    before = contents(file)
+    source, target = (file, url) if way == "to PostgreSQL" else (url, str(tmp_path / "back.sqlite"))
+    if way == "to a file":
+        copy_database(file, url, "west")
+    command = [sys.executable, "-P", "-m", "laggard", "incidents", "--database", source, "--copy-to", target]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    counts = []
+    for _ in range(8):
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline and _count(target) <= max(counts, default=0):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        counts.append(_count(target))
+    assert subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, timeout=120).returncode == 0
+    assert any(0 < count < 4001 for count in counts), counts
+    assert contents(target) == before
+
+
+def _count(place: str) -> int:
+    try:
+        with reading(place) as engine:
+            return int(engine.run("SELECT count(*) FROM incidents")[0][0])
+    except Exception:
+        return 0
+
+
+def test_acknowledgements_go_along(url: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(file, 1)
+    now = time.time()
+    mine = Acknowledgement("a1", "*", ("n1",), "ada", "known", now, now + 3600)
+    path = str(tmp_path / "acknowledged.json")
+    write_kept(path, [mine])
+    words = ["incidents", "--database", file, "--copy-to", url, "--acknowledged", path]
+    assert main(words) == 0 and main(words) == 0
+    assert "  1 acknowledgement\n" in capsys.readouterr().out
+    assert Acknowledgements(url).holding(now) == (mine,)
+    other, back = str(tmp_path / "other.json"), str(tmp_path / "back.sqlite")
+    assert main(["incidents", "--database", url, "--copy-to", back, "--acknowledged", other]) == 0
+    assert read_kept(other) == (mine,)
+
+
+def test_a_row_that_cannot_be_read_stays_behind_and_is_told(
+    url: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(file)
+    database = open_store(file)
+    database.engine.run("UPDATE incidents SET document = ? WHERE id = 3", (b"{}",))
+    database.close()
+    assert main(["incidents", "--database", file, "--copy-to", url]) == 1
+    text = capsys.readouterr().out
+    assert "  40 incidents, 40 new\n" in text and "  1 row could not be read, and stayed behind\n" in text
+
+
+def test_what_cannot_be_copied_is_said_in_a_line(
+    url: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(file, 1)
+    busy = str(tmp_path / "busy.sqlite")
+    writing = open_store(busy)
+    for words, text in (
+        (["--database", file, "--copy-to", busy], f"{busy} is written by another collector"),
+        (["--database", file, "--copy-to", file], "would be copied onto itself"),
+        (["--database", file, "--copy-to", url, "--open"], "give that, and nothing that selects"),
+        (["--copy-to", url], "--copy-to copies all of --database FILE or URL"),
+        (
+            ["--database", file, "--copy-to", f"{file}x", "--acknowledged", "f"],
+            "one of the two must be a file",
+        ),
+        (["--database", url, "--copy-to", str(tmp_path / "x")], "has no incidents of laggard"),
+        (["--writer", "x"], "belong to --copy-to"),
+    ):
+        assert main(["incidents", *words]) == 64
+        error = capsys.readouterr().err
+        assert text in error and error.count("\n") == 1
+    writing.close()
