@@ -135,7 +135,7 @@ def store_runs(engine: Engine, runs: Iterable[Run]) -> tuple[Run, ...]:
 
 def _resolved(engine: Engine, kind: _Kind[T], values: Sequence[T], ids: Ids) -> list[T]:
     """The values as they are to be stored. Those of one id come together as the last of them."""
-    rows = _by_id(engine, kind, [ids.row(it.id) or it.id for it in values])
+    rows, used = _by_id(engine, kind, [ids.row(it.id) or it.id for it in values])
     taken = ids.rows()
     stored: dict[int, T] = {}
     for value in values:
@@ -146,8 +146,12 @@ def _resolved(engine: Engine, kind: _Kind[T], values: Sequence[T], ids: Ids) -> 
         if number is None:
             near = [it for it in kind.near(engine, value) if it.id not in taken and kind.same(it, value)]
             found = min(near, key=lambda it: abs(it.opened_at - value.opened_at), default=None)
-            number = _free(engine, kind.table, value.id, stored) if found is None else found.id
-            rows |= {found.id: found} if found is not None else {}
+            if found is not None:
+                number, rows[found.id] = found.id, found
+            elif value.id in used or value.id in stored:
+                number = _free(engine, kind.table, value.id, stored)
+            else:
+                number = value.id
         ids.note(value.id, number)
         taken.add(number)
         row = stored.get(number, rows.get(number))
@@ -160,14 +164,17 @@ def _is_own(kind: _Kind[T], row: T, value: T) -> bool:
     return row.opened_at == value.opened_at and kind.same(row, value)
 
 
-def _by_id(engine: Engine, kind: _Kind[T], numbers: Sequence[int]) -> dict[int, T]:
+def _by_id(engine: Engine, kind: _Kind[T], numbers: Sequence[int]) -> tuple[dict[int, T], set[int]]:
+    """The rows with these ids, and which of the ids have one, also one that cannot be read."""
     found: dict[int, T] = {}
+    used: set[int] = set()
     for start in range(0, len(numbers), _CHUNK):
         some = numbers[start : start + _CHUNK]
         places = ", ".join("?" * len(some))
-        rows = engine.run(f"SELECT document FROM {kind.table} WHERE id IN ({places})", some)
-        found |= {it.id: it for it in decoded((row[0] for row in rows), kind.of)}
-    return found
+        rows = engine.run(f"SELECT id, document FROM {kind.table} WHERE id IN ({places})", some)
+        used |= {number for number, _ in rows}
+        found |= {it.id: it for it in decoded((document for _, document in rows), kind.of)}
+    return found, used
 
 
 def _free(engine: Engine, table: str, wanted: int, stored: Mapping[int, object]) -> int:
