@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from laggard.collector.incidents.documents import documents
-from laggard.collector.incidents.engine import Engine, put
+from laggard.collector.incidents.engine import Engine, NoTables, put
 from laggard.collector.incidents.postgres import PostgresStore, reading
 from laggard.wire import encode
 from laggard.wire.acknowledgement import Acknowledgement
@@ -33,8 +33,11 @@ def store(engine: Engine, known: Iterable[Acknowledgement]) -> None:
 
 def read_shared(place: str) -> Known:
     """Those that hold. Raises DatabaseError."""
-    with reading(place) as engine:
-        return read(engine, time.time())
+    try:
+        with reading(place) as engine:
+            return read(engine, time.time())
+    except NoTables:
+        return ()
 
 
 def change_shared(place: str, change: Callable[[Known], Known]) -> Known:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from laggard.address import without_login
-from laggard.collector.incidents.engine import DatabaseError
+from laggard.collector.incidents.engine import DatabaseError, NoTables
 from laggard.collector.incidents.schema import STEPS, VERSION
 from laggard.database_url import with_secret
 from laggard.text.words import printable_line
@@ -146,7 +146,7 @@ class PostgresStore(PostgresReader):
         """Other collectors wait meanwhile. Raises DatabaseError where one of another version has changed the tables."""
         with self._alone():
             if (version := self.version()) != VERSION:
-                raise DatabaseError(_of_version(self.place, version))
+                raise _of_version(self.place, version)
             yield
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ class PostgresStore(PostgresReader):
         with self._alone():
             version = self.version()
             if version > VERSION:
-                raise DatabaseError(_of_version(self.place, version))
+                raise _of_version(self.place, version)
             if not self.run("SELECT 1 FROM pg_namespace WHERE nspname = ?", (SCHEMA,)):
                 self.run(f"CREATE SCHEMA {SCHEMA}")
             for step in range(version, VERSION):
@@ -234,7 +234,7 @@ def reading(place: str) -> Iterator[PostgresReader]:
             with contextlib.closing(_connect(place)) as connection:
                 reader = PostgresReader(place, connection)
                 if (version := reader.version()) != VERSION:
-                    raise DatabaseError(_of_version(reader.place, version))
+                    raise _of_version(reader.place, version)
                 with reader.transaction():
                     yield reader
         finally:
@@ -284,11 +284,11 @@ def _in_postgres_words(statements: str) -> str:
     return statements
 
 
-def _of_version(place: str, version: int) -> str:
+def _of_version(place: str, version: int) -> DatabaseError:
     if version == 0:
-        return f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database"
+        return NoTables(f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database")
     what_to_do = "upgrade this laggard" if version > VERSION else "a collector of this release brings it up to that"
-    return f"{place} is of version {version}, and this laggard knows {VERSION}: {what_to_do}"
+    return DatabaseError(f"{place} is of version {version}, and this laggard knows {VERSION}: {what_to_do}")
 
 
 def _in(value: Any) -> Any:

@@ -4,6 +4,7 @@ database that is away, slow, full, of a newer release, or killed in the middle."
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.collectors import Make as Documents
 from support.paths import REPOSITORY
 from support.postgres import Server, running
 from support.stores import open_store
@@ -546,3 +548,41 @@ def test_commands_start_without_psycopg(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     found = subprocess.run([sys.executable, "-P", "-c", text], env=environ, capture_output=True, text=True, timeout=60)
     assert found.stdout == "[]\n", found.stderr
+
+
+@pytest.mark.slow  # collectors
+def test_two_collectors_and_one_that_is_killed(
+    start_collector: Any, fake_agent: Any, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real ones, which watch one agent: one incident, known to both by one id, and what one was told both know."""
+    document = Documents.node("n0", [0, 1, 2, 3], slow=2)
+    agent = fake_agent(document, Documents.report("n0", ["GPU_THROTTLED"]))
+
+    def config(name: str) -> tuple[str, ...]:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(f"incidents_database: {url}\nincidents_writer: {name}\n")
+        return ("--target", agent.address, "--interval", "0.3", "--config", str(path))
+
+    one, other = start_collector(*config("one")), start_collector(*config("other"))
+
+    def ids(collector: Any) -> list[int]:
+        return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
+
+    for collector in (one, other):
+        collector.wait_until(lambda it=collector: "laggard_incidents_history_up 1.0" in it.get("/metrics").text)
+        collector.wait_until(lambda it=collector: len(ids(it)) == 1)
+    one.wait_until(lambda: ids(one) == ids(other) == [it.id for it in stored(url)])
+    (known,) = ids(one)
+    assert main(["incidents", "--database", url]) == 1
+    assert "rank 2 on n0 is slow in forward" in capsys.readouterr().out
+    assert main(["cost", "--database", url, "--json"]) == 0
+    one.stop(signal.SIGKILL)
+    again = start_collector(*config("one"))
+    again.wait_until(lambda: ids(again) == [known])
+    again.wait_until(lambda: again.get("/api/v1/history", node="n0").json()["history"]["state"] == "on")
+    over = [structs.replace(rank, state="finished", pid=0) for rank in document.ranks]
+    agent.ranks = structs.replace(document, ranks=tuple(over))
+    other.wait_until(lambda: [it.closed_because for it in stored(url)] == ["job_ended"])
+    assert [it.id for it in stored(url)] == [known]
+    assert again.stop() == 0 and other.stop() == 0
+    assert [it.id for it in stored(url)] == [known]
