@@ -93,6 +93,7 @@ REVIEWED = {
     "pip install laggard[tune]": "make install-check installs each extra by itself",
     "pip install laggard[otlp]": "make install-check installs each extra by itself",
     "pip install laggard[mcp]": "make install-check installs each extra by itself",
+    "pip install laggard[postgres]": "make install-check installs each extra by itself",
     "kubectl -n laggard create secret": A_CLUSTER,
     "kubectl -n laggard patch": A_CLUSTER,
     "podman push": "needs a registry",

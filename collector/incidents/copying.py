@@ -22,7 +22,7 @@ from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import KeptDigest, incident_of, of_incident
 from laggard.collector.incidents.notice import Notice, Told
-from laggard.collector.incidents.postgres import PostgresStore
+from laggard.collector.incidents.postgres import PostgresReader, PostgresStore
 from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.same import merged_run
 from laggard.collector.incidents.shared_rows import SharedIds, store_faults, store_incidents
@@ -48,6 +48,8 @@ def copy_database(source: str, target: str, writer: str) -> Copied:
     """Copies all but acknowledgements, which a collector with a file keeps beside it. `writer`: the collector that goes
     on with what is open, where several share the target. Raises DatabaseError."""
     with reading(source) as old, contextlib.closing(_open(target)) as new, old.told(), new.told():
+        if isinstance(old, PostgresReader):  # which has nothing to say while a part is stored
+            old.run("SET idle_in_transaction_session_timeout = 0")
         copied, ids = Copied(), SharedIds()
         before = {table: _count(new, table) for table in _TABLES}
         for table, key, store in _KINDS:

@@ -1,4 +1,4 @@
-"""What the tables of incidents ask of a database: a few statements, in words that SQLite and PostgreSQL both take.
+"""The few statements that tables of incidents ask of a database, in words that SQLite and PostgreSQL both take.
 
 Statements have `?` for each value, no other `?` and no `%`. A place is a file's path, or a URL that begins with
 `postgresql://`.

@@ -120,7 +120,7 @@ def now() -> Moment:
 
 
 class _Batch(NamedTuple):
-    """What is written at once."""
+    """The rows that are written at once."""
 
     incidents: dict[int, Incident]
     digests: dict[tuple[int, str, str], KeptDigest]
@@ -137,7 +137,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting:
-    """What waits to be written, by kind. Not thread-safe."""
+    """The rows that wait to be written, by kind. Not thread-safe."""
 
     def __init__(self) -> None:
         self.incidents: Unwritten[int, Incident] = Unwritten(MAX_UNWRITTEN)
@@ -582,9 +582,13 @@ class IncidentHistory:
         try:
             self._database.keep_digests(batch.digests.values(), wall)
             self._database.keep_advice(batch.advice.values(), wall)
-            self._learn(self._database)
         except DatabaseError as error:  # incidents are worth more
             log.error("no digests of runs: %s", error)
+            return stored.notices
+        try:
+            self._learn(self._database)
+        except DatabaseError as error:
+            log.error("no news of other collectors: %s", error)
         return stored.notices
 
     def _learn(self, database: IncidentDatabase) -> None:

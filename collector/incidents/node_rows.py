@@ -1,4 +1,4 @@
-"""What a round changed beside the incidents: nodes' faults and names, and jobs' runs; and how many of them are kept."""
+"""The rows that a round changes beside the incidents: nodes' faults and names, and jobs' runs. So many are kept."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 SCHEMA: Final = "laggard"
 """The schema that has the tables."""
 
-STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 10, 5, 15
+STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 10, 9, 6
 """The longest time for a statement, for the wait until another collector has written, and for a transaction in which
-nothing is asked: after that the database ends what a collector began that hangs, and the others go on."""
+nothing is asked. The last is the shortest: the database ends what a collector began that hangs, while others wait."""
 
 CONNECT_SECONDS: Final = 5
 
@@ -39,7 +39,7 @@ MEASURE_SECONDS: Final = 30.0
 
 _LOCK: Final = 0x6C61676761726400  # "laggard", and one byte for other locks
 _ROW_BYTES: Final = 200
-"""What a row takes beside its document: its header, other columns and entries in indexes. laggard's estimate."""
+"""The bytes that a row takes beside its document: header, other columns, entries in indexes. laggard's estimate."""
 
 _DOCUMENTS: Final = (
     "incidents", "losses", "faults", "names", "runs", "digests", "advice", "notices", "told", "confirmations",
@@ -53,7 +53,7 @@ _WORDS: Final = (
     (" REAL", " DOUBLE PRECISION"),
     (" BLOB", " BYTEA"),
 )
-"""What SQLite says, and how PostgreSQL does."""
+"""The words of SQLite, and those of PostgreSQL for the same."""
 
 _SHARED: Final = """
 ALTER TABLE incidents ADD COLUMN writer TEXT NOT NULL DEFAULT '';
@@ -70,8 +70,8 @@ CREATE INDEX open_of_job ON incidents (owner, job_id) WHERE closed_at IS NULL;
 CREATE TABLE acknowledgements (id TEXT PRIMARY KEY, until DOUBLE PRECISION NOT NULL, document BYTEA NOT NULL);
 CREATE TABLE version (number BIGINT NOT NULL)
 """
-"""What several collectors need beside the tables of a file: who wrote a row, and when by the database's clock; who
-sends a notice; and acknowledgements, which one collector alone keeps in a file."""
+"""The columns and tables that several collectors need beside those of a file: who wrote a row, and when by the
+database's clock; who sends a notice; and acknowledgements, which one collector alone keeps in a file."""
 
 _readers = threading.BoundedSemaphore(MAX_READERS)
 
@@ -259,7 +259,7 @@ def _connect(place: str) -> psycopg.Connection[Any]:
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
-        "tcp_user_timeout": 1000 * IDLE_SECONDS,
+        "tcp_user_timeout": 1000 * STATEMENT_SECONDS,
     }
     more = {name: value for name, value in defaults.items() if name not in given}
     connection: psycopg.Connection[Any] = psycopg.connect(place, autocommit=True, prepare_threshold=None, **more)
@@ -319,7 +319,7 @@ def told(place: str) -> Iterator[None]:
 
 
 def _what_to_do(error: Exception) -> str:
-    """By SQLSTATE: https://www.postgresql.org/docs/15/errcodes-appendix.html"""
+    """Returns what mends it, by SQLSTATE: https://www.postgresql.org/docs/15/errcodes-appendix.html"""
     state = getattr(error, "sqlstate", None) or ""
     return {
         "53100": "free some of the server's disk",

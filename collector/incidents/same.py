@@ -1,4 +1,4 @@
-"""Whether two collectors that watch the same jobs saw the same thing, and what they know of it together. Pure.
+"""Two collectors that watch the same jobs: whether they saw one thing, and what they know of it together. Pure.
 
 Each collector says what it saw itself, again and again, and knows nothing of the other. So both may count the same
 seconds: of two counts the larger one holds. What one has closed goes on where another saw it later.
@@ -44,7 +44,7 @@ def same_incident(one: Incident, other: Incident) -> bool:
 
 
 def merged_incident(one: Incident, other: Incident) -> Incident:
-    """What both know, under the id of `one`."""
+    """Returns what both know, under the id of `one`."""
     first, last = (one, other) if one.opened_at <= other.opened_at else (other, one), _seen_last(one, other)
     ratios = [it for it in (one.most_recoverable_ratio, other.most_recoverable_ratio) if it is not None]
     lost = [it.lost_seconds for it in (one, other) if it.lost_seconds is not None]
@@ -77,7 +77,7 @@ def same_fault(one: Fault, other: Fault) -> bool:
 
 
 def merged_fault(one: Fault, other: Fault) -> Fault:
-    """What both know, under the id of `one`."""
+    """Returns what both know, under the id of `one`."""
     closing = _closing(one, other)
     return structs.replace(
         _seen_last(one, other),
@@ -103,7 +103,7 @@ def same_run(one: Run, other: Run) -> bool:
 
 
 def merged_run(one: Run, other: Run) -> Run:
-    """What both know, under the beginning of `one`."""
+    """Returns what both know, under the beginning of `one`."""
     last = other if other.seen_at >= one.seen_at else one
     saved = max((one, other), key=lambda it: -1 if it.checkpoint_step is None else it.checkpoint_step)
     steps = [it.first_step for it in (one, other) if it.first_step >= 0]

@@ -45,8 +45,8 @@ _MAX_NEWS: Final = 4096
 
 
 class News(NamedTuple):
-    """What others wrote: incidents, and all measurements of suspects; and notices that are this collector's to send
-    now."""
+    """News of other collectors: incidents that they wrote, and all measurements of suspects; and notices that are this
+    collector's to send now."""
 
     incidents: tuple[Incident, ...] = ()
     confirmations: tuple[Confirmation, ...] = ()
@@ -89,7 +89,7 @@ class SharedDatabase(IncidentDatabase):
             node_rows.bound(engine, now - self._keep_seconds, self._max_bytes)
 
     def keep_digests(self, kept: Iterable[KeptDigest], now: float) -> None:
-        """As of a file; of what a run was like when an incident began the first word holds."""
+        """Stores digests as in a file, but of what a run was like when an incident began the first one holds."""
         numbered = [self._numbered(it) for it in kept]
         with self._changing() as engine:
             digest_rows.keep(engine, [it for it in numbered if not digest_rows.has_first(engine, it)],

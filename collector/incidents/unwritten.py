@@ -1,4 +1,4 @@
-"""What waits for the database: the newest value of each key, bounded."""
+"""A buffer of what waits for the database: the newest value of each key, bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Unwritten(Generic[K, V]):
-    """Beyond `most` values those are lost that were put in first. Not thread-safe."""
+    """At most `most` values: beyond them those are lost that were put in first. Not thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most

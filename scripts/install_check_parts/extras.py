@@ -19,6 +19,7 @@ USES = {
     "otlp": ("-c", "from laggard.otlp.message import load; load()"),
     "terminal": ("-c", "import laggard.collector.top.screen"),
     "mcp": ("-c", "import laggard.assistant.command; from mcp.server import MCPServer"),
+    "postgres": ("-c", "import psycopg, laggard.collector.incidents.stores"),
     "tune": ("-c", "import optuna, laggard.tune.study.store"),
 }
 """What needs the extra, as arguments of Python. It fails without."""
