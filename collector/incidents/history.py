@@ -46,6 +46,7 @@ from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunA
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
 from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.moment import Moment
+from laggard.collector.incidents.newest import Newest
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMaker, Told
 from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
@@ -57,7 +58,6 @@ from laggard.collector.incidents.shared_rows import SharedIds
 from laggard.collector.incidents.sights import observation, run_sight
 from laggard.collector.incidents.stores import open_database
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
-from laggard.collector.incidents.unwritten import Unwritten
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.database_url import is_database_url
 from laggard.recommend.outcome.calibration import outcomes_by_kind
@@ -140,13 +140,13 @@ class _Waiting:
     """The rows that wait to be written, by kind. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.incidents: Unwritten[int, Incident] = Unwritten(MAX_UNWRITTEN)
-        self.digests: Unwritten[tuple[int, str, str], KeptDigest] = Unwritten(MAX_UNWRITTEN_DIGESTS)
-        self.advice: Unwritten[tuple[int, str, float], RunAdvice] = Unwritten(MAX_UNWRITTEN_ADVICE)
-        self.notices: Unwritten[str, Notice] = Unwritten(MAX_WAITING)
-        self.told: Unwritten[int, Told | None] = Unwritten(MAX_UNWRITTEN_TOLD)
-        self.confirmations: Unwritten[tuple[str, float], Confirmation] = Unwritten(MAX_CONFIRMATIONS)
-        self.rows: Unwritten[tuple[object, ...], Fault | NodeName | Run] = Unwritten(MAX_UNWRITTEN_ROWS)
+        self.incidents: Newest[int, Incident] = Newest(MAX_UNWRITTEN)
+        self.digests: Newest[tuple[int, str, str], KeptDigest] = Newest(MAX_UNWRITTEN_DIGESTS)
+        self.advice: Newest[tuple[int, str, float], RunAdvice] = Newest(MAX_UNWRITTEN_ADVICE)
+        self.notices: Newest[str, Notice] = Newest(MAX_WAITING)
+        self.told: Newest[int, Told | None] = Newest(MAX_UNWRITTEN_TOLD)
+        self.confirmations: Newest[tuple[str, float], Confirmation] = Newest(MAX_CONFIRMATIONS)
+        self.rows: Newest[tuple[object, ...], Fault | NodeName | Run] = Newest(MAX_UNWRITTEN_ROWS)
 
     def __bool__(self) -> bool:
         incidents = (self.incidents, self.notices, self.told)
@@ -188,8 +188,9 @@ class IncidentHistory:
         self._changed = threading.Condition()
         self._maker = NoticeMaker(_new_id) if settings.notify else None
         self.outbox = Outbox(self._wake)
-        self._slow_links: dict[int, Incident] = {}
-        self._past: dict[int, Incident] = {}
+        self._slow_links: Newest[int, Incident] = Newest(MAX_SLOW_LINKS)
+        self._past: Newest[int, Incident] = Newest(MAX_SUSPECTS)
+        self._others: Newest[int, Incident] = Newest(MAX_SUSPECTS)  # that other collectors wrote
         self._confirmations: list[Confirmation] = []
         self._writing_since: float | None = None
         self._ends = False
@@ -197,10 +198,10 @@ class IncidentHistory:
         self._tracker = IncidentTracker(settings.quiet_seconds, clock())
         self._fault_tracker = FaultTracker(settings.quiet_seconds, clock())
         self._run_tracker = RunTracker(settings.quiet_seconds, clock())
-        self.faults: tuple[Fault, ...] = ()
+        self._open_now: tuple[Incident, ...] = ()
+        self._faults_now: tuple[Fault, ...] = ()
         self.lost: dict[str, float] = {}
         self.state = HistoryState("off", "the database has not been opened yet")
-        self.open: tuple[Incident, ...] = ()
         self.opened: dict[str, int] = {}
         self.refused = 0
 
@@ -215,9 +216,13 @@ class IncidentHistory:
         self._tracker = IncidentTracker(self._settings.quiet_seconds, self._clock(), before)
         since = self._clock().wall - REMEMBER_SECONDS
         self._tracker.remember(it for it in closed if (it.closed_at or since) >= since)
-        self._remember((*before, *closed))
+        self._remember(before)
+        if self._settings.is_shared:
+            self._others.put((it.id, it) for it in closed)
+        else:
+            self._remember(closed)
         self._go_on_with_nodes()
-        self.open = self._numbered(self._tracker.open)
+        self._open_now = self._tracker.open
         self._writer = threading.Thread(target=self._write_for_ever, name="incidents", daemon=True)
         self._writer.start()
 
@@ -237,7 +242,7 @@ class IncidentHistory:
         self._fault_tracker = FaultTracker(quiet, moment, rows.faults, rows.names)
         self._fault_tracker.remember(closed)
         self._run_tracker = RunTracker(quiet, moment, rows.runs)
-        self.faults = self._fault_tracker.open
+        self._faults_now = self._fault_tracker.open
 
     def observe(self, jobs: Sequence[JobSnapshot], nodes: Sequence[NodeSight] = ()) -> None:
         """Takes the verdicts and the nodes' reports of one round in."""
@@ -247,22 +252,32 @@ class IncidentHistory:
         runs = self._run_tracker.observe([run_sight(job) for job in jobs], moment)
         with self._changed:
             self._note(changed, jobs)
-            self.faults = tuple(map(self._ids.fault, self._fault_tracker.open))
+            self._faults_now = self._fault_tracker.open
             self.lost = dict(self._tracker.lost)
             rows: tuple[Fault | NodeName | Run, ...] = (*faults, *names, *runs)
             self._waiting.rows.put((_row_key(it), it) for it in rows)
             self._waiting.incidents.put((it.id, it) for it in changed)
-            self._remember(self._numbered(changed))
-            self.open, self.refused = self._numbered(self._tracker.open), self._tracker.refused
+            self._remember(changed)
+            self._open_now, self.refused = self._tracker.open, self._tracker.refused
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
                 self._waiting.incidents.take()
                 self._waiting.rows.take()
             self._changed.notify_all()
 
+    @property
+    def open(self) -> tuple[Incident, ...]:
+        """The incidents that are open, of the jobs that this collector watches."""
+        return self._numbered(self._open_now)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """The faults that are open, of the nodes that this collector watches."""
+        return tuple(map(self._ids.fault, self._faults_now)) if self._settings.is_shared else self._faults_now
+
     def _numbered(self, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
         """The incidents under the ids that they have in the database."""
-        return tuple(map(self._ids.incident, incidents))
+        return tuple(map(self._ids.incident, incidents) if self._settings.is_shared else incidents)
 
     def _note(self, changed: Sequence[Incident], jobs: Sequence[JobSnapshot]) -> None:
         """Makes the notices of a round. They are sent once they are in the file; where there is none, at once."""
@@ -390,14 +405,16 @@ class IncidentHistory:
         """Those of slow links that were open at `since` (Unix seconds) or later, also of jobs that are gone, and where
         there is no database: a ring may measure their machines hours later."""
         with self._changed:
-            known = {**self._slow_links, **{it.id: it for it in self.open if it.culprit.kind == "slow_link"}}
+            own = (it for it in (*self._slow_links, *self._open_now) if it.culprit.kind == "slow_link")
+            others = (it for it in self._others if it.culprit.kind == "slow_link")
+            known = {it.id: it for it in (*others, *self._numbered(own))}
         return tuple(it for it in known.values() if IncidentQuery(since=since).matches(it))
 
     def suspects(self, since: float) -> tuple[Incident, ...]:
         """The incidents that were open at `since` (Unix seconds) or later, also of jobs that are gone, and where there
         is no database: the nodes of a job that has ended are suspected until they were measured, or long enough."""
         with self._changed:
-            known = {**self._past, **{it.id: it for it in self.open}}
+            known = {it.id: it for it in (*self._others, *self._numbered((*self._past, *self._open_now)))}
         return tuple(it for it in known.values() if IncidentQuery(since=since).matches(it))
 
     def confirmations(self) -> tuple[Confirmation, ...]:
@@ -417,20 +434,8 @@ class IncidentHistory:
         return tuple(it.id for it in known if with_confirmation(it, (confirmation,)) is not it)
 
     def _remember(self, incidents: Collection[Incident]) -> None:
-        for incident in incidents:
-            self._past.pop(incident.id, None)
-            self._past[incident.id] = incident
-        while len(self._past) > MAX_SUSPECTS:
-            del self._past[next(iter(self._past))]
-        self._remember_slow_links(incidents)
-
-    def _remember_slow_links(self, incidents: Iterable[Incident]) -> None:
-        for incident in incidents:
-            if incident.culprit.kind == "slow_link":
-                self._slow_links.pop(incident.id, None)
-                self._slow_links[incident.id] = incident
-        while len(self._slow_links) > MAX_SLOW_LINKS:
-            del self._slow_links[next(iter(self._slow_links))]
+        self._past.put((it.id, it) for it in incidents)
+        self._slow_links.put((it.id, it) for it in incidents if it.culprit.kind == "slow_link")
 
     def document(self, query: IncidentQuery) -> IncidentsDocument:
         """The answer to a query: what the database holds, and over it what is known better."""
@@ -598,7 +603,7 @@ class IncidentHistory:
         self._news_at = self._clock().monotonic
         news = database.news(self._maker is not None, MAX_WAITING)
         with self._changed:
-            self._remember(news.incidents)
+            self._others.put((it.id, it) for it in news.incidents)
             self._know(news.confirmations)
             self._send(news.notices)
 

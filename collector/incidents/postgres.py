@@ -261,7 +261,7 @@ def _connect(place: str) -> psycopg.Connection[Any]:
         "keepalives_count": 3,
         "tcp_user_timeout": 1000 * STATEMENT_SECONDS,
     }
-    more = {name: value for name, value in defaults.items() if name not in given}
+    more: dict[str, Any] = {name: value for name, value in defaults.items() if name not in given}
     connection: psycopg.Connection[Any] = psycopg.connect(place, autocommit=True, prepare_threshold=None, **more)
     try:
         limits = {

@@ -57,7 +57,6 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder, self.data = folder, folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
-        self._count = 0
         if os.geteuid() == 0:
             found = user()
             assert found is not None
@@ -107,12 +106,13 @@ class Server:
         return f"postgresql:///{name}?host={self.folder}&user=laggard"
 
     def database(self) -> str:
-        """The URL of a new, empty database."""
-        self._count += 1
-        name = f"test_{self._count}"
+        """The URL of an empty database: the same each time, and what an earlier test left there is gone."""
         with self.connect() as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return self.url(name)
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = 'tests'").fetchone():
+                connection.execute("CREATE DATABASE tests")
+        with self.connect("tests") as connection:
+            connection.execute("SET client_min_messages = warning; DROP SCHEMA IF EXISTS laggard CASCADE")
+        return self.url("tests")
 
 
 @contextlib.contextmanager

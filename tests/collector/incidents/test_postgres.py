@@ -400,7 +400,7 @@ def test_an_acknowledgement_that_cannot_be_kept_is_not_promised(
     known = Acknowledgements(url)
     (granted,) = known.grant(ask(), (), time.time())
     known._path = url.replace("host=/tmp/", "host=/tmp/not-there-")
-    with pytest.raises(NotAcknowledged, match="incidents_database of the collector: postgresql:///test_"):
+    with pytest.raises(NotAcknowledged, match="incidents_database of the collector: postgresql:///tests"):
         known.grant(ask(), (), time.time())
     known.learn()
     known.learn()
@@ -507,7 +507,7 @@ def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
         pytest.skip(found.stdout.strip())
     assert found.returncode == 0, found.stdout + found.stderr
     line, rest = found.stdout.splitlines()
-    assert line.startswith("postgresql:///test_1 cannot be used: ") and line.endswith("free some of the server's disk")
+    assert line.startswith("postgresql:///tests cannot be used: ") and line.endswith("free some of the server's disk")
     assert rest == "written again"
 
 
