@@ -13,7 +13,7 @@ from laggard.address import without_login
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
-from laggard.database_url import is_database_url, with_secret
+from laggard.database_url import is_database_url, refusal
 from laggard.environment import ENV_STATE_DIR, node_name
 from laggard.errors import UsageError
 from laggard.wire.exclusion import MAX_SECONDS
@@ -335,11 +335,8 @@ def _check_shared(settings: CollectorSettings) -> None:
         raise UsageError("acknowledged_file is a URL: give that to incidents_database, which then keeps both")
     if not is_database_url(settings.incidents_database):
         return
-    if with_secret(settings.incidents_database):
-        raise UsageError(
-            f"incidents_database {without_login(settings.incidents_database)} is given with a password: put that into "
-            "a file of mode 0600 and name it, as passfile=FILE in the URL or as PGPASSFILE"
-        )
+    if why := refusal(settings.incidents_database):
+        raise UsageError(f"incidents_database {without_login(settings.incidents_database)} {why}")
     if importlib.util.find_spec("psycopg") is None:
         raise UsageError("incidents_database is a URL, for which psycopg is needed: pip install 'laggard[postgres]'")
     if len(settings.incidents_writer) > 200 or not settings.incidents_writer.isprintable():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from laggard.address import without_login
 from laggard.collector.incidents.engine import DatabaseError, NoTables
 from laggard.collector.incidents.schema import STEPS, VERSION
-from laggard.database_url import with_secret
+from laggard.database_url import refusal
 from laggard.text.words import printable_line
 
 if TYPE_CHECKING:
@@ -242,11 +242,8 @@ def reading(place: str) -> Iterator[PostgresReader]:
 
 
 def _connect(place: str) -> psycopg.Connection[Any]:
-    if with_secret(place):
-        raise DatabaseError(
-            f"{without_login(place)} is given with a password, for all to read: put that into a file of mode 0600 and "
-            "name it, as passfile=FILE in the URL or as PGPASSFILE"
-        )
+    if why := refusal(place):
+        raise DatabaseError(f"{without_login(place)} {why}")
     try:
         import psycopg
     except ImportError:
@@ -314,12 +311,13 @@ def told(place: str) -> Iterator[None]:
         if not type(error).__module__.startswith("psycopg"):
             raise
         text = printable_line(str(error), 300)
-        line = printable_line(f"{without_login(place)} cannot be used: {text}; {_what_to_do(error)}")
-        raise DatabaseError(line) from None
+        what_to_do = _what_to_do(error)
+        line = f"{without_login(place)} cannot be used: {text}{'; ' if what_to_do else ''}{what_to_do}"
+        raise DatabaseError(printable_line(line)) from None
 
 
 def _what_to_do(error: Exception) -> str:
-    """Returns what mends it, by SQLSTATE: https://www.postgresql.org/docs/15/errcodes-appendix.html"""
+    """Returns what mends it, where that is known, by SQLSTATE: https://www.postgresql.org/docs/15/errcodes-appendix.html"""
     state = getattr(error, "sqlstate", None) or ""
     return {
         "53100": "free some of the server's disk",
@@ -328,4 +326,4 @@ def _what_to_do(error: Exception) -> str:
         "25006": "it is a standby, or set to be read only: name the primary",
         "42501": f"let the role own the schema {SCHEMA}, or create it",
         "28P01": "see the password in the file that passfile or PGPASSFILE names",
-    }.get(state, "it is tried again each minute")
+    }.get(state, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 _SCHEMES: Final = ("postgresql://", "postgres://")
 """Those of libpq: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS"""
@@ -15,11 +15,17 @@ def is_database_url(place: str) -> bool:
     return place.startswith(_SCHEMES)
 
 
-def with_secret(url: str) -> bool:
-    """Whether a password stands in it, where everybody reads it who reads the command line, the settings or a log."""
+def refusal(url: str) -> str:
+    """The reason why it is not taken; empty where it is. A password in it would be read by everybody who reads the
+    command line, the settings or a log."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # a bracket that is not closed; libpq refuses it, too
-        return True
+    except ValueError:
+        return "is no URL: write postgresql://HOST/NAME"
     login = parts.netloc.rpartition("@")[0]
-    return ":" in login or any(unquote(name).lower() in _SECRETS for name, _ in parse_qsl(parts.query, True))
+    if ":" in login or any(name.lower() in _SECRETS for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        return (
+            "is given with a password: put that into a file of mode 0600 and name it, as passfile=FILE in the URL or "
+            "as PGPASSFILE"
+        )
+    return ""

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.collectors import report
+from support.stores import open_store
 from support.timings import job
 
 from laggard.cli import main
 from laggard.collector.advice.book import AdviceBook
-from laggard.collector.incidents.database import IncidentDatabase, read_advice
+from laggard.collector.incidents.database import read_advice
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
@@ -85,8 +86,8 @@ def take(book: AdviceBook, run: Run, wall: float, incidents: tuple[Incident, ...
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[IncidentHistory]:
-    made = IncidentHistory(HistorySettings(str(tmp_path / "incidents.sqlite"), 8 << 20, 1e9, 300.0))
+def history(place: str) -> Iterator[IncidentHistory]:
+    made = IncidentHistory(HistorySettings(place, 8 << 20, 1e9, 300.0))
     made.start()
     yield made
     made.close()
@@ -167,15 +168,16 @@ def test_a_defect_in_one_job_costs_that_job(history: IncidentHistory, caplog: py
     assert [run.job_id for run in runs] == ["1"] and "a defect in laggard" in caplog.text
 
 
-def test_the_file_is_bounded_and_who_floods_it_loses_their_own(tmp_path: Path, history: IncidentHistory) -> None:
+def test_what_is_kept_is_bounded_and_who_floods_it_loses_their_own(place: str, history: IncidentHistory) -> None:
     (one,) = take(book_of(history), Run(), BEGAN + 60)
-    database = IncidentDatabase.open(str(tmp_path / "other.sqlite"), 4 << 20, 1000.0)
+    history.close()
+    database = open_store(place, 4 << 20, 1000.0)
     flood = [structs.replace(one, owner=1001, job_id=f"{n}", made_at=BEGAN + n) for n in range(60)]
     old = structs.replace(one, job_id="old", made_at=BEGAN - 5000)
     database.keep_advice([*flood, one, old], BEGAN)
     database.keep_advice([], BEGAN)
     database.close()
-    kept = read_advice(str(tmp_path / "other.sqlite"), AdviceQuery(limit=1000), RunOutcomes)
+    kept = read_advice(place, AdviceQuery(limit=1000), RunOutcomes)
     assert len(kept) <= 21 and [it.job_id for it in kept if it.owner == 1000] == ["1"]
 
 
@@ -232,9 +234,9 @@ def test_the_metric_is_bounded_and_read_once_a_minute(history: IncidentHistory) 
 
 
 def test_the_command_reads_the_file(
-    tmp_path: Path, history: IncidentHistory, capfd: pytest.CaptureFixture[str]
+    place: str, tmp_path: Path, history: IncidentHistory, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(tmp_path / "incidents.sqlite")
+    path = place
     assert main(["advice", "--database", path]) == 2
     assert capfd.readouterr().out == "No advice is known.\n"
     keep(history, take(book_of(history), Run(), BEGAN + 60))

@@ -12,10 +12,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.collectors import Make, report
+from support.stores import open_store
 from support.timings import job
 
 from laggard.cli import main
-from laggard.collector.incidents.database import VERSION, DatabaseError, IncidentDatabase, read_digest, read_incidents
+from laggard.collector.incidents.database import (
+    VERSION,
+    DatabaseError,
+    IncidentDatabase,
+    read_digest,
+    read_incidents,
+    reading,
+)
 from laggard.collector.incidents.incident import IncidentQuery
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.locate.against.digest import Described, digest_of
@@ -56,12 +64,13 @@ def path(tmp_path: Path) -> str:
 
 
 def store(path: str, *digests: KeptDigest, now: float = NOW, max_bytes: int = 8 << 20) -> None:
-    database = IncidentDatabase.open(path, max_bytes, 1000.0)
+    database = open_store(path, max_bytes, 1000.0)
     database.keep_digests(digests, now)
     database.close()
 
 
-def test_the_last_healthy_run_of_this_script_and_size_is_found(path: str) -> None:
+def test_the_last_healthy_run_of_this_script_and_size_is_found(place: str) -> None:
+    path = place
     store(
         path,
         kept("old", made_at=NOW - 50, first_step=1),
@@ -82,21 +91,21 @@ def test_the_last_healthy_run_of_this_script_and_size_is_found(path: str) -> Non
     assert read_digest(path, asked(FIRST)) is None and read_digest(path, asked(script="no.py")) is None
 
 
-def test_a_run_has_one_digest_of_each_kind(path: str) -> None:
-    store(path, kept(first_step=1))
-    store(path, kept(first_step=2, made_at=NOW + 60), kept(run=FIRST))
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT run FROM digests ORDER BY run").fetchall() == [("first",), ("last",)]
-    found = read_digest(path, asked())
+def test_a_run_has_one_digest_of_each_kind(place: str) -> None:
+    store(place, kept(first_step=1))
+    store(place, kept(first_step=2, made_at=NOW + 60), kept(run=FIRST))
+    with reading(place) as engine:
+        assert engine.run("SELECT run FROM digests ORDER BY run") == [("first",), ("last",)]
+    found = read_digest(place, asked())
     assert found is not None and found.first_step == 2
 
 
-def test_old_ones_and_too_many_are_dropped_of_the_user_who_has_the_most(path: str) -> None:
-    store(path, kept("too old", made_at=NOW - 2000.0))
+def test_old_ones_and_too_many_are_dropped_of_the_user_who_has_the_most(place: str) -> None:
+    store(place, kept("too old", made_at=NOW - 2000.0))
     flood = [kept(f"job-{number}", owner=1001, made_at=NOW - 500 + number) for number in range(40)]
-    store(path, *flood, kept(), max_bytes=1 << 20)  # of which a quarter has room for sixteen
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT owner, job_id FROM digests ORDER BY made_at").fetchall()
+    store(place, *flood, kept(), max_bytes=1 << 20)  # of which a quarter has room for sixteen
+    with reading(place) as engine:
+        rows = engine.run("SELECT owner, job_id FROM digests ORDER BY made_at")
     assert len(rows) <= 16 and (1000, "before") in rows
     assert (1001, "job-39") in rows and (1001, "job-0") not in rows and (1000, "too old") not in rows
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
+from support.stores import open_store
 
-from laggard.collector.incidents.database import IncidentDatabase, read_faults, read_machine
+from laggard.collector.incidents.database import read_faults, read_machine
 from laggard.collector.incidents.fault import Fault, NodeName, NodeSight, SeenFinding
 from laggard.collector.incidents.fault_tracker import FaultTracker
 from laggard.collector.incidents.moment import Moment
@@ -183,12 +183,12 @@ def test_failures_that_overlap_are_one() -> None:
     assert often.node == "n1" and often.failures.lately == 3
 
 
-def test_faults_outlive_the_collector(tmp_path: Path, watch: Watch) -> None:
-    path = str(tmp_path / "incidents.sqlite")
+def test_faults_outlive_the_collector(place: str, watch: Watch) -> None:
+    path = place
     watch.look(seen())
     watch.quiet()
     watch.look(seen())
-    database = IncidentDatabase.open(path, 1 << 22, 1e9)
+    database = open_store(path, 1 << 22)
     database.keep_nodes(NodeRows(tuple(watch.stored.values()), tuple(watch.names)), WALL)
     rows, closed = database.open_nodes(WALL - 7 * DAY)
     assert len(rows.faults) == 1 and len(closed) == 1 and rows.names[0].machine == "GPU-a"
@@ -205,8 +205,8 @@ def test_faults_outlive_the_collector(tmp_path: Path, watch: Watch) -> None:
     )
 
 
-def test_the_database_bounds_faults_and_runs(tmp_path: Path) -> None:
-    database = IncidentDatabase.open(str(tmp_path / "incidents.sqlite"), 1 << 20, 1e9)
+def test_the_database_bounds_faults_and_runs(place: str) -> None:
+    database = open_store(place)
     faults = tuple(
         Fault(n, "n1", "m", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "p", WALL, WALL, closed_at=WALL)
         for n in range(400)

@@ -143,7 +143,7 @@ def test_two_collectors_that_see_the_same_make_one_incident(
 
 
 def test_two_that_write_at_once_double_nothing_and_lose_nothing(url: str) -> None:
-    store(url).close()
+    """Beginning with the tables, which all of them want to make."""
     failed: list[BaseException] = []
 
     def write(writer: str, shift: int) -> None:
@@ -267,6 +267,25 @@ def test_a_password_stands_in_no_url(place: str, tmp_path: Path, capsys: pytest.
     with pytest.raises(UsageError, match="with a password") as error:
         load_settings(str(config), (), None, None)
     assert "secret" not in str(error.value)
+
+
+def test_what_is_no_url_is_said_without_repeating_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "--database", "postgresql://me:secret@[::1/x"]) == 64
+    text = capsys.readouterr().err
+    assert "is no URL: write postgresql://HOST/NAME" in text and "secret" not in text
+
+
+def test_a_role_without_rights_is_told_what_it_needs(url: str, postgres: Server) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE ROLE weak LOGIN")
+        connection.execute("CREATE DATABASE weak")
+    weak = postgres.url("weak").replace("user=laggard", "user=weak")
+    with pytest.raises(DatabaseError, match="let the role own the schema laggard, or create it"):
+        store(weak)
+    with postgres.connect("weak") as connection:
+        connection.execute("CREATE SCHEMA laggard AUTHORIZATION weak")
+    store(weak).write([incident(1)], WALL)
+    assert len(stored(weak)) == 1
 
 
 def test_a_collector_has_a_name_of_its_own() -> None:
