@@ -90,13 +90,14 @@ class SharedIds:
 
 @dataclasses.dataclass(frozen=True)
 class _Kind(Generic[T]):
-    """`near`: the rows that may be the same as a new one."""
+    """`near`: the rows that may be the same as a new one. `whole`: the row that a row has become part of."""
 
     table: str
     of: type[T]
     near: Callable[[Engine, T], tuple[T, ...]]
     same: Callable[[T, T], bool]
     merged: Callable[[T, T], T]
+    whole: Callable[[T], int | None] = lambda _: None
 
 
 def store_incidents(engine: Engine, incidents: Iterable[Incident], ids: Ids) -> tuple[Incident, ...]:
@@ -152,11 +153,23 @@ def _resolved(engine: Engine, kind: _Kind[T], values: Sequence[T], ids: Ids) -> 
                 number = _free(engine, kind.table, value.id, stored)
             else:
                 number = value.id
+        row = stored.get(number, rows.get(number))
+        if row is not None and (whole := _whole(engine, kind, row, value)):
+            number, row = whole.id, stored.get(whole.id, whole)
         ids.note(value.id, number)
         taken.add(number)
-        row = stored.get(number, rows.get(number))
         stored[number] = structs.replace(value, id=number) if row is None else kind.merged(row, value)
     return list(stored.values())
+
+
+def _whole(engine: Engine, kind: _Kind[T], row: T, value: T) -> T | None:
+    """The row with which a value goes on whose own has become part of that by another collector's word: one names the
+    rank, and then its machine; the other named the machine from the beginning."""
+    number = kind.whole(row)
+    if number is None or kind.whole(value) is not None or value.seen_at <= row.seen_at:
+        return None
+    found = _by_id(engine, kind, [number])[0].get(number)
+    return found if found is not None and kind.same(found, value) else None
 
 
 def _is_own(kind: _Kind[T], row: T, value: T) -> bool:
@@ -209,5 +222,9 @@ def _near_faults(engine: Engine, it: Fault) -> tuple[Fault, ...]:
     return documents(engine.run(text, (it.node, it.machine, it.opened_at - SLACK_SECONDS, _CHUNK)), Fault)
 
 
-_INCIDENTS: Final = _Kind("incidents", Incident, _near_incidents, same_incident, merged_incident)
+def _superseded_by(it: Incident) -> int | None:
+    return it.part_of if it.closed_because == "superseded" else None
+
+
+_INCIDENTS: Final = _Kind("incidents", Incident, _near_incidents, same_incident, merged_incident, _superseded_by)
 _FAULTS: Final = _Kind("faults", Fault, _near_faults, same_fault, merged_fault)

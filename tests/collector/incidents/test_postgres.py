@@ -3,6 +3,7 @@ database that is away, slow, full, of a newer release, or killed in the middle."
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -140,6 +141,32 @@ def test_two_collectors_that_see_the_same_make_one_incident(
     assert {it.id for it in ended} == {it.id for it in first} and {it.closed_because for it in ended} == {"job_ended"}
     losses, _ = read_losses(url, 0.0, None, 100)
     assert len(losses) == 2
+
+
+def test_one_names_the_rank_first_and_the_other_its_machine_at_once(
+    url: str, clock: Clock, make: Callable[..., IncidentHistory]
+) -> None:
+    def machine() -> JobSnapshot:
+        found = job(2)
+        culprit = Culprit("slow_compute", (2, 3), node="n1", phase="forward", advice="look")
+        return dataclasses.replace(found, location=structs.replace(found.location, culprits=(culprit,)))
+
+    def both() -> JobSnapshot:
+        found = machine()
+        culprits = (*job(2).location.culprits, *found.location.culprits)
+        return dataclasses.replace(found, location=structs.replace(found.location, culprits=culprits))
+
+    one, other = make(url, "one"), make(url, "other")
+    observe(clock, one, jobs=(job(2),))
+    observe(clock, other, jobs=(machine(),))
+    assert len(stored(url)) == 1
+    observe(clock, one, jobs=(both(),), rounds=3)
+    observe(clock, one, other, jobs=(machine(),), rounds=3)
+    clock.at += 60.0
+    observe(clock, one, other, jobs=(machine(),), rounds=3)
+    opened = [it for it in stored(url) if it.closed_at is None]
+    assert len(opened) == 1 and opened[0].culprit.ranks == (2, 3), stored(url)
+    assert [it.id for it in one.open] == [it.id for it in other.open] == [opened[0].id]
 
 
 def test_two_that_write_at_once_double_nothing_and_lose_nothing(url: str) -> None:
