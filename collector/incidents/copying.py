@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from msgspec import structs
-
 from laggard.collector.incidents import advice_rows, confirmation_rows, digest_rows, fault_rows, run_rows
 from laggard.collector.incidents.database import reading
 from laggard.collector.incidents.documents import decoded
@@ -139,8 +137,7 @@ def _confirmations(engine: Engine, part: Part, ids: SharedIds) -> int:
 
 def _notices(engine: Engine, part: Part, ids: SharedIds) -> int:
     """Those that wait to be sent. The source keeps them: whoever goes on with it sends them, too, under the same id."""
-    read = decoded((row[-1] for row in part), Notice)
-    found = [structs.replace(it, incident=ids.incident(it.incident)) for it in read]
+    found = [ids.notice(it) for it in decoded((row[-1] for row in part), Notice)]
     text = "INSERT INTO notices (id, made_at, document) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
     engine.many(text, [(it.id, it.at, encode(it)) for it in found])
     return len(found)

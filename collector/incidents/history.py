@@ -43,7 +43,7 @@ from laggard.collector.incidents.incident import (
     with_confirmation,
 )
 from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunAdvice
-from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
+from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest, incident_of, of_incident
 from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.newest import Newest
@@ -291,14 +291,13 @@ class IncidentHistory:
 
     def _take(self, made: NoticeChanges) -> None:
         if self.told_state().state != "on":  # who is to be told does not wait for a disk
-            self._send(made.made)
+            self._send(map(self._ids.notice, made.made))
         if self.state.state != "off":
             self._waiting.notices.put((it.id, it) for it in made.made)
             self._waiting.told.put(made.told.items())
 
     def _send(self, notices: Iterable[Notice]) -> None:
-        numbered = (structs.replace(it, incident=self._ids.incident(it.incident)) for it in notices)
-        if lost := self.outbox.put(numbered):
+        if lost := self.outbox.put(notices):
             log.error("too many notices of incidents wait for the webhook: %d are lost", lost)
 
     def _wake(self) -> None:
@@ -390,8 +389,18 @@ class IncidentHistory:
         """Keeps digests of runs. While there is no database they are lost."""
         with self._changed:
             if self.state.state == "on":
-                self._waiting.digests.put(((it.owner, it.job_id, it.run), it) for it in digests)
+                own = map(self._with_own_id, digests)
+                self._waiting.digests.put(((it.owner, it.job_id, it.run), it) for it in own)
                 self._changed.notify_all()
+
+    def _with_own_id(self, kept: KeptDigest) -> KeptDigest:
+        """The digest of an incident that is open, under the id that this collector gave that, until it is written."""
+        number = incident_of(kept.run)
+        if number is None or not self._settings.is_shared:
+            return kept
+        of_job = (it for it in self._open_now if (it.owner, it.job_id) == (kept.owner, kept.job_id))
+        own = next((it.id for it in of_job if number in (it.id, self._ids.incident(it).id)), number)
+        return kept._replace(run=of_incident(own))
 
     def digest(self, asked: AskedDigest) -> Digest | None:
         """The digest that is kept of a run; None where there is none, or no database."""
@@ -546,7 +555,7 @@ class IncidentHistory:
             written = notices is not None
             with self._changed:
                 self._writing_since = None
-                self._send(batch.notices.values() if notices is None else notices)
+                self._send(map(self._ids.notice, batch.notices.values()) if notices is None else notices)
                 if written:
                     self.outbox.forget(batch.done)
                 else:

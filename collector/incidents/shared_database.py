@@ -106,9 +106,7 @@ class SharedDatabase(IncidentDatabase):
         with self.engine.told():
             found = documents(self.engine.run(text, (self._store.writer, self._left_seconds, limit)), Incident)
         with self._ids.incidents.kept():
-            for it in found:
-                self._ids.incidents.note(it.id, it.id)
-        return found
+            return tuple(it for it in found if self._ids.incidents.inherit(it.id))
 
     def open_nodes(self, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
         run, writer = self.engine.run, self._store.writer
@@ -120,8 +118,7 @@ class SharedDatabase(IncidentDatabase):
             _, names = fault_rows.read_open(self.engine)
             ended = fault_rows.read_ended(self.engine, since)
         with self._ids.faults.kept():
-            for it in faults:
-                self._ids.faults.note(it.id, it.id)
+            faults = tuple(it for it in faults if self._ids.faults.inherit(it.id))
         return NodeRows(faults, names, runs), ended
 
     def notices(self, limit: int) -> tuple[Notice, ...]:
@@ -130,8 +127,10 @@ class SharedDatabase(IncidentDatabase):
             return shared_notices.read_own(engine, self._store.writer, limit)
 
     def told(self) -> dict[int, Told]:
+        """Reads what was told of the incidents that this collector goes on with."""
         with self.engine.told():
-            return shared_notices.read_told(self.engine)
+            found = shared_notices.read_told(self.engine)
+        return {number: it for number, it in found.items() if self._ids.incidents.row(number) == number}
 
     def news(self, notify: bool, limit: int) -> News:
         """Returns what others wrote since it was asked last. `notify`: whether this collector sends notices; then it

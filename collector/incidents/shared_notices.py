@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from msgspec import structs
-
 from laggard.collector.incidents.documents import documents
 from laggard.collector.incidents.engine import Engine
 from laggard.collector.incidents.notice import CLOSED, OPENED, Notice, NoticeChanges, Told, gist
@@ -29,7 +27,7 @@ _UNTIL: Final = f"now() + interval '{CLAIM_SECONDS} seconds'"
 def write(engine: Engine, changes: NoticeChanges, ids: SharedIds, writer: str) -> tuple[Notice, ...]:
     """Writes, within the transaction that has stored the incidents. Returns the notices that are this collector's to
     send: nobody has told the same before."""
-    notices = [structs.replace(it, incident=ids.incident(it.incident)) for it in changes.made]
+    notices = [ids.notice(it) for it in changes.made]
     said = {ids.incidents.row(number) or number: it for number, it in changes.told.items()}
     told = _told(engine, {*said, *(it.incident.id for it in notices)})
     still = _open(engine, {it.incident.id for it in notices})

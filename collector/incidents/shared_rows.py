@@ -18,6 +18,7 @@ from laggard.collector.incidents.documents import decoded, documents
 from laggard.collector.incidents.engine import Engine
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import Incident
+from laggard.collector.incidents.notice import Notice
 from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.same import (
     SLACK_SECONDS,
@@ -56,6 +57,13 @@ class Ids:
     def note(self, own: int, row: int) -> None:
         self._new[own] = row
 
+    def inherit(self, row: int) -> bool:
+        """Goes on with a former collector's row under its id; False where this one gave that id to something else."""
+        if self.row(row) not in (None, row):
+            return False
+        self.note(row, row)
+        return True
+
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Goes around a transaction."""
@@ -81,6 +89,11 @@ class SharedIds:
         if part_of is not None:
             part_of = self.incidents.row(part_of) or part_of
         return it if (number, part_of) == (it.id, it.part_of) else structs.replace(it, id=number, part_of=part_of)
+
+    def notice(self, it: Notice) -> Notice:
+        """The notice of the incident under the id of its row."""
+        incident = self.incident(it.incident)
+        return it if incident is it.incident else structs.replace(it, incident=incident)
 
     def fault(self, it: Fault) -> Fault:
         """The fault under the id of its row."""

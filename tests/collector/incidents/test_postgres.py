@@ -31,6 +31,7 @@ from laggard.collector.incidents.database import (
     read_faults,
     read_incidents,
     read_losses,
+    reading,
 )
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
@@ -167,6 +168,45 @@ def test_one_names_the_rank_first_and_the_other_its_machine_at_once(
     opened = [it for it in stored(url) if it.closed_at is None]
     assert len(opened) == 1 and opened[0].culprit.ranks == (2, 3), stored(url)
     assert [it.id for it in one.open] == [it.id for it in other.open] == [opened[0].id]
+
+
+def test_ids_of_one_millisecond_are_kept_apart(url: str, clock: Clock, make: Callable[..., IncidentHistory]) -> None:
+    """Two collectors open incidents of other jobs in the same milliseconds, each several: all are told of, and each is
+    known by the id of its row."""
+    one, other = make(url, "one", notify=True), make(url, "other", notify=True)
+    jobs = {
+        "one": tuple(job(2, name=f"a{n}") for n in range(4)),
+        "other": tuple(job(2, name=f"b{n}") for n in range(4)),
+    }
+    for _ in range(2):
+        clock.at += 5.0
+        for history, name in ((one, "one"), (other, "other")):
+            history.observe(jobs[name])
+            assert history.flush(30.0)
+    rows = {it.job_id: it.id for it in stored(url)}
+    assert len(rows) == len(set(rows.values())) == 8
+    assert {it.id for it in one.open}.isdisjoint(it.id for it in other.open)
+    for history in (one, other):
+        assert {it.job_id: it.id for it in history.open}.items() <= rows.items()
+        told = [each.notice for each in history.outbox._waiting.values()]
+        assert {it.incident.job_id: it.incident.id for it in told} == {it.job_id: it.id for it in history.open}
+    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
+    made = digest_of(timings_of(ranks=4, steps=20), described)
+    assert made is not None
+    for it in other.open:  # as the rounds do, by the ids that it shows
+        other.keep([KeptDigest(*it.key, of_incident(it.id), made)])
+    assert other.flush(30.0)
+    with reading(url) as engine:
+        kept = dict(engine.run("SELECT job_id, run FROM digests"))
+    assert kept == {it.job_id: of_incident(rows[it.job_id]) for it in other.open}
+    assert {it.id for it in other.suspects(0.0)} >= {it.id for it in other.open}
+    other.close()
+    again = make(url, "other", notify=True)
+    assert {it.id for it in again.open} == {rows[f"b{n}"] for n in range(4)}
+    clock.at += 5.0
+    again.observe(jobs["other"])
+    assert again.flush(30.0)
+    assert len(again.outbox) == 4, "those that wait are sent, and none is told twice"
 
 
 def test_two_that_write_at_once_double_nothing_and_lose_nothing(url: str) -> None:
