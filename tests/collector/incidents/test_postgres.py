@@ -25,6 +25,7 @@ from support.timings import job as timings_of
 from laggard.acknowledge.asked import NotAcknowledged
 from laggard.cli import main
 from laggard.collector.fleet.acknowledgements import Acknowledgements
+from laggard.collector.incidents import postgres as postgres_module
 from laggard.collector.incidents.database import (
     DatabaseError,
     read_confirmations,
@@ -307,6 +308,17 @@ def test_a_database_of_a_newer_release_is_refused_in_one_line(
 def test_a_database_without_tables_is_read_as_none(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["incidents", "--database", url]) == 64
     assert "has no incidents of laggard: a collector makes the tables" in capsys.readouterr().err
+
+
+def test_tables_are_made_as_a_whole_or_not_at_all(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_module, "_SHARED", postgres_module._SHARED + "; SELECT 1 / 0")
+        with pytest.raises(DatabaseError, match="division by zero"):
+            store(url)
+    with pytest.raises(DatabaseError, match="has no incidents of laggard"):
+        read_incidents(url, IncidentQuery())
+    store(url).write([incident(1)], WALL)
+    assert len(stored(url)) == 1
 
 
 def test_another_encoding_is_refused(postgres: Server) -> None:
