@@ -14,7 +14,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from laggard.http.message import HttpError, Request, Response, read_request, send_response
+from laggard.http.message import Connection, HttpError, Request, Response, read_request, send_response
 from laggard.http.shares import Shares, client_of
 
 if TYPE_CHECKING:  # a daemon without TLS does not load it
@@ -71,7 +71,7 @@ class Server:
         with self._lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not SSLSocket's: see _evict()
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _accept_all(self) -> None:
         while True:
@@ -126,11 +126,9 @@ class Server:
     def _evict(self, connection: socket.socket) -> None:
         self._open.pop(connection, None)
         with contextlib.suppress(OSError):  # its own thread may be closing it
-            # Not SSLSocket.shutdown(), which takes away what its thread reads with.
-            socket.socket.shutdown(connection, socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, plain: socket.socket) -> None:
-        connection = plain
         try:
             with contextlib.suppress(OSError):
                 if not self._tls:
@@ -138,12 +136,11 @@ class Server:
                 elif not _begins_tls(plain):
                     self._respond(plain, _refuse_plain)
                 else:
-                    connection = secure = self._tls.wrap(plain)
-                    self._replace(plain, secure)
-                    self._tls.shake_hands(secure)
-                    self._respond(secure, self._handle if self._tls.allows(secure) else self._refuse_name)
+                    secure = self._tls.shake_hands(plain, HANDSHAKE_SECONDS)
+                    handle = self._handle if self._tls.allows(secure) else self._refuse_name
+                    self._respond(plain, handle, secure)
         finally:
-            self._close(connection)
+            self._close(plain)
             self._threads.release()
 
     def _refuse_name(self, request: Request) -> Response:
@@ -151,15 +148,9 @@ class Server:
             return self._handle(request)
         raise HttpError(HTTPStatus.FORBIDDEN, "the client's certificate has none of the names that may ask here")
 
-    def _replace(self, plain: socket.socket, secure: socket.socket) -> None:
-        """Gives `secure`, which has taken the file descriptor of `plain`, its place in the table: who evicts it has to
-        find the one that can be shut down. Raises OSError where it has been evicted."""
-        with self._lock:
-            if plain not in self._open:
-                raise ConnectionAbortedError
-            self._open = {secure if each is plain else each: whose for each, whose in self._open.items()}
-
-    def _respond(self, connection: socket.socket, handle: Handler) -> None:
+    def _respond(self, plain: socket.socket, handle: Handler, secure: Connection | None = None) -> None:
+        """`secure`: what is spoken over `plain`, where that is TLS."""
+        connection = secure or plain
         with_body = True
         try:
             request = read_request(connection)
@@ -169,7 +160,7 @@ class Server:
             response = handle(request)
         except HttpError as error:
             response = self._handle_error(error)
-        self._make_room(connection, len(response.body) if with_body else 0)
+        self._make_room(plain, len(response.body) if with_body else 0)
         send_response(connection, response, with_body)
 
     def _close(self, connection: socket.socket) -> None:
