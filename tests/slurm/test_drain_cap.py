@@ -12,6 +12,7 @@ from support.slurm_fleet import NODES, Fleet, a_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+
 @pytest.fixture
 def fleet(cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Fleet]:
     with a_fleet(cluster, tmp_path, capsys) as made:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import socket
 import threading
 import time
@@ -15,10 +16,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from laggard.http.message import Connection, HttpError, Request, Response, read_request, send_response
-from laggard.http.shares import Shares, client_of
+from laggard.http.shares import OWN_MACHINE, Shares, client_of, is_of_own_machine
 
 if TYPE_CHECKING:  # a daemon without TLS does not load it
     from laggard.http.tls import ServerTls
+
+log = logging.getLogger("laggard.http")
 
 MAX_CONNECTIONS: Final = 32
 MAX_UNSENT_BYTES: Final = 64 << 20
@@ -83,7 +86,8 @@ class Server:
                 if error.errno in _OUT_OF_RESOURCES:
                     time.sleep(0.1)
                 continue
-            self._admit(connection, client_of(str(address[0])))
+            own = is_of_own_machine(connection, str(address[0]))
+            self._admit(connection, OWN_MACHINE if own else client_of(str(address[0])))
 
     def _admit(self, connection: socket.socket, client: str) -> None:
         with self._lock:
@@ -91,6 +95,7 @@ class Server:
             if len(self._open) >= self._max_connections:
                 self.turned_away += 1
                 if not self._make_place(client):
+                    log.warning("a connection of %s was refused: all places are taken", client)
                     connection.close()
                     return
             self._open[connection] = client
@@ -109,9 +114,11 @@ class Server:
         share = {each: self._shares.of(each, now) for each in {client, *self._open.values()}}
         most = max(share.values())
         oldest = next((each for each, whose in self._open.items() if share[whose] >= most), None)
-        if oldest is not None:
-            self._evict(oldest)
-        return oldest is not None
+        if oldest is None:
+            return False
+        log.warning("a connection of %s was closed for a newer one", self._open[oldest])
+        self._evict(oldest)
+        return True
 
     def _make_room(self, connection: socket.socket, size: int) -> None:
         """Closes those that have been sending the longest where the response of `size` bytes is one too many."""
@@ -119,6 +126,7 @@ class Server:
             while self._unsent and sum(self._unsent.values()) + size > self._max_unsent_bytes:
                 oldest = next(iter(self._unsent))
                 del self._unsent[oldest]
+                log.warning("a connection was closed to make room: it had not taken its answer")
                 self.turned_away += 1
                 self._evict(oldest)
             self._unsent[connection] = size
