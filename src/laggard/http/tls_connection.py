@@ -1,7 +1,7 @@
 """A server's side of one TLS connection, as a socket that HTTP is spoken over.
 
-ssl's own socket asks the kernel twice for each record. A client that sends its hello in records of one byte has a server
-make 40,000 system calls so, a hundred times what another handshake costs, and OpenSSL takes 128 KiB of it. Here what a
+ssl's own socket asks the kernel twice for each record, and OpenSSL takes 128 KiB of a hello. A client that sends it in
+records of one byte has a server make 40,000 system calls so, forty times what another handshake costs. Here what a
 client sends is taken in large pieces, and so much of it alone as a client needs for a handshake and a request.
 """
 

@@ -13,6 +13,7 @@ import pytest
 from laggard.collector.web import acceptor as module
 from laggard.collector.web.acceptor import Acceptor
 from laggard.collector.web.request_lengths import LengthsOnly
+from laggard.http.shares import is_of_own_machine
 
 MAX_PENDING = 64
 
@@ -77,8 +78,9 @@ def test_a_user_of_the_machine_with_many_addresses_comes_after_others(
     monkeypatch.setattr(module, "_BURST_SECONDS", -1.0)
     monkeypatch.setattr(module, "MAX_OF_OWN_MACHINE", 8)
     scraper = "127.0.0.9"
-    own = module.is_of_own_machine
-    monkeypatch.setattr(module, "is_of_own_machine", lambda to, address: address != scraper and own(to, address))
+    monkeypatch.setattr(
+        module, "is_of_own_machine", lambda to, address: address != scraper and is_of_own_machine(to, address)
+    )
     flood = [f"127.9.{number // 250}.{1 + number % 250}" for number in range(4 * MAX_PENDING)]
     came, refused = accepted(listener, [scraper] * 3 + flood + [scraper])
     assert (len(came), refused) == (MAX_PENDING, 3 * MAX_PENDING + 4)
