@@ -28,6 +28,9 @@ MAX_OF_OWN_MACHINE: Final = 64
 """The most connections of this machine's own users, of late, that come before those of others, as a proxy's do: some
 nine a second. One user may have each from another address of the loopback interface."""
 
+FEW_OF_ADDRESS: Final = 16.0
+"""So many of one address, of late, are as good as none where this machine's users crowd: some two a second."""
+
 MAX_UNACCEPTED: Final = 1024
 """Connections that the kernel holds until they are accepted. Beyond them it drops the first packet of a connection, and
 its client tries again a second later."""
@@ -47,7 +50,7 @@ _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOB
 
 class _Pending(NamedTuple):
     """`of_crowd`: of this machine, whose users connect more often than MAX_OF_OWN_MACHINE; `taken`: how often its
-    address had connected before; `number`: the order of arrival."""
+    address had connected before, of a crowd as none where that were few; `number`: the order of arrival."""
 
     of_crowd: bool
     taken: float
@@ -126,6 +129,8 @@ class Acceptor:
         if is_of_own_machine(client, address):
             of_crowd = self._shares.add(OWN_MACHINE, 1.0, now) > MAX_OF_OWN_MACHINE
         taken = self._shares.add(client_of(address), 1.0, now)
+        if of_crowd and taken < FEW_OF_ADDRESS:  # else a fresh address each time would come before all of them
+            taken = 0.0
         bisect.insort(self._pending, _Pending(of_crowd, taken, next(self._numbers), address, client))
 
     def _hand_on_soon(self) -> None:
