@@ -51,7 +51,7 @@ class TlsConnection:
         return self._tls.getpeercert()
 
     def recv(self, size: int) -> bytes:
-        """What is there, of as many records as it has; nothing where the client has ended. Raises TimeoutError."""
+        """Returns what is there, of as many records as it has; nothing where the client has ended."""
         if self._is_plain:
             self._plain.settimeout(self._seconds)
             return self._plain.recv(size)
