@@ -19,10 +19,17 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from laggard.http.shares import Shares, client_of
+from laggard.http.shares import OWN_MACHINE, Shares, client_of, is_of_own_machine
 
 MAX_PENDING: Final = 512
 """The most connections that wait here. Beyond them the one is closed whose address connected the most of late."""
+
+MAX_OF_OWN_MACHINE: Final = 64
+"""The most connections of this machine's own users, of late, that come before those of others, as a proxy's do: some
+nine a second. One user may have each from another address of the loopback interface."""
+
+FEW_OF_ADDRESS: Final = 16.0
+"""So many of one address, of late, are as good as none where this machine's users crowd: some two a second."""
 
 MAX_UNACCEPTED: Final = 1024
 """Connections that the kernel holds until they are accepted. Beyond them it drops the first packet of a connection, and
@@ -42,8 +49,10 @@ _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOB
 
 
 class _Pending(NamedTuple):
-    """`taken`: how often its address had connected before; `number`: the order of arrival."""
+    """`of_crowd`: of this machine, whose users connect more often than MAX_OF_OWN_MACHINE; `taken`: how often its
+    address had connected before, of a crowd as none where that were few; `number`: the order of arrival."""
 
+    of_crowd: bool
     taken: float
     number: int
     address: str
@@ -116,8 +125,13 @@ class Acceptor:
         return now - self._full_since > _BURST_SECONDS
 
     def _keep(self, client: socket.socket, address: str) -> None:
-        who, now = client_of(address), time.monotonic()
-        bisect.insort(self._pending, _Pending(self._shares.add(who, 1.0, now), next(self._numbers), address, client))
+        now, of_crowd = time.monotonic(), False
+        if is_of_own_machine(client, address):
+            of_crowd = self._shares.add(OWN_MACHINE, 1.0, now) > MAX_OF_OWN_MACHINE
+        taken = self._shares.add(client_of(address), 1.0, now)
+        if of_crowd and taken < FEW_OF_ADDRESS:  # else a fresh address each time would come before all of them
+            taken = 0.0
+        bisect.insort(self._pending, _Pending(of_crowd, taken, next(self._numbers), address, client))
 
     def _hand_on_soon(self) -> None:
         if self._pending and not self._hands_on:

@@ -125,7 +125,15 @@ class BoundedProtocol(H11Protocol):
         self.table.remove(self)
         self._set_deadline(None)
         self._ask_again = None
+        self._plain = None  # asyncio's transport of TLS can say nothing of its buffer once it was closed twice
+        self._let_go()
         self.table.hand_over()
+
+    def _let_go(self) -> None:
+        """Opens the circles of this object with itself. In them hang the buffers of TLS, of a hundred kilobytes, which
+        would stay until Python looks for circles: thousands of connections later, where each leaves a few objects."""
+        self.app = self._answer
+        self._unset_keepalive_if_required()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

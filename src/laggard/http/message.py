@@ -9,7 +9,7 @@ import re
 import socket
 import time
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 MAX_HEAD_BYTES: Final = 8_192
 MAX_TARGET_LENGTH: Final = 1_024
@@ -22,6 +22,18 @@ _COPIED_BYTES: Final = 1 << 16
 _MAX_DISCARDED_READS: Final = 16
 _LINGER_SECONDS: Final = 1.0
 _REQUEST_LINE: Final = re.compile(r"([!-~]+) ([!-~]+) HTTP/1\.\d")
+
+
+class Connection(Protocol):
+    """A socket, or what is spoken over one."""
+
+    def settimeout(self, seconds: float | None, /) -> None: ...
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def shutdown(self, how: int, /) -> None: ...
 
 
 class Request(NamedTuple):
@@ -55,13 +67,13 @@ class HttpError(Exception):
         return self._headers
 
 
-def read_request(connection: socket.socket) -> Request | None:
+def read_request(connection: Connection) -> Request | None:
     """Returns None where the client left without a request. Raises HttpError; OSError where the connection broke."""
     head = _read_head(connection, time.monotonic() + HEAD_SECONDS)
     return None if head is None else _parse(head)
 
 
-def send_response(connection: socket.socket, response: Response, with_body: bool) -> None:
+def send_response(connection: Connection, response: Response, with_body: bool) -> None:
     """Raises OSError where the client is gone, or does not take the response within RESPONSE_SECONDS."""
     lines = [
         f"HTTP/1.1 {response.status.value} {response.status.phrase}",
@@ -83,7 +95,7 @@ def send_response(connection: socket.socket, response: Response, with_body: bool
     linger(connection)
 
 
-def _read_head(connection: socket.socket, deadline: float) -> bytes | None:
+def _read_head(connection: Connection, deadline: float) -> bytes | None:
     head = bytearray()
     while b"\r\n\r\n" not in head:
         remaining = deadline - time.monotonic()
@@ -120,16 +132,16 @@ def _parse(head: bytes) -> Request:
     return Request(matched[1], path, query, accept, authorization)
 
 
-def _say_goodbye(connection: socket.socket) -> None:
+def _say_goodbye(connection: Connection) -> None:
     """Tells a client over TLS that this was all: without that, it cannot tell the end from an attack that cuts it."""
-    unwrap = getattr(connection, "unwrap", None)  # of ssl.SSLSocket, which daemons without TLS do not load
+    unwrap = getattr(connection, "unwrap", None)  # of TlsConnection, which daemons without TLS do not load
     if unwrap:
         connection.settimeout(_LINGER_SECONDS)
         with contextlib.suppress(OSError, ValueError):
             unwrap()
 
 
-def linger(connection: socket.socket) -> None:
+def linger(connection: Connection) -> None:
     """Reads what the client still sends, within bounds: closing with unread input would reset the connection, and the
     client would lose the response that is on its way."""
     with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import socket
 import threading
 import time
@@ -14,11 +15,13 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from laggard.http.message import HttpError, Request, Response, read_request, send_response
-from laggard.http.shares import Shares, client_of
+from laggard.http.message import Connection, HttpError, Request, Response, read_request, send_response
+from laggard.http.shares import OWN_MACHINE, Shares, client_of, is_of_own_machine
 
 if TYPE_CHECKING:  # a daemon without TLS does not load it
     from laggard.http.tls import ServerTls
+
+log = logging.getLogger("laggard.http")
 
 MAX_CONNECTIONS: Final = 32
 MAX_UNSENT_BYTES: Final = 64 << 20
@@ -71,7 +74,7 @@ class Server:
         with self._lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not SSLSocket's: see _evict()
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _accept_all(self) -> None:
         while True:
@@ -83,7 +86,8 @@ class Server:
                 if error.errno in _OUT_OF_RESOURCES:
                     time.sleep(0.1)
                 continue
-            self._admit(connection, client_of(str(address[0])))
+            own = is_of_own_machine(connection, str(address[0]))
+            self._admit(connection, OWN_MACHINE if own else client_of(str(address[0])))
 
     def _admit(self, connection: socket.socket, client: str) -> None:
         with self._lock:
@@ -91,6 +95,7 @@ class Server:
             if len(self._open) >= self._max_connections:
                 self.turned_away += 1
                 if not self._make_place(client):
+                    log.warning("a connection of %s was refused: all places are taken", client)
                     connection.close()
                     return
             self._open[connection] = client
@@ -109,9 +114,11 @@ class Server:
         share = {each: self._shares.of(each, now) for each in {client, *self._open.values()}}
         most = max(share.values())
         oldest = next((each for each, whose in self._open.items() if share[whose] >= most), None)
-        if oldest is not None:
-            self._evict(oldest)
-        return oldest is not None
+        if oldest is None:
+            return False
+        log.warning("a connection of %s was closed for a newer one", self._open[oldest])
+        self._evict(oldest)
+        return True
 
     def _make_room(self, connection: socket.socket, size: int) -> None:
         """Closes those that have been sending the longest where the response of `size` bytes is one too many."""
@@ -119,6 +126,7 @@ class Server:
             while self._unsent and sum(self._unsent.values()) + size > self._max_unsent_bytes:
                 oldest = next(iter(self._unsent))
                 del self._unsent[oldest]
+                log.warning("a connection was closed to make room: it had not taken its answer")
                 self.turned_away += 1
                 self._evict(oldest)
             self._unsent[connection] = size
@@ -126,11 +134,9 @@ class Server:
     def _evict(self, connection: socket.socket) -> None:
         self._open.pop(connection, None)
         with contextlib.suppress(OSError):  # its own thread may be closing it
-            # Not SSLSocket.shutdown(), which takes away what its thread reads with.
-            socket.socket.shutdown(connection, socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, plain: socket.socket) -> None:
-        connection = plain
         try:
             with contextlib.suppress(OSError):
                 if not self._tls:
@@ -138,12 +144,11 @@ class Server:
                 elif not _begins_tls(plain):
                     self._respond(plain, _refuse_plain)
                 else:
-                    connection = secure = self._tls.wrap(plain)
-                    self._replace(plain, secure)
-                    self._tls.shake_hands(secure)
-                    self._respond(secure, self._handle if self._tls.allows(secure) else self._refuse_name)
+                    secure = self._tls.shake_hands(plain, HANDSHAKE_SECONDS)
+                    handle = self._handle if self._tls.allows(secure) else self._refuse_name
+                    self._respond(plain, handle, secure)
         finally:
-            self._close(connection)
+            self._close(plain)
             self._threads.release()
 
     def _refuse_name(self, request: Request) -> Response:
@@ -151,15 +156,9 @@ class Server:
             return self._handle(request)
         raise HttpError(HTTPStatus.FORBIDDEN, "the client's certificate has none of the names that may ask here")
 
-    def _replace(self, plain: socket.socket, secure: socket.socket) -> None:
-        """Gives `secure`, which has taken the file descriptor of `plain`, its place in the table: who evicts it has to
-        find the one that can be shut down. Raises OSError where it has been evicted."""
-        with self._lock:
-            if plain not in self._open:
-                raise ConnectionAbortedError
-            self._open = {secure if each is plain else each: whose for each, whose in self._open.items()}
-
-    def _respond(self, connection: socket.socket, handle: Handler) -> None:
+    def _respond(self, plain: socket.socket, handle: Handler, secure: Connection | None = None) -> None:
+        """`secure`: what is spoken over `plain`, where that is TLS."""
+        connection = secure or plain
         with_body = True
         try:
             request = read_request(connection)
@@ -169,7 +168,7 @@ class Server:
             response = handle(request)
         except HttpError as error:
             response = self._handle_error(error)
-        self._make_room(connection, len(response.body) if with_body else 0)
+        self._make_room(plain, len(response.body) if with_body else 0)
         send_response(connection, response, with_body)
 
     def _close(self, connection: socket.socket) -> None:

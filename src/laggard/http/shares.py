@@ -3,8 +3,10 @@ a collector does, comes before who asks without end."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
+import socket
 import time
 from typing import Final
 
@@ -16,6 +18,9 @@ _NOTHING: Final = 0.01
 """The amount that is as good as nothing, so that the order of arrival decides among all who took that little."""
 
 _IPV6_PREFIX: Final = 64
+
+OWN_MACHINE: Final = "127.0.0.0/8"
+"""The client that all are who connect from this machine."""
 
 
 class Shares:
@@ -46,6 +51,14 @@ class Shares:
 
 def _decayed(amount: float, at: float, now: float) -> float:
     return float(amount * 0.5 ** ((now - at) / HALF_LIFE_SECONDS))
+
+
+def is_of_own_machine(connection: socket.socket, address: str) -> bool:
+    """Whether an accepted connection, which came from `address`, is of this machine. Each of its users may take 16
+    million addresses of the loopback interface, and is with each as rare as others are: they are to count as one."""
+    with contextlib.suppress(OSError, ValueError):  # it is gone already; or the address is of no kind that is known
+        return connection.getsockname()[0] == address or ipaddress.ip_address(client_of(address)).is_loopback
+    return False
 
 
 @functools.lru_cache(MAX_ADDRESSES)

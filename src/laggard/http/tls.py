@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from laggard.errors import UsageError
 from laggard.http.message import linger
+from laggard.http.tls_connection import ReceivedTooMuch, TlsConnection
 from laggard.secret_file import warn_of_exposed
 
 log = logging.getLogger("laggard.http")
@@ -68,21 +69,19 @@ class ServerTls:
         self.context = _server_context(settings)
         self.context.sni_callback = self._choose
 
-    def wrap(self, plain: socket.socket) -> ssl.SSLSocket:
-        """Takes over the socket; the handshake comes later. Raises OSError."""
-        return self.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-
-    def shake_hands(self, connection: ssl.SSLSocket) -> None:
-        """Shakes hands within the socket's timeout. Raises OSError."""
+    def shake_hands(self, plain: socket.socket, seconds: float) -> TlsConnection:
+        """Shakes hands within `seconds`. Raises OSError."""
+        connection = TlsConnection(plain, self.context)
+        connection.settimeout(seconds)
         try:
             connection.do_handshake()
-        except ssl.SSLError as error:
+        except (ssl.SSLError, ReceivedTooMuch) as error:
             log_failure(error)
-            connection.shutdown(socket.SHUT_WR)  # from here on it is plain
             linger(connection)  # else what the client has sent resets the connection, and the alert is lost
             raise
+        return connection
 
-    def allows(self, connection: ssl.SSLSocket) -> bool:
+    def allows(self, connection: TlsConnection) -> bool:
         return self.names_are_allowed(connection.getpeercert())
 
     @property
@@ -162,9 +161,10 @@ def own_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
     return context
 
 
-def log_failure(error: ssl.SSLError) -> None:
+def log_failure(error: OSError) -> None:
     """Tells those who run a daemon why a client's handshake failed."""
-    log.warning("a client's TLS handshake failed: %s", (error.reason or str(error)).replace("_", " ").lower())
+    why = getattr(error, "reason", None) or str(error)
+    log.warning("a client's TLS handshake failed: %s", why.replace("_", " ").lower())
 
 
 def failure_text(error: ssl.SSLError) -> str:

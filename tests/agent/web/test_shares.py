@@ -10,13 +10,16 @@ from http import HTTPStatus
 
 import pytest
 
+from laggard.http import server as server_module
 from laggard.http import shares as module
 from laggard.http.listen import BACKLOG, bind
 from laggard.http.message import Request, Response
 from laggard.http.server import Server
-from laggard.http.shares import HALF_LIFE_SECONDS, Shares, client_of
+from laggard.http.shares import HALF_LIFE_SECONDS, Shares, client_of, is_of_own_machine
 
 PLACES = 4
+ELSEWHERE = ("127.0.0.1", "127.0.0.2")
+"""Stand for other machines' addresses."""
 
 
 @pytest.fixture
@@ -26,7 +29,12 @@ def held() -> threading.Event:
 
 
 @pytest.fixture
-def server(held: threading.Event) -> Iterator[tuple[str, int]]:
+def server(held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    def is_local(connection: socket.socket, address: str) -> bool:
+        return address not in ELSEWHERE and is_of_own_machine(connection, address)
+
+    monkeypatch.setattr(server_module, "is_of_own_machine", is_local)
+
     def handle(_: Request) -> Response:
         held.wait(120)
         return Response(HTTPStatus.OK, "text/plain", b"here\n")
@@ -59,6 +67,45 @@ def test_who_connects_without_end_displaces_none_but_their_own(server: tuple[str
                 assert each.recv(1) == b"", "it made room"
         held.set()
         assert collector.recv(4096).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_user_of_the_machine_is_one_client_with_each_address_of_the_loopback_interface(
+    server: tuple[str, int], held: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With each of which the user has connected once, and so less than the collector has."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):  # the collector has asked before
+            connect(server, "127.0.0.1").close()
+        flood = [stack.enter_context(connect(server, f"127.9.0.{number}")) for number in range(1, 3 * PLACES)]
+        for each in flood[:-PLACES]:
+            with contextlib.suppress(ConnectionError):
+                assert each.recv(1) == b"", "it made room"
+        collector = stack.enter_context(connect(server, "127.0.0.1"))
+        collector.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        last = [stack.enter_context(connect(server, f"127.9.1.{number}")) for number in range(1, 3 * PLACES)]
+        for each in last[:-PLACES]:
+            with contextlib.suppress(ConnectionError):
+                assert each.recv(1) == b"", "it made room"
+        held.set()
+        assert collector.recv(4096).startswith(b"HTTP/1.1 200 OK")
+    assert "a connection of 127.0.0.0/8 was closed for a newer one" in caplog.messages
+
+
+@pytest.mark.parametrize("own", ["127.0.0.1", "::1"])
+def test_who_is_of_this_machine(own: str) -> None:
+    family = socket.AF_INET6 if ":" in own else socket.AF_INET
+    if ":" in own and not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server((own, 0), family=family))
+        stack.enter_context(socket.create_connection(listener.getsockname()[:2], 60))
+        accepted = stack.enter_context(listener.accept()[0])
+        assert is_of_own_machine(accepted, own), "the address at both ends"
+        assert is_of_own_machine(accepted, "127.200.3.4") and is_of_own_machine(accepted, "::ffff:127.200.3.4")
+        for other in ("10.1.2.3", "::ffff:10.1.2.3", "2001:db8::1", ""):
+            assert not is_of_own_machine(accepted, other)
+        accepted.close()
+        assert not is_of_own_machine(accepted, own), "it is gone"
 
 
 def test_many_connections_wait_until_they_are_accepted() -> None:

@@ -13,6 +13,7 @@ import pytest
 from laggard.collector.web import acceptor as module
 from laggard.collector.web.acceptor import Acceptor
 from laggard.collector.web.request_lengths import LengthsOnly
+from laggard.http.shares import is_of_own_machine
 
 MAX_PENDING = 64
 
@@ -61,11 +62,29 @@ def accepted(listener: socket.socket, addresses: list[str]) -> tuple[list[str], 
 def test_who_connected_the_least_gets_further_first(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TAKE_SECONDS", 60.0)
     monkeypatch.setattr(module, "_BURST_SECONDS", -1.0)
+    monkeypatch.setattr(module, "is_of_own_machine", lambda *_: False)  # they stand for other machines
     flood = ["127.0.0.2"] * (MAX_PENDING + 60) + ["127.0.0.3"] * 30
     came, refused = accepted(listener, [*flood, "127.0.0.9"])
     assert came.index("127.0.0.9") <= 2, "it came last, and goes before all but the first of the others"
     assert (len(came), refused) == (MAX_PENDING, 91), "so many wait, and no more"
     assert came.count("127.0.0.3") == 30, "those who connected the most go"
+
+
+def test_a_user_of_the_machine_with_many_addresses_comes_after_others(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each of which the user has connected once, and so less than a scraper has that asks every second."""
+    monkeypatch.setattr(module, "_TAKE_SECONDS", 60.0)
+    monkeypatch.setattr(module, "_BURST_SECONDS", -1.0)
+    monkeypatch.setattr(module, "MAX_OF_OWN_MACHINE", 8)
+    scraper = "127.0.0.9"
+    monkeypatch.setattr(
+        module, "is_of_own_machine", lambda to, address: address != scraper and is_of_own_machine(to, address)
+    )
+    flood = [f"127.9.{number // 250}.{1 + number % 250}" for number in range(4 * MAX_PENDING)]
+    came, refused = accepted(listener, [scraper] * 3 + flood + [scraper])
+    assert (len(came), refused) == (MAX_PENDING, 3 * MAX_PENDING + 4)
+    assert came[: 9 + 4].count(scraper) == 4, "none was closed, and nine of the machine's own at most came before"
 
 
 def test_of_a_burst_none_is_closed(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
