@@ -9,10 +9,9 @@ own choices, well below torch's own timeout of ten minutes for NCCL and thirty f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.constants import SCRIPT_PHASES
-from laggard.locate.hang.behind_devices import Behind, behind_devices, not_begun
 from laggard.locate.hang.deadlock import ranks_in_cycles
 from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
 from laggard.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
@@ -23,6 +22,9 @@ from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, seconds_text
+
+if TYPE_CHECKING:
+    from laggard.locate.hang.behind_devices import Behind
 
 HUNG_SILENT_SECONDS = 60.0
 """The time for which another must have waited for a silent rank, besides HUNG_STEPS of the usual steps, before it is
@@ -80,9 +82,7 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     if beside and not _all_awaited(waits) - waits.keys() - _all_of(beside.values()):
         return PartialVerdict(notes=(beside_note(timings, waits, beside), *waiting_notes(timings, waits)))
     roots = sorted(stopped or _roots(waits, timings, _all_of(beside.values())))
-    behind = (
-        () if roots or stopped or _deadlocked(waits) else behind_devices(timings, waits) or not_begun(timings, waits)
-    )
+    behind = () if roots or stopped or _deadlocked(waits) else _behind(timings, waits)
     if behind:
         devices = (_behind_culprit(timings, each, waits, step_seconds, ended) for each in behind)
         notes = (*(_behind_note(timings, each) for each in behind), *waiting_notes(timings, waits))
@@ -94,6 +94,12 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     root_notes = (root_note(timings, root, victims.wait_for(root)) for root in roots)
     notes = (*root_notes, *waiting_notes(timings, waits))
     return PartialVerdict(tuple(culprit for culprit in culprits if culprit is not None), notes)
+
+
+def _behind(timings: JobTimings, waits: Mapping[int, Wait]) -> tuple[Behind, ...]:
+    from laggard.locate.hang.behind_devices import behind_devices, not_begun  # asked where nobody is missing
+
+    return behind_devices(timings, waits) or not_begun(timings, waits)
 
 
 def _left_in(waits: Mapping[int, Wait], departures: Departures) -> tuple[Departure, ...]:
