@@ -195,6 +195,10 @@ def test_an_entry_that_goes_on_is_ended_and_nobody_waits_for_a_child_of_it(cases
     assert "2 cases have no answer" in told.read_text()
 
 
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_ends_at_once_with_its_processes(cases: Path, tmp_path: Path) -> None:
     entry, marks = tmp_path / "entry.py", tmp_path / "pids"
@@ -206,7 +210,9 @@ def test_an_interrupted_run_ends_at_once_with_its_processes(cases: Path, tmp_pat
         "    time.sleep(300)\n"
     )
     words = [sys.executable, "-I", "-S", str(BENCH / "score.py"), str(cases), str(entry), "--workers", "2"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    nothing = subprocess.DEVNULL
+    # A shell has what it starts in the background ignore SIGINT, and so would all that the tests start.
+    with subprocess.Popen(words, stdout=nothing, stderr=nothing, preexec_fn=_heed_interrupts) as process:
         while not (marks.exists() and marks.read_text().count("\n") == 2):  # the test's own timeout ends it
             assert process.poll() is None
             time.sleep(0.1)

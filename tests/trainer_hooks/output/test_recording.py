@@ -287,7 +287,7 @@ def test_of_a_recording_from_elsewhere_without_an_end_no_death_is_told(tmp_path:
     location = judge_recording([str(tmp_path / "copy")]).location
     texts = [note.text for note in location.notes]
     assert "none of the 2 recordings has an end: the job was killed, or it still runs" in texts
-    assert any("was killed, or still runs and this machine cannot see it" in text for text in texts), texts
+    assert any("were killed, or still run and this machine cannot see it" in text for text in texts), texts
 
 
 def test_of_a_job_that_is_killed_while_it_trains_nobody_is_named(tmp_path: Path) -> None:
