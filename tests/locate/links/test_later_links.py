@@ -145,6 +145,14 @@ def test_steps_that_became_longer_without_a_reason_are_told() -> None:
     assert note.kind == "slower_since" and "steps are longer since step 32" in note.text
 
 
+def test_steps_that_are_longer_again_and_again_without_a_reason_are_told() -> None:
+    timings = trained([ALL], lambda step, _: 0.05 if step % 7 == 3 else 0.0)
+    location = locate(dataclasses.replace(timings, collectives=None))
+    assert no_culprit(location) and location.verdict is Verdict.UNKNOWN
+    (note,) = location.notes
+    assert note.kind == "slower_at_times" and "steps are longer (" in note.text
+
+
 def test_a_rank_that_became_slow_is_accused_and_no_link() -> None:
     timings = trained([ALL], lambda step, _: 0.0)
     timings.phase_seconds[BEGIN - 2 :, 5, PHASES.index("forward")] += 0.05

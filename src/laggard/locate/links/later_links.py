@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
-from laggard.locate.links.own_past import Change, Rise, change_of, risen_channels
+from laggard.locate.links.own_past import Change, Rise, change_of, is_work_of_several, risen_channels
 from laggard.locate.links.risen_places import RisenPlace, risen_place
 from laggard.locate.links.slow_links import channel_name
 from laggard.locate.links.transfers import Ways
@@ -166,7 +166,7 @@ def _step_text(steps: Steps, change: Change) -> str:
 def _notes(steps: Steps, change: Change) -> tuple[Note, ...]:
     usual = float(np.median(steps.duration[change.usual]))
     if not change.lasts:
-        if not change.often or change.cost < NOTED_COST:
+        if not change.often or change.cost < NOTED_COST or is_work_of_several(steps, change):
             return ()
         text = f"{_step_text(steps, change)}: nothing recorded tells what they wait for"
         return (Note(SLOWER_AT_TIMES, text),)

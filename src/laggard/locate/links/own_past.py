@@ -180,6 +180,16 @@ def _again_and_again(steps: Steps, own: Floats) -> Change | None:
     return Change(hit, ~hit & ~script, int(hit.argmax()), longer, cost, False, bool(often))
 
 
+def is_work_of_several(steps: Steps, change: Change) -> bool:
+    """Whether the ranks that took longer in the steps of the change explain them together: pauses of several ranks, at
+    different times within a step, add up."""
+    own = over_phases(steps.phases)
+    excess = np.nan_to_num(own - median_over_steps(own))
+    together = np.where(excess > HIT_RATIO * middle(steps.duration), excess, 0.0).sum(axis=1)
+    longer = steps.duration - median(steps.duration[change.usual])
+    return median((longer - together)[change.active]) < OWN_SHARE * change.longer
+
+
 def _about_scripts(steps: Steps, least: float) -> NDArray[np.bool_]:
     """[S]: the steps in which a rank evaluates, saves or logs for `least` seconds, and SCRIPT_STEPS more after each:
     what a checkpoint writes goes over the network, too."""
