@@ -146,7 +146,7 @@ def test_steps_that_became_longer_without_a_reason_are_told() -> None:
 
 
 def test_steps_that_are_longer_again_and_again_without_a_reason_are_told() -> None:
-    timings = trained([ALL], lambda step, _: 0.05 if step % 7 == 3 else 0.0)
+    timings = trained([ALL], lambda step, _: 0.05 if step % 4 == 3 else 0.0)
     location = locate(dataclasses.replace(timings, collectives=None))
     assert no_culprit(location) and location.verdict is Verdict.UNKNOWN
     (note,) = location.notes
