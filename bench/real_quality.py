@@ -115,10 +115,12 @@ def told(result: dict[str, Any]) -> str:
 
 
 def anew(out: Path, tools: Tools) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    """What is said now of the recordings, beside what was measured when they were made."""
+    kept = results(out / "results.jsonl", Run)
     for run in runs():
         case = out / f"{run.job}-{run.fault}"
         if (case / "truth.json").exists():
-            yield (run.job, run.fault), answer(case, tools)
+            yield (run.job, run.fault), {**kept.get(run, {}), **answer(case, tools)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

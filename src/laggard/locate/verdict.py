@@ -190,6 +190,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
+    links = _not_by_slow_ranks(timings, links, culprits)
     later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, ways, steps)
     unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps)
     stalls = stall_notes(steps, lasting)
@@ -207,6 +208,15 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not later.notes and not unlike)
+
+
+def _not_by_slow_ranks(timings: JobTimings, links: tuple[Culprit, ...], slow: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """`links` without those between two ranks of which one is slow, in a job without GPUs: its CPU moves the data."""
+    if timings.profiled or any(timings.gpus):
+        return links
+    ranks = {rank for culprit in slow for rank in culprit.ranks}
+    ends = ({*link.ranks, *link.victims} for link in links)
+    return tuple(link for link, both in zip(links, ends, strict=True) if len(both) != 2 or not ranks & both)
 
 
 def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps) -> tuple[Note, ...]:

@@ -74,6 +74,10 @@ SCRIPT_STEPS = 2
 MAX_HIT_SHARE = 0.5
 """The largest share of the steps that are hit: where more are, they are the usual ones."""
 
+OFTEN_EPISODES, OFTEN_COST = 5, 0.03
+"""The number of times from which on, or the share of the time of all steps from which on, what comes and goes accuses
+somebody. Processes without a GPU that a quota stopped for moments had three in a hundred steps, at 1 % of the time."""
+
 MIN_EPISODES_COST = 0.01
 """The share of the time of all steps that what comes and goes must cost."""
 
@@ -176,7 +180,12 @@ def _again_and_again(steps: Steps, own: Floats) -> Change | None:
     if episodes < MIN_SEEN_EPISODES or cost < MIN_EPISODES_COST:
         return None
     half = len(hit) // 2
-    often = episodes >= MIN_EPISODES and ((hit[:half].any() and hit[half:].any()) or longer > LARGE_RATIO * typical)
+    enough = episodes >= OFTEN_EPISODES or cost >= OFTEN_COST
+    often = (
+        enough
+        and episodes >= MIN_EPISODES
+        and ((hit[:half].any() and hit[half:].any()) or longer > LARGE_RATIO * typical)
+    )
     return Change(hit, ~hit & ~script, int(hit.argmax()), longer, cost, False, bool(often))
 
 
