@@ -35,7 +35,7 @@ from laggard.locate.hang.stopped import stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.later_links import later_links
-from laggard.locate.links.slow_links import slow_links
+from laggard.locate.links.slow_links import SlowLinks, slow_links
 from laggard.locate.links.transfers import Ways, ways_of
 from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -51,6 +51,7 @@ from laggard.locate.slow.missing_ranks import culprit_may_be_missing, missing_ra
 from laggard.locate.slow.one_rank import one_rank_note
 from laggard.locate.slow.payoff import stalls_beside
 from laggard.locate.slow.ranks import (
+    Slow,
     has_stages_of_its_own,
     machines_of_their_own_work,
     machines_of_their_stages,
@@ -165,16 +166,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     placed = by_place(timings, steps)
     steps = placed.steps
     found = slow_ranks(steps, timings.nodes)
-    if not found and steps.phased and (machines := machines_slow_elsewhere(steps.with_other(), timings.nodes)):
-        steps, found = steps.with_other(), machines
-    if not found and steps.phased and has_stages_of_its_own(steps.peers.number, timings.nodes):
-        host = steps.with_host_phases(timings.nodes)
-        if machines := machines_of_their_stages(host, steps.peers.number, timings.nodes):
-            steps, found = host, machines
-    if not found and steps.phased and timings.stages is not None:
-        host = steps.with_host_phases(timings.nodes, timings.stages)
-        if machines := machines_of_their_own_work(host, steps.peers.number, timings.nodes):
-            steps, found = host, machines
+    if not found and steps.phased:
+        steps, found = _slow_machines(timings, steps)
     unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
     often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
@@ -186,13 +179,13 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found += [each for each in sometimes if each not in logging]
     brief = [rank for rank in found if rank.brief]
     ways = ways_of(timings, steps.numbers)
-    links = slow_links(timings, ways, steps) if ways is not None else ()
+    in_network = slow_links(timings, ways, steps) if ways is not None else SlowLinks()
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
-    links = _not_by_slow_ranks(timings, links, culprits)
+    links = _not_by_slow_ranks(timings, in_network.culprits, culprits)
     later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, ways, steps)
-    unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps)
+    unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps, in_network.several)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
@@ -210,6 +203,23 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not later.notes and not unlike)
 
 
+def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
+    """The machine that is slow in what the test of ranks does not see, and the steps that show it: between the phases,
+    or in what hosts do by themselves where nobody elsewhere does its ranks' work."""
+    nodes, work = timings.nodes, steps.peers.number
+    if machines := machines_slow_elsewhere(with_other := steps.with_other(), nodes):
+        return with_other, machines
+    if has_stages_of_its_own(work, nodes):
+        host = steps.with_host_phases(nodes)
+        if machines := machines_of_their_stages(host, work, nodes):
+            return host, machines
+    if timings.stages is not None:
+        host = steps.with_host_phases(nodes, timings.stages)
+        if machines := machines_of_their_own_work(host, work, nodes):
+            return host, machines
+    return steps, []
+
+
 def _not_by_slow_ranks(timings: JobTimings, links: tuple[Culprit, ...], slow: Sequence[Culprit]) -> tuple[Culprit, ...]:
     """`links` without those between two ranks of which one is slow, in a job without GPUs: its CPU moves the data."""
     if timings.profiled or any(timings.gpus):
@@ -219,12 +229,12 @@ def _not_by_slow_ranks(timings: JobTimings, links: tuple[Culprit, ...], slow: Se
     return tuple(link for link, both in zip(links, ends, strict=True) if len(both) != 2 or not ranks & both)
 
 
-def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps) -> tuple[Note, ...]:
+def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps, several: Sequence[Culprit]) -> tuple[Note, ...]:
     if ways is None or timings.hidden_by:
         return ()
     from laggard.locate.links.unlike_ways import unlike_ways  # asked where collectives are recorded and nobody is slow
 
-    return unlike_ways(timings, ways, steps)
+    return unlike_ways(timings, ways, steps, several)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

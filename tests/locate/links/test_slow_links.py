@@ -260,3 +260,23 @@ def test_a_group_that_is_blocked_longer_by_transfers_beside_equal_work_has_slow_
 def test_who_works_less_is_blocked_longer_by_that() -> None:
     assert not [it for it in culprits(beside_work(0.12, less_work=0.1)) if it.kind == "slow_link"]
     assert not culprits(beside_work(0.012))
+
+
+def test_the_ways_between_several_pairs_of_machines_at_once_accuse_nobody_and_are_told() -> None:
+    """A switch, or longer ways by design: of one pair it would be the way between these machines."""
+    one = {frozenset((rank, rank + PER_NODE)): 30.0 for rank in range(PER_NODE)}
+    (culprit,) = culprits(recorded(one))
+    assert culprit.link == ({"node": "n0"}, {"node": "n1"}) and culprit.ranks == tuple(range(2 * PER_NODE))
+    first = 2 * PER_NODE
+    two = one | {frozenset((rank, rank + PER_NODE)): 30.0 for rank in range(first, first + PER_NODE)}
+    location = locate(recorded(two))
+    assert (location.verdict, location.culprits) == (Verdict.UNKNOWN, ())
+    (note,) = location.notes
+    assert note.kind == "slow_transfers" and note.ranks == tuple(range(4 * PER_NODE))
+    assert "a switch that is slow, or longer ways by design" in note.text
+
+
+def test_where_own_work_is_not_known_being_blocked_longer_accuses_nobody() -> None:
+    timings = beside_work(0.12)
+    timings.phase_seconds[:] = np.nan
+    assert not [it for it in culprits(timings) if it.kind == "slow_link"]

@@ -93,8 +93,15 @@ class _Findings:
     equals: tuple[frozenset[int], ...]  # channels that were compared with each other
 
 
-def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> tuple[Culprit, ...]:
-    """The places in the network that are slow, the one that costs most first."""
+class SlowLinks(NamedTuple):
+    """The places in the network that are slow, the one that costs most first; or `several` ways between machines at
+    once: a switch, or longer ways by design, which only the time before tells apart."""
+
+    culprits: tuple[Culprit, ...] = ()
+    several: tuple[Culprit, ...] = ()
+
+
+def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
     channels = ways.channels
     findings = _test(ways.categories, channels, steps)
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
@@ -110,12 +117,13 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> tuple[Culprit, 
             culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
-    if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole or ways_of_machines > 1:
-        return ()  # several machines' ways at once: a switch, which only the past tells from a longer way by design
+    if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole:
+        return SlowLinks()
     worth = [
         each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= MIN_RECOVERABLE_RATIO
     ]
-    return tuple(sorted(worth, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
+    ordered = tuple(sorted(worth, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
+    return SlowLinks(several=ordered) if ways_of_machines > 1 else SlowLinks(ordered)
 
 
 def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Explanation) -> float:
@@ -161,7 +169,7 @@ def _blocked_longer(
         for channel, found in longer_channels(category, category.least - equals, equals, steps):
             place = category.channels.index(channel)
             less = median(np.delete(works, place)) - works[place]
-            if found.ratio < CHANNEL_PAIR_RATIO or less > MAX_LESS_WORK * found.slowdown.excess:
+            if found.ratio < CHANNEL_PAIR_RATIO or not less <= MAX_LESS_WORK * found.slowdown.excess:  # nan: not known
                 continue
             if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
                 slow[channel] = found
@@ -247,9 +255,7 @@ def _culprit(
         kind="slow_link",
         ranks=ranks,
         node=nodes[0] if len(set(nodes)) == 1 else None,
-        link=_ends(nodes)
-        if len(found.places) == 1 and (kind in ("link", "machines") or _is_within(kind, nodes))
-        else None,
+        link=_ends(nodes) if len(found.places) == 1 and (kind in _WAYS or _is_within(kind, nodes)) else None,
         phase="collective",
         group=group or None,
         slowdown_ratio=round(max(each.ratio for each in slow.values()), 3),

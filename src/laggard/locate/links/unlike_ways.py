@@ -24,7 +24,7 @@ from laggard.locate.links.slow_links import (
 from laggard.locate.links.transfers import Category, Ways
 from laggard.locate.slow.medians import others_median
 from laggard.locate.slow.steps import Steps
-from laggard.model import MAX_NAMED_RANKS, Note
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import seconds_text
 
 UNLIKE_RATIO: Final = 1.25
@@ -41,8 +41,14 @@ class _Unlike(NamedTuple):
     equals: str
 
 
-def unlike_ways(timings: JobTimings, ways: Ways, steps: Steps) -> tuple[Note, ...]:
-    """The note that tells of them; none where no such difference costs the job MIN_SAVED of its steps."""
+def unlike_ways(timings: JobTimings, ways: Ways, steps: Steps, several: Sequence[Culprit] = ()) -> tuple[Note, ...]:
+    """The note that tells of them, or of `several` ways between machines that are slow at once; none where no such
+    difference costs the job MIN_SAVED of its steps, as far as that is known."""
+    if several and (several[0].recoverable_ratio or 0.0) >= MIN_SAVED:
+        told = "; ".join(each.evidence[0] for each in several)
+        ranks = sorted({rank for each in several for rank in each.ranks})
+        text = f"{told}: a switch that is slow, or longer ways by design"
+        return (Note(SLOW_TRANSFERS, text, ranks=tuple(ranks[:MAX_NAMED_RANKS])),)
     channels, categories = ways
     found = dict(_of_two(timings, channels, categories, steps)) or {
         channel: _Unlike(slow, "the fastest third of its equals")
