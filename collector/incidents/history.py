@@ -48,7 +48,7 @@ from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.newest import Newest
 from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMaker, Told
+from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMaker
 from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
 from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.run_tracker import RunTracker
@@ -58,6 +58,7 @@ from laggard.collector.incidents.shared_rows import SharedIds
 from laggard.collector.incidents.sights import observation, run_sight
 from laggard.collector.incidents.stores import open_database
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
+from laggard.collector.incidents.waiting import Batch, Waiting
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.database_url import is_database_url
 from laggard.recommend.outcome.calibration import outcomes_by_kind
@@ -71,21 +72,6 @@ RETRY_SECONDS = 60.0
 STUCK_SECONDS = 30.0
 NEWS_SECONDS = 30.0
 """The time after which a collector asks again what others wrote into a database that they share."""
-
-MAX_UNWRITTEN = 8192
-"""The most incidents that wait for a database that fails; then the oldest are lost."""
-
-MAX_UNWRITTEN_DIGESTS = 256
-"""The most digests that wait for the disk; then the oldest are lost."""
-
-MAX_UNWRITTEN_ADVICE = 256
-"""The most runs whose advice waits for the disk; then the oldest are lost."""
-
-MAX_UNWRITTEN_TOLD = 65_536
-"""The most incidents of which waits for the disk what was told of them."""
-
-MAX_UNWRITTEN_ROWS = 65_536
-"""The most faults, names and runs that wait for the disk; then the oldest are lost."""
 
 MAX_SLOW_LINKS = 1024
 """The most slow links that are remembered without the database, the last ones."""
@@ -119,63 +105,6 @@ def now() -> Moment:
     return Moment(time.time(), time.monotonic())
 
 
-class _Batch(NamedTuple):
-    """The rows that are written at once."""
-
-    incidents: dict[int, Incident]
-    digests: dict[tuple[int, str, str], KeptDigest]
-    advice: dict[tuple[int, str, float], RunAdvice]
-    notices: dict[str, Notice]
-    told: dict[int, Told | None]
-    done: tuple[str, ...]
-    confirmations: dict[tuple[str, float], Confirmation]
-    rows: dict[tuple[object, ...], Fault | NodeName | Run]
-
-    @property
-    def changes(self) -> NoticeChanges:
-        return NoticeChanges(tuple(self.notices.values()), self.done, self.told)
-
-
-class _Waiting:
-    """The rows that wait to be written, by kind. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self.incidents: Newest[int, Incident] = Newest(MAX_UNWRITTEN)
-        self.digests: Newest[tuple[int, str, str], KeptDigest] = Newest(MAX_UNWRITTEN_DIGESTS)
-        self.advice: Newest[tuple[int, str, float], RunAdvice] = Newest(MAX_UNWRITTEN_ADVICE)
-        self.notices: Newest[str, Notice] = Newest(MAX_WAITING)
-        self.told: Newest[int, Told | None] = Newest(MAX_UNWRITTEN_TOLD)
-        self.confirmations: Newest[tuple[str, float], Confirmation] = Newest(MAX_CONFIRMATIONS)
-        self.rows: Newest[tuple[object, ...], Fault | NodeName | Run] = Newest(MAX_UNWRITTEN_ROWS)
-
-    def __bool__(self) -> bool:
-        incidents = (self.incidents, self.notices, self.told)
-        others = (self.digests, self.advice, self.confirmations, self.rows)
-        return any(len(kind) > 0 for kind in (*incidents, *others))
-
-    def take(self, done: tuple[str, ...]) -> _Batch:
-        """Takes all of it. `done`: the ids of notices that need not be kept any more."""
-        return _Batch(
-            self.incidents.take(),
-            self.digests.take(),
-            self.advice.take(),
-            self.notices.take(),
-            self.told.take(),
-            done,
-            self.confirmations.take(),
-            self.rows.take(),
-        )
-
-    def put_back(self, batch: _Batch, done: Iterable[str]) -> None:
-        """Takes what could not be written, to try it again, but digests and advice. `done`: as of take(), now."""
-        ended = set(done)
-        self.incidents.put_back(batch.incidents)
-        self.notices.put_back({key: it for key, it in batch.notices.items() if key not in ended})
-        self.told.put_back(batch.told)
-        self.confirmations.put_back(batch.confirmations)
-        self.rows.put_back(batch.rows)
-
-
 class IncidentHistory:
     """observe() is called by one thread at a time, everything else by any."""
 
@@ -184,7 +113,7 @@ class IncidentHistory:
         self._database: IncidentDatabase | None = None
         self._ids = SharedIds()  # empty where no other collector writes
         self._news_at = clock().monotonic
-        self._waiting = _Waiting()
+        self._waiting = Waiting()
         self._changed = threading.Condition()
         self._maker = NoticeMaker(_new_id) if settings.notify else None
         self.outbox = Outbox(self._wake)
@@ -572,7 +501,7 @@ class IncidentHistory:
             return None
         return max(0.0, NEWS_SECONDS - (self._clock().monotonic - self._news_at))
 
-    def _write(self, batch: _Batch) -> tuple[Notice, ...] | None:
+    def _write(self, batch: Batch) -> tuple[Notice, ...] | None:
         """Returns the notices that are to be sent, once it is in the database, and None where it is not; opens one that
         could not be used before."""
         incidents = batch.incidents

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from laggard.collector.incidents.database import IncidentDatabase
+from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.incidents.shared_rows import SharedIds
 from laggard.collector.incidents.stores import open_database
 from support.postgres import Server
+
+WALL = 1.79e9
 
 _opened: list[IncidentDatabase] = []
 
@@ -41,3 +44,18 @@ def open_store(
     """As a collector of its own does. Raises DatabaseError."""
     _opened.append(open_database(place, max_bytes, keep_seconds, SharedIds(), writer, 300.0))
     return _opened[-1]
+
+
+class Clock:
+    """The collector's clock, `at` seconds after WALL."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> Moment:
+        return Moment(WALL + self.at, 50.0 + self.at)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,22 +197,38 @@ def _last_step(rows: RankSteps, said: int | None) -> int | None:
     return int(rows.numbers[-1]) if said is None else max(int(rows.numbers[-1]), said)
 
 
-def _timings(
-    facts: JobFacts, ranks: NDArray[np.int64], rows: Sequence[RankSteps], tables: Tables, group_names: Sequence[str]
-) -> JobTimings:
+class _StepTable(NamedTuple):
+    """The steps [S] that are judged, and what JobTimings has of each of them and of R ranks."""
+
+    numbers: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    waited: NDArray[np.float64]
+    starts: NDArray[np.float64]
+    phases: NDArray[np.float64]
+    work: NDArray[np.float64]
+
+
+def _by_step(rows: Sequence[RankSteps]) -> _StepTable:
     known = [each.numbers for each in rows]
     least = min(RECORDED_STEPS, max(WINDOW_STEPS, RECORDED_ROWS // max(1, len(rows))))
     length = max((window_length(each.seconds, least) for each in rows), default=1)
     numbers = distinct(np.concatenate(known))[-length:] if known else np.zeros(0, np.int64)
-    shape = len(numbers), len(ranks)
-    seconds, waited, starts = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-    phases, work = np.full((*shape, len(PHASES)), np.nan), np.full(shape, np.nan)
+    shape = len(numbers), len(rows)
+    seconds, waited, starts, work = (np.full(shape, np.nan) for _ in range(4))
+    phases = np.full((*shape, len(PHASES)), np.nan)
     for column, each in enumerate(rows):
         kept = each.numbers >= numbers[0] if len(numbers) else np.zeros(0, np.bool_)
         place = np.searchsorted(numbers, each.numbers[kept])
         seconds[place, column], starts[place, column] = each.seconds[kept], each.starts[kept]
         waited[place, column], work[place, column] = each.waited[kept], each.work[kept]
         phases[place, column] = each.phases[kept]
+    return _StepTable(numbers, seconds, waited, starts, phases, work)
+
+
+def _timings(
+    facts: JobFacts, ranks: NDArray[np.int64], rows: Sequence[RankSteps], tables: Tables, group_names: Sequence[str]
+) -> JobTimings:
+    table = _by_step(rows)
     lines = [facts.lines.get(int(rank)) for rank in ranks]
     listed = [int(rank) for rank in ranks]
     last_steps = (_last_step(each, facts.said_steps.get(rank)) for rank, each in zip(listed, rows, strict=True))
@@ -223,14 +240,14 @@ def _timings(
     return JobTimings(
         job_id=facts.job_id,
         world_size=facts.world_size(ranks),
-        steps=numbers,
+        steps=table.numbers,
         ranks=ranks,
         nodes=tuple(line.node if line else None for line in lines),
         gpus=tuple(line.gpu if line else None for line in lines),
-        step_seconds=seconds,
-        phase_seconds=phases,
-        waited_seconds=waited,
-        work=work,
+        step_seconds=table.seconds,
+        phase_seconds=table.phases,
+        waited_seconds=table.waited,
+        work=table.work,
         states=tuple(facts.state(rank, last) for rank, last in zip(listed, last_steps, strict=True)),
         findings_by_node=facts.found,
         positions=positions,
@@ -240,7 +257,7 @@ def _timings(
         first_phases=_first_phases(rows, alone) if alone.any() else None,
         waits_recorded=tables.waits_recorded,
         collectives=collectives,
-        step_starts=starts,
+        step_starts=table.starts,
         own_threads=tuple(map(facts.threads.get, listed)),
         digests=tuple(map(facts.digests.get, listed)) if any(facts.digests.values()) else (),
         replicas=replica_classes(listed, places) if any(facts.digests.values()) else None,

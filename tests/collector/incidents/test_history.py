@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.stores import open_store
+from support.stores import WALL, Clock, open_store
 
 from laggard.cli import main
 from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_incidents
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
 from laggard.collector.incidents.sqlite_file import SqliteFile
-from laggard.collector.incidents.tracker import Moment
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
 from laggard.collector.settings import CollectorSettings, incidents_path
@@ -30,7 +29,6 @@ from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Verdict
 from laggard.wire import decode, encode
 
-WALL = 1.79e9
 HOSTILE = "<script>alert(1)</script>\x1b[2J\n\u202e"
 Make = Callable[..., IncidentHistory]
 
@@ -51,19 +49,6 @@ def job(*ranks: int, name: str = "train", owner: int = 1000, running: bool = Tru
     )
     timings = build_timings(name, 4, {}, {}, {})
     return JobSnapshot(JobKey(owner, name), running, timings, location, **{"progressed_at": WALL, **changes})
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def __call__(self) -> Moment:
-        return Moment(WALL + self.at, 50.0 + self.at)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from msgspec import structs
 from support.collectors import Make as Documents
 from support.paths import REPOSITORY
 from support.postgres import Server, running
-from support.stores import open_store
+from support.stores import WALL, Clock, open_store
 from support.timings import job as timings_of
 
 from laggard.acknowledge.asked import NotAcknowledged
@@ -38,7 +38,6 @@ from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.kept_digest import KeptDigest, of_incident
-from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import CLOSED, OPENED, Notice, NoticeChanges, Told
 from laggard.collector.incidents.run import Run
@@ -55,8 +54,6 @@ from laggard.wire import decode
 from laggard.wire.acknowledgement import AcknowledgeAsk
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation
-
-WALL = 1.79e9
 
 
 @pytest.fixture
@@ -78,19 +75,6 @@ def store(url: str, writer: str = "one", **changes: Any) -> SharedDatabase:
 
 def stored(url: str) -> list[Incident]:
     return list(read_incidents(url, IncidentQuery(limit=10_000))[0].incidents)[::-1]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def __call__(self) -> Moment:
-        return Moment(WALL + self.at, 50.0 + self.at)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
