@@ -1,14 +1,10 @@
 """The time for which a rank's threads wait for a CPU, in the run queue behind others or held back by a quota of their
 cgroup, and who runs meanwhile.
-
-The kernel counts both: /proc/PID/task/TID/schedstat has the time on a CPU and the time in the run queue (Linux,
-Documentation/scheduler/sched-stats.rst), the cgroup's cpu.stat the time for which its quota held it back.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Collection
@@ -16,7 +12,6 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.agent.ranks.cgroup_files import cgroup_files
 from laggard.agent.ranks.cpu_neighbours import (
     CoreTimes,
     ProcessTimes,
@@ -28,6 +23,7 @@ from laggard.agent.ranks.cpu_neighbours import (
     read_threads,
 )
 from laggard.model import CpuNeighbour
+from laggard.thread_times import ThreadTimes, ran_and_queued, read_thread_times
 from laggard.wire.ranks import CpuWait
 
 WINDOW_SECONDS: Final = 5.0
@@ -45,18 +41,13 @@ _MAX_LOOK_AGE_SECONDS: Final = 25.0
 _CORES_SECONDS: Final = 0.5
 """The age from which on the cores' times are read anew: much less than MIN_WINDOW_SECONDS."""
 _MAX_SAMPLES: Final = 64
-_MAX_THREADS: Final = 64  # the oldest: those that train, and not those of a hundred loaders
-_MAX_BYTES: Final = 16_384
-_THROTTLED: Final = re.compile(r"^throttled_(usec|time) (\d+)$", re.MULTILINE)  # of version 2, in us; of 1, in ns
 
 
 class _Times(NamedTuple):
-    """Cumulative times in seconds. `threads`: by thread, on a CPU and in the run queue. `cores`: what the cores did on
-    which the process may run."""
+    """Cumulative times in seconds. `cores`: what the cores did on which the process may run."""
 
     at: float
-    threads: dict[str, tuple[float, float]]
-    throttled: float
+    threads: ThreadTimes
     cores: CoreTimes
 
 
@@ -120,40 +111,20 @@ class CpuWaits:
         self._samples = {name: samples for name, samples in self._samples.items() if name in names}
 
     def _read(self, pid: int) -> _Times | None:
-        tasks = f"{self._proc}/{pid}/task"
-        threads = {}
         try:
-            for thread in sorted(os.listdir(tasks), key=int)[:_MAX_THREADS]:
-                running, queued, *_ = _read(f"{tasks}/{thread}/schedstat").split()
-                threads[thread] = int(running) / 1e9, int(queued) / 1e9
+            threads = read_thread_times(pid, self._proc, self._cgroups)
             cores = add_up(self._core_times(), os.sched_getaffinity(pid))
-            files = cgroup_files(_read(f"{self._proc}/{pid}/cgroup"), "cpu", "cpu.stat", "cpu.stat", self._cgroups)
         except (OSError, ValueError):  # ended meanwhile, or a kernel without schedstat
             return None
-        return _Times(time.monotonic(), threads, sum(map(_throttled, files)), cores)
+        return _Times(time.monotonic(), threads, cores)
 
 
 def _between(first: _Times, last: _Times) -> CpuWait | None:
     seconds = last.at - first.at
     if seconds < MIN_WINDOW_SECONDS:
         return None
-    nothing = (0.0, 0.0)
-    pairs = [(first.threads.get(thread, nothing), times) for thread, times in last.threads.items()]
-    running = sum(max(0.0, after[0] - before[0]) for before, after in pairs)
-    queued = sum(max(0.0, after[1] - before[1]) for before, after in pairs)
+    running, queued = ran_and_queued(first.threads, last.threads)
+    throttled = max(0.0, last.threads.throttled - first.threads.throttled)
     busy, stolen = last.cores.busy - first.cores.busy, last.cores.stolen - first.cores.stolen
     share = stolen / busy if stolen > 0 and busy > 0 else 0.0
-    return CpuWait(seconds, running, queued, max(0.0, last.throttled - first.throttled), running * share)
-
-
-def _throttled(path: str) -> float:
-    try:
-        found = _THROTTLED.search(_read(path))
-    except OSError:
-        return 0.0
-    return int(found[2]) / (1e6 if found[1] == "usec" else 1e9) if found else 0.0
-
-
-def _read(path: str) -> str:
-    with open(path, "rb") as file:
-        return file.read(_MAX_BYTES).decode(errors="replace")
+    return CpuWait(seconds, running, queued, throttled, running * share)

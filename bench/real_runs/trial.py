@@ -25,6 +25,9 @@ HERE: Final = Path(__file__).parents[1]
 IN_NODE: Final = HERE / "shaped_rank.py"
 WORKLOAD: Final = HERE / "engines"
 DISK_BYTES: Final = 16 << 20
+ACTIVATIONS: Final = 2048
+"""Numbers a row that go from stage to stage of a pipeline: 32 KiB a micro-batch, for which a link of LINK_RATE needs as
+long as for a twentieth of a step. Messages of a few bytes would not be slower where the link is."""
 LOOK_SECONDS: Final = 0.2
 STARTS_SECONDS: Final = 90.0
 """The longest time in which a job must begin to train."""
@@ -131,6 +134,7 @@ def start(
             "TOKENIZERS_PARALLELISM": "false",
             "ENGINE_STEPS": str(bench.steps),
             "ENGINE_WORK": "cpu",
+            "ENGINE_ACTIVATIONS": str(ACTIVATIONS),
             "ENGINE_DISK": str(disk or ""),
             "LAGGARD_NODE": f"n{rank}",
             "LAGGARD_RANK_DIR": str(folder / "ranks"),

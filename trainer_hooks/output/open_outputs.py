@@ -19,6 +19,7 @@ from laggard.rankfile.directory import own_directory
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.rankfile.layout import STATE_LEFT, WORD_STATE
 from laggard.rankfile.writer import RankFileWriter
+from laggard.trainer_hooks.output.cpu_wait import CpuWaitLines
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.local_ranks import LocalRanks
@@ -62,6 +63,8 @@ def open_outputs(
         thread.on_beat.append(stacks.beat)
     thread.on_beat.append(RunEnvironment(FACTS).beat)
     thread.on_beat.append(own_threads.look)  # after the beat: it reads files, and may not get the GIL back soon
+    if sink is not None:
+        thread.on_beat.append(CpuWaitLines(sink.write_at_once).look)
     address = os.environ.get(ENV_EXPORT)
     if address:
         _serve_metrics(recorder, identity, address)

@@ -1,5 +1,6 @@
 """torch.distributed.pipelining with the schedule that is its argument: gpipe, 1f1b, interleaved or zero_bubble."""
 
+import os
 import sys
 
 import torch
@@ -25,6 +26,8 @@ SCHEDULES = {
     "zero_bubble": (ScheduleInterleavedZeroBubble, 2),
 }
 MICRO_BATCHES = 4
+ACTIVATIONS = int(os.environ.get("ENGINE_ACTIVATIONS", WIDTH))
+"""Numbers a row that go from stage to stage: the model's, and as many zeros as make the messages of a larger one."""
 
 
 class Stage(torch.nn.Module):
@@ -37,7 +40,12 @@ class Stage(torch.nn.Module):
 
     def forward(self, data):
         longer = 1 if plan.CASE == "uneven" else times_as_long(plan.step, of_all=True)
-        return work(self.layers(data), ROWS * longer * len(self.layers) // (MICRO_BATCHES * stages_of_rank))
+        data = widened(self.layers(data[:, :WIDTH]))
+        return work(data, ROWS * longer * len(self.layers) // (MICRO_BATCHES * stages_of_rank))
+
+
+def widened(data):
+    return torch.nn.functional.pad(data, (0, ACTIVATIONS - WIDTH))
 
 
 def evaluate():
@@ -61,7 +69,7 @@ optimizer = torch.optim.AdamW(parts.parameters(), lr=1e-3)
 losses = []  # of the last stage: of each step's micro-batches
 for step in range(plan.STEPS):
     faults.before_input()
-    data = batch(0 if plan.CASE == "turns" else step, shared=True)[:ROWS]
+    data = widened(batch(0 if plan.CASE == "turns" else step, shared=True)[:ROWS])
     of_step = []
     words = {"target": data.roll(1, dims=1), "losses": of_step} if rank == world - 1 else {}
     engine.step(*([data] if rank == 0 else []), **words)

@@ -35,6 +35,7 @@ from laggard.locate.hang.stopped import stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.later_links import later_links
+from laggard.locate.links.moved_by_cpus import doubted_by_cpus, without_moved_by_slow
 from laggard.locate.links.slow_links import SlowLinks, slow_links
 from laggard.locate.links.transfers import Ways, ways_of
 from laggard.locate.order_statistics import middle
@@ -183,8 +184,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
-    links = _not_by_slow_ranks(timings, in_network.culprits, culprits)
+    hosts, links = without_moved_by_slow(timings, in_network.culprits, culprits)
+    culprits = (*culprits, *hosts)
     later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, ways, steps)
+    later = doubted_by_cpus(timings, later)
     unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps, in_network.several)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
@@ -218,15 +221,6 @@ def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]
         if machines := machines_of_their_own_work(host, work, nodes):
             return host, machines
     return steps, []
-
-
-def _not_by_slow_ranks(timings: JobTimings, links: tuple[Culprit, ...], slow: Sequence[Culprit]) -> tuple[Culprit, ...]:
-    """`links` without those between two ranks of which one is slow, in a job without GPUs: its CPU moves the data."""
-    if timings.profiled or any(timings.gpus):
-        return links
-    ranks = {rank for culprit in slow for rank in culprit.ranks}
-    ends = ({*link.ranks, *link.victims} for link in links)
-    return tuple(link for link, both in zip(links, ends, strict=True) if len(both) != 2 or not ranks & both)
 
 
 def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps, several: Sequence[Culprit]) -> tuple[Note, ...]:

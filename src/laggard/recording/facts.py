@@ -21,7 +21,7 @@ from laggard.recording.part import RecordedPart
 from laggard.recording.records import RankLine, StateLine
 from laggard.recording.seen_by_others import LastSeen, seen_by_others
 from laggard.recording.tables import Tables
-from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
+from laggard.wire.ranks import BeatRow, CpuWait, InFlight, LaneProgress
 
 NEXT_BEAT_SECONDS = 1.0
 """The time after its last step at which a rank that lives and finishes no other says for the first time where it
@@ -41,6 +41,7 @@ class JobFacts:
     came_to: dict[int, BeatRow]  # by rank, of those that ended: how many collectives of each lane they had entered
     last_beats: dict[int, LastBeat]  # by rank, of those that have no end
     threads: dict[int, OwnThreads | None]  # by rank
+    cpu_waits: dict[int, CpuWait]  # by rank
     living: dict[int, bool]  # by rank, of those whose process runs: whether it is stopped
     doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
     seen: dict[int, LastSeen]  # of those that are gone, by rank: how another of their machine saw them last
@@ -52,7 +53,7 @@ class JobFacts:
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {}, {}, {})
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {}, {}, {})
         is_over = any(part.end_lines or part.departed for part in parts)
         seen = seen_by_others(line for part in parts for line in part.saw)
         for part in parts:
@@ -82,6 +83,7 @@ class JobFacts:
             facts.found.update(part.found)
             facts.threads.update({rank: own_threads(line.facts or {}) for rank, line in part.lines.items()})
             facts.threads.update(part.threads)
+            facts.cpu_waits.update(part.cpu_waits)
             facts.digests.update({rank: digests(line.facts or {}) for rank, line in part.lines.items()})
             facts.digests.update(part.rank_digests())
             facts.environments.update({rank: line.facts or {} for rank, line in part.lines.items()})
@@ -125,9 +127,9 @@ class JobFacts:
 
     def state(self, rank: int, last_step: int | None) -> RankState:
         """The rank's state when the recording was made; `finished` where the recording does not say."""
-        line = self.states.get(rank)
+        line, waited = self.states.get(rank), self.cpu_waits.get(rank)
         if line is None and rank in self.living:
-            return RankState("running", last_step, None, None, self.living[rank])
+            return RankState("running", last_step, None, None, self.living[rank], cpu_wait=waited)
         if line is None and rank in self.died:
             in_flight, end = self.died[rank]
             seen = self.seen.get(rank)
@@ -140,10 +142,12 @@ class JobFacts:
                 beat=self.came_to.get(rank),
                 end=end,
                 doubted=rank in self.doubted and not (seen and seen.end),
+                cpu_wait=waited,
                 alive_at=self.alive_at.get(rank),
             )
         if line is None:
-            return RankState("finished", last_step, None, None, beat=self.came_to.get(rank), end=self.left.get(rank))
+            came_to, end = self.came_to.get(rank), self.left.get(rank)
+            return RankState("finished", last_step, None, None, beat=came_to, end=end, cpu_wait=waited)
         asked = line.asked_seconds_ago or 0.0
         return RankState(
             line.state,
@@ -154,7 +158,7 @@ class JobFacts:
             line.beat,
             asked,
             line.ended,
-            line.cpu_wait,
+            line.cpu_wait or waited,
         )
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 from typing import Any
 
+from msgspec import structs
+
 from laggard.locate.digests import MAX_KEPT, RankDigests, collected, digest_value, digests
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
@@ -13,6 +15,7 @@ from laggard.rankfile.fact_names import DEEPSPEED, DIGEST_SKIPPED, ENVIRONMENT, 
 from laggard.recording.columns import Columns
 from laggard.recording.records import (
     BeatLine,
+    CpuWaitLine,
     DigestLine,
     EndLine,
     EnvironmentLine,
@@ -28,6 +31,7 @@ from laggard.recording.records import (
 from laggard.recording.tables import Tables
 from laggard.recording.writers import UNKNOWN_WRITER, Writer
 from laggard.stacks.sampled import Sampled, decode
+from laggard.wire.ranks import CpuWait
 
 _MAX_SAW = 4096
 """The most lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few
@@ -57,6 +61,7 @@ class RecordedPart:
     beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
     environments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
     threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
+    cpu_waits: dict[int, CpuWait] = dataclasses.field(default_factory=dict)
     _digests: dict[int, dict[int, int]] = dataclasses.field(default_factory=dict)  # by rank and step
     _digest_lines: dict[int, DigestLine] = dataclasses.field(default_factory=dict)  # the last
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
@@ -75,6 +80,9 @@ class RecordedPart:
         elif kind == "threads":
             threads: ThreadsLine = decode_as(line, ThreadsLine)
             self.threads[threads.rank] = own_threads({OWN_THREADS: threads.own_threads})
+        elif kind == "cpu_wait":
+            waited: CpuWaitLine = decode_as(line, CpuWaitLine)
+            self.cpu_waits[waited.rank] = CpuWait(*structs.astuple(waited.cpu_wait))
         elif kind == "digest":
             self._add_digest(decode_as(line, DigestLine))
         elif kind == "environment":

@@ -17,6 +17,7 @@ RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 StepNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Seconds = Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)]
+Duration = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 TIMED_KINDS = ("collective", "span", "step")
 """The kinds that a recording has in masses; they are read into columns."""
@@ -98,7 +99,7 @@ class BeatLine(msgspec.Struct):
     to follow (`beat.interval_seconds`). `last_step`: the last that it had finished."""
 
     rank: RankNumber
-    quiet_seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+    quiet_seconds: Duration
     beat: BeatRow
     last_step: StepNumber | None = None
     phase: str | None = None
@@ -131,6 +132,22 @@ class ThreadsLine(msgspec.Struct):
 
     rank: RankNumber
     own_threads: dict[str, Any]
+
+
+class WaitedForCpu(msgspec.Struct):
+    """The CPU time of all threads of a rank in the last `seconds`, as CpuWait has it."""
+
+    seconds: Duration
+    running_seconds: Duration
+    queued_seconds: Duration
+    throttled_seconds: Duration = 0.0
+
+
+class CpuWaitLine(msgspec.Struct):
+    """How long the rank's threads waited for a CPU of late, as the hooks write it."""
+
+    rank: RankNumber
+    cpu_wait: WaitedForCpu
 
 
 class DigestLine(msgspec.Struct):

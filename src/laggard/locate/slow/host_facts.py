@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -49,11 +49,48 @@ class _Missed(NamedTuple):
 def with_host_facts(timings: JobTimings, culprits: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
     """`culprits`; those whose threads wait for a CPU are of kind slow_host, with how long as their first evidence."""
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
-    slow = {rank for culprit in culprits for rank in culprit.ranks}
-    waits = [timings.states[column].cpu_wait for rank, column in columns.items() if rank not in slow]
-    peers = [_missed(wait) for wait in waits if wait]
-    usual = _Missed(*map(middle, zip(*peers, strict=True))) if peers else None
+    usual = _usual(timings, {rank for culprit in culprits for rank in culprit.ranks})
     return tuple(_explained(timings, columns, culprit, usual) for culprit in culprits)
+
+
+def as_slow_host(timings: JobTimings, rank: int, culprit: Culprit) -> Culprit | None:
+    """The culprit as it is where `rank` is what is slow of it, by its threads' want of a CPU; None where they do not
+    wait for one longer than those of the ranks that have no part in it."""
+    columns = {int(each): column for column, each in enumerate(timings.ranks)}
+    wait = timings.states[columns[rank]].cpu_wait
+    usual = _usual(timings, {*culprit.ranks, *culprit.victims})
+    if wait is None or not _is_held_up(_missed(wait), usual, culprit.recoverable_ratio or 0.0):
+        return None
+    neighbours = _named(wait)
+    return structs.replace(
+        culprit,
+        kind="slow_host",
+        ranks=(rank,),
+        node=timings.nodes[columns[rank]],
+        phase=None,
+        group=None,
+        link=None,
+        nodes=(),
+        victims=tuple(sorted({*culprit.ranks, *culprit.victims} - {rank})),
+        evidence=(_evidence(wait, usual, neighbours), *culprit.evidence),
+        neighbours=neighbours,
+    )
+
+
+def waits_for_a_cpu(timings: JobTimings, rank: int, cost: float) -> bool:
+    """Whether the rank's threads miss as much of a CPU as can make steps longer by `cost`, a share of the time, whether
+    others' do or not."""
+    wait = timings.states[timings.ranks.tolist().index(rank)].cpu_wait
+    return (
+        wait is not None and _is_held_up(_missed(wait), None, 0.0) and _missed(wait).total >= CPU_WAIT_COST_SHARE * cost
+    )
+
+
+def _usual(timings: JobTimings, slow: Set[int]) -> _Missed | None:
+    """What the threads of all ranks but the slow ones missed, as a rule; None where none of them is known."""
+    states = zip(timings.ranks.tolist(), timings.states, strict=True)
+    peers = [_missed(state.cpu_wait) for rank, state in states if rank not in slow and state.cpu_wait]
+    return _Missed(*map(middle, zip(*peers, strict=True))) if peers else None
 
 
 def _explained(timings: JobTimings, columns: dict[int, int], culprit: Culprit, usual: _Missed | None) -> Culprit:
