@@ -262,3 +262,19 @@ def test_a_rank_that_told_of_anothers_end_outlived_it(tmp_path: Path) -> None:
         (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     location = locate(read_recording([tmp_path]).timings)
     assert [(culprit.kind, culprit.ranks) for culprit in location.culprits] == [("dead", (1,))]
+
+
+@pytest.mark.parametrize(("killed", "dead"), [((1,), [1]), ((), [])])
+def test_without_step_records_a_rank_that_was_killed_did_not_finish_its_last_step(
+    tmp_path: Path, killed: tuple[int, ...], dead: list[int]
+) -> None:
+    """The others finished theirs, and left in order: the job is not healthy all the same."""
+    gone = {**own_identity(), "start_ticks": 1}
+    for rank in range(3):
+        known = [{**line, "node": "n0"} if line["kind"] == "rank" else line for line in lines(rank)]
+        known = [line for line in known if line["kind"] != "step"]
+        head = {**HEAD, "ends": True, "process": gone}
+        end = [] if rank in killed else [{"kind": "end", "rank": rank, "lost": 0, "at_seconds": 9000.0}]
+        (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [head, *known, *end]))
+    location = locate(read_recording([tmp_path]).timings)
+    assert [rank for culprit in location.culprits if culprit.kind == "dead" for rank in culprit.ranks] == dead

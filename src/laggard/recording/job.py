@@ -190,11 +190,13 @@ def _empty_gaps(part: RecordedPart) -> Iterable[str]:
         yield f"{part.path} holds no step: its process {how} before its first was over"
 
 
-def _last_step(rows: RankSteps, said: int | None) -> int | None:
-    """The last step that a rank finished: by its records, or by what it said of itself where the last were lost."""
+def _last_step(rows: RankSteps, said: int | None, died: bool) -> int | None:
+    """The last step that a rank finished: by its records, or by what it said of itself where the last were lost. Of one
+    that died, and has no step records, nothing says that it finished the step of its last record."""
     if not len(rows.numbers):
         return None
-    return int(rows.numbers[-1]) if said is None else max(int(rows.numbers[-1]), said)
+    last = int(rows.numbers[-1]) - int(died and rows.sparse)
+    return last if said is None else max(last, said)
 
 
 class _StepTable(NamedTuple):
@@ -231,7 +233,10 @@ def _timings(
     table = _by_step(rows)
     lines = [facts.lines.get(int(rank)) for rank in ranks]
     listed = [int(rank) for rank in ranks]
-    last_steps = (_last_step(each, facts.said_steps.get(rank)) for rank, each in zip(listed, rows, strict=True))
+    last_steps = (
+        _last_step(each, facts.said_steps.get(rank), rank in facts.died)
+        for rank, each in zip(listed, rows, strict=True)
+    )
     told = [line.facts for line in lines if line and line.facts]
     collectives = tables.collectives_of(ranks, facts.groups(group_names))
     places = tuple(map(facts.place, listed, inferred_indices(collectives, ranks)))

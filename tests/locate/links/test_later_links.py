@@ -99,6 +99,30 @@ def test_what_came_twice_is_a_note_and_the_job_is_not_healthy() -> None:
     assert [note.kind for note in location.notes] == ["slow_transfers"]
 
 
+TWICE = {*range(8, 14), *range(40, 46)}
+"""Steps of two spells, one in each half."""
+
+
+def test_a_machine_whose_network_was_slow_for_two_long_spells_is_named() -> None:
+    """And no other place: what goes between many machines may be anybody's traffic."""
+    timings = trained(RING, lambda step, members: 0.08 if step in TWICE and 4 in members else 0.0)
+    (culprit,) = locate(timings).culprits
+    assert (culprit.kind, culprit.node, culprit.persistence) == ("slow_link", "n1", "intermittent")
+    location = locate(trained([ALL], lambda step, _: 0.08 if step in TWICE else 0.0))
+    assert no_culprit(location) and location.verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("spells", [{*range(8, 20)}, {10, 11, 50, 51}])
+def test_one_long_spell_or_two_short_ones_accuse_no_machine(spells: set[int]) -> None:
+    assert no_culprit(locate(trained(RING, lambda step, members: 0.08 if step in spells and 4 in members else 0.0)))
+
+
+def test_two_flaps_of_seconds_name_the_machine() -> None:
+    timings = trained(RING, lambda step, members: 4.0 if step in (10, 50) and 4 in members else 0.0)
+    (culprit,) = locate(timings).culprits
+    assert (culprit.kind, culprit.node) == ("slow_link", "n1")
+
+
 def test_once_is_a_moment() -> None:
     assert locate(trained([ALL], lambda step, _: 0.3 if step == 30 else 0.0)).verdict is Verdict.OK
 

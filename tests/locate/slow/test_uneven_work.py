@@ -65,6 +65,42 @@ def test_more_tokens_explain_time_between_the_steps_too(longer: float, more: flo
     assert (culprit.kind, culprit.ranks, culprit.phase) == (kind, (1,), "between_steps")
 
 
+def mixed(slow: int, more: float, gpu: float, spread: float = 0.2) -> JobTimings:
+    """A job with sequences of many lengths: each rank's passes take as long as its tokens. One rank has `more` of them
+    as a rule, and its GPU is slower by the factor `gpu`."""
+    draw = np.random.default_rng(1)
+    tokens = 4096.0 * draw.uniform(1 - spread, 1 + spread, (ROWS, RANKS))
+    tokens[:, slow] *= more
+    made = job(RANKS, ROWS, work=tokens, gpus=("GPU-a", "GPU-b", "GPU-c", "GPU-d"))
+    for phase in (FORWARD, BACKWARD):
+        made.phase_seconds[:, :, phase] *= tokens / 4096.0
+        made.phase_seconds[:, slow, phase] *= gpu
+    return _as_long_as_the_slowest(made)
+
+
+@pytest.mark.parametrize(("more", "gpu"), [(1.04, 1.3), (1.1, 1.3), (1.05, 1.15)])
+def test_a_slow_gpu_is_not_excused_by_a_few_more_tokens(more: float, gpu: float) -> None:
+    """The other ranks' steps tell how much longer so many more take."""
+    (culprit,) = locate(mixed(1, more, gpu)).culprits
+    assert (culprit.kind, culprit.ranks, culprit.node) == ("slow_compute", (1,), "n0")
+
+
+@pytest.mark.parametrize(("more", "gpu"), [(1.3, 1.0), (1.2, 1.03)])
+def test_more_tokens_than_all_others_have_are_more_work_by_their_own_steps(more: float, gpu: float) -> None:
+    (culprit,) = locate(mixed(1, more, gpu, spread=0.3)).culprits
+    assert (culprit.kind, culprit.ranks, culprit.node) == ("uneven_work", (1,), None)
+
+
+def test_steps_whose_records_are_lost_are_no_less_work() -> None:
+    """Of the peers more records are lost than of the slow rank; all have the same tokens in every step."""
+    tokens = work(1, 1.0)
+    draw = np.random.default_rng(2)
+    for rank, lost in ((0, 0.4), (1, 0.1), (2, 0.4), (3, 0.4)):
+        tokens[draw.random(ROWS) < lost, rank] = np.nan
+    (culprit,) = locate(timings(passes=1.3, update=1.3, work=tokens)).culprits
+    assert (culprit.kind, culprit.ranks) == ("slow_compute", (1,))
+
+
 def test_where_the_tokens_are_equal_an_update_as_fast_as_the_peers_excuses_nobody() -> None:
     """A GPU or CPU may be slow in the passes alone, and the tokens say that it had no more to do."""
     (culprit,) = locate(timings(passes=2.0, update=1.0, work=work(1, 1.0))).culprits

@@ -41,6 +41,9 @@ SLOWER_SINCE, SLOWER_AT_TIMES, SLOW_TRANSFERS = "slower_since", "slower_at_times
 _EXACT = ("nic", "node", "in_node")
 """The kinds of places that are one thing to repair."""
 
+_NARROW = (*_EXACT, "link")
+"""The kinds of places that are within one machine, or between two."""
+
 _PLACES = {
     "nic": "the network adapter of",
     "node": "the network of the machine of",
@@ -65,7 +68,7 @@ def later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> Partial
         text = f"{'; '.join(_evidence(timings, steps, change, slower))}: no place in the network explains which do"
         return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text),))
     culprit = _culprit(timings, steps, change, slower, slower.place)
-    if change.often:
+    if change.often or (change.twice and slower.place.kind in _NARROW):
         return PartialVerdict((culprit,))
     text = f"too seldom to accuse anything: {'; '.join(culprit.evidence)}"
     return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text, culprit.ranks[:MAX_NAMED_RANKS]),))

@@ -78,6 +78,10 @@ OFTEN_EPISODES, OFTEN_COST = 5, 0.03
 """The number of times from which on, or the share of the time of all steps from which on, what comes and goes accuses
 somebody. Processes without a GPU that a quota stopped for moments had three in a hundred steps, at 1 % of the time."""
 
+MANY_STEPS = 10
+"""The number of hit steps, in both halves of the window, from which on twice is a habit of one place: traffic of others
+seldom stays as long, and does not come back to a single machine alone."""
+
 MIN_EPISODES_COST = 0.01
 """The share of the time of all steps that what comes and goes must cost."""
 
@@ -87,7 +91,8 @@ _SCRIPTS = [PHASES.index(name) for name in SCRIPT_PHASES]
 class Change(NamedTuple):
     """The steps [S] that are longer (`active`) and those that they are compared with (`usual`). `longer`: seconds a
     step, the median; `cost`: the share of the time that it takes, of all steps from index `since` on. `lasts`: up to
-    now. `often`: often enough to accuse somebody."""
+    now. `often`: often enough to accuse somebody; `twice`: seldomer, but long or large enough both times to accuse what
+    alone the slower transfers go through."""
 
     active: NDArray[np.bool_]
     usual: NDArray[np.bool_]
@@ -96,6 +101,7 @@ class Change(NamedTuple):
     cost: float
     lasts: bool
     often: bool = True
+    twice: bool = False
 
 
 class Rise(NamedTuple):
@@ -180,13 +186,11 @@ def _again_and_again(steps: Steps, own: Floats) -> Change | None:
     if episodes < MIN_SEEN_EPISODES or cost < MIN_EPISODES_COST:
         return None
     half = len(hit) // 2
+    in_both, large = bool(hit[:half].any() and hit[half:].any()), longer > LARGE_RATIO * typical
     enough = episodes >= OFTEN_EPISODES or cost >= OFTEN_COST
-    often = (
-        enough
-        and episodes >= MIN_EPISODES
-        and ((hit[:half].any() and hit[half:].any()) or longer > LARGE_RATIO * typical)
-    )
-    return Change(hit, ~hit & ~script, int(hit.argmax()), longer, cost, False, bool(often))
+    often = enough and episodes >= MIN_EPISODES and (in_both or large)
+    twice = (in_both and int(hit.sum()) >= MANY_STEPS) or (large and cost >= OFTEN_COST)
+    return Change(hit, ~hit & ~script, int(hit.argmax()), longer, cost, False, often, twice)
 
 
 def is_work_of_several(steps: Steps, change: Change) -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from laggard.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import Floats
 from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.slow.pace import explained_share
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, step_times_text, times_text
@@ -31,6 +32,9 @@ proportion. Our choice."""
 
 TIME_ERROR_RATIO: Final = 1.1
 """The factor by which time may exceed that power, since times are noisy."""
+
+MIN_EXPLAINED: Final = 0.5
+"""The least share of the longer time that more work has to explain, where the peers' steps tell how much it does."""
 
 MAX_UPDATE_RATIO: Final = 1.05
 """The ratio of an update's time to its peers' up to which it is as fast as theirs."""
@@ -71,7 +75,7 @@ def more_work(steps: Steps, compared: Compared, on_gpu: bool) -> tuple[str, ...]
     if not (np.isfinite(passes).all() and passes[0] > passes[1] > 0):
         return ()
     if works is not None:
-        return _by_elements(works, passes[0] / passes[1])
+        return () if _is_slow_at_its_work(steps, compared) else _by_elements(works, passes[0] / passes[1])
     return _by_update(own, peers, median(steps.duration))
 
 
@@ -99,13 +103,27 @@ def _work(steps: Steps, compared: Compared) -> tuple[float, float] | None:
     if steps.work is None:
         return None
     work = steps.work[compared.steps]
-    own, peers = (float(np.nanmean(_seen(work[:, columns]))) for columns in (compared.columns, compared.peers))
+    own, peers = (_mean(work[:, columns]) for columns in (compared.columns, compared.peers))
     return (own, peers) if own > 0 and peers > 0 else None
 
 
-def _seen(work: Floats) -> Floats:
-    """`work`, a zero where there is none."""
-    return np.nan_to_num(work) if work.size else np.zeros(1)
+def _mean(work: Floats) -> float:
+    """The mean of what is known: a step whose record is lost has no less work. Zero where nothing is."""
+    known = work[np.isfinite(work)]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def _is_slow_at_its_work(steps: Steps, compared: Compared) -> bool:
+    """Whether its peers' steps, in which they have more and less work, tell that the rank's work explains less than
+    MIN_EXPLAINED of the time by which its passes are longer."""
+    assert steps.work is not None
+    passes = steps.phases[:, :, _FORWARD] + steps.phases[:, :, _BACKWARD]
+    own, peers = (
+        (steps.work[some], passes[some])
+        for some in (np.ix_(compared.steps, columns) for columns in (compared.columns, compared.peers))
+    )
+    explained = explained_share(own, peers)
+    return explained is not None and explained < MIN_EXPLAINED
 
 
 def _by_elements(works: tuple[float, float], longer: float) -> tuple[str, ...]:
