@@ -74,6 +74,20 @@ def test_one_group_that_became_slow_lies_between_any_of_its_machines() -> None:
     assert any("transfers take 60 ms a step since step 32, 20 ms before" in line for line in culprit.evidence)
 
 
+@pytest.mark.parametrize(("lost", "named"), [(0.1, True), (0.5, False)])
+def test_a_few_lost_records_of_a_large_group_hide_no_transfer(lost: float, named: bool) -> None:
+    """Where many are lost, whoever came last may be among them."""
+    timings = trained([ALL], since_begin)
+    whole = timings.collectives
+    assert whole is not None
+    kept = np.random.default_rng(3).random(len(whole.column)) >= lost
+    arrays = ("column", "step", "group", "op", "seq", "size", "peer", "start", "end", "waited")
+    some = dataclasses.replace(whole, **{name: getattr(whole, name)[kept] for name in arrays})
+    location = locate(dataclasses.replace(timings, collectives=some))
+    assert [culprit.kind for culprit in location.culprits] == ["slow_link"] * named
+    assert location.verdict is not Verdict.OK
+
+
 def test_the_machine_that_all_slower_groups_share_is_named_where_equal_ones_are_as_before() -> None:
     timings = trained(RING, lambda step, members: since_begin(step, members) if 4 in members else 0.0)
     (culprit,) = locate(timings).culprits

@@ -10,7 +10,7 @@ from laggard.locate.job_timings import Floats
 from laggard.locate.slow.medians import MAD_TO_SIGMA
 
 MIN_VARIATION: Final = 0.02
-"""The least standard deviation of the peers' work, as a share of it, from which on it tells how time grows with work."""
+"""The least standard deviation of the peers' work, as a share of it, from which on it tells how long work takes."""
 
 MIN_CORRELATION: Final = 0.7
 """The least correlation of work and time of the peers: below it something else makes their steps longer or shorter."""
