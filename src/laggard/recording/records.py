@@ -144,7 +144,7 @@ class WaitedForCpu(msgspec.Struct):
 
 
 class CpuWaitLine(msgspec.Struct):
-    """How long the rank's threads waited for a CPU of late, as the hooks write it."""
+    """The time for which the rank's threads waited for a CPU of late, as the hooks write it."""
 
     rank: RankNumber
     cpu_wait: WaitedForCpu

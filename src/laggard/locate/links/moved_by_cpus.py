@@ -15,7 +15,7 @@ from laggard.text.words import ranks_text
 
 
 class Told(NamedTuple):
-    """What is left of slow links beside slow ranks: `hosts` stand in place of links."""
+    """The slow links that are left beside slow ranks: `hosts` stand in place of links."""
 
     hosts: tuple[Culprit, ...] = ()
     links: tuple[Culprit, ...] = ()

@@ -116,7 +116,7 @@ def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Cha
 
 
 def _needed(members: tuple[int, ...]) -> int:
-    """How many of the members, by their columns, have to have recorded a collective: more than all where one is not
+    """The number of members, by their columns, that have to have recorded a collective: more than all where one is not
     seen, since that one may have come last."""
     if -1 in members:
         return len(members) + 1

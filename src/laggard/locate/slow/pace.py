@@ -1,4 +1,4 @@
-"""How long so much work takes, by the ranks that do alike: what a rank takes beyond that is its machine's. Pure."""
+"""The time that so much work takes, by the ranks that do alike: what a rank takes beyond that is its machine's. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_CORRELATION: Final = 0.7
 
 MIN_SAMPLES: Final = 48
 _MAX_PEERS: Final = 64
-"""So many tell as well as all of thousands."""
+"""The most peers that are looked at: so many tell as well as all of thousands."""
 _OUTLIER_SIGMAS: Final = 5.0
 _OUTSIDE: Final = 1.02
 """The ratio to the peers' largest work up to which a line through theirs is prolonged."""
