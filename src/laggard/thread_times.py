@@ -1,5 +1,5 @@
-"""The time for which a process's threads ran, and for which they waited for a CPU: in the run queue behind others, or held
-back by a quota of their cgroup. Standard library only.
+"""The time for which a process's threads ran, and for which they waited for a CPU: in the run queue behind others, or
+held back by a quota of their cgroup. Standard library only.
 
 The kernel counts both: /proc/PID/task/TID/schedstat has the time on a CPU and the time in the run queue (Linux,
 Documentation/scheduler/sched-stats.rst), the cgroup's cpu.stat the time for which its quota held it back.

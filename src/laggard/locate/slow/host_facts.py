@@ -87,7 +87,7 @@ def waits_for_a_cpu(timings: JobTimings, rank: int, cost: float) -> bool:
 
 
 def _usual(timings: JobTimings, slow: Set[int]) -> _Missed | None:
-    """The CPU time that the threads of all ranks but the slow ones missed, as a rule; None where none of them is known."""
+    """The CPU time that the threads of all ranks but the slow ones missed, as a rule; None where none is known."""
     states = zip(timings.ranks.tolist(), timings.states, strict=True)
     peers = [_missed(state.cpu_wait) for rank, state in states if rank not in slow and state.cpu_wait]
     return _Missed(*map(middle, zip(*peers, strict=True))) if peers else None

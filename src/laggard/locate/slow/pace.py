@@ -1,4 +1,4 @@
-"""The time that so much work takes, by the ranks that do alike: what a rank takes beyond that is its machine's. Pure."""
+"""The time that so much work takes, by the ranks that do alike: a rank takes longer by its machine alone. Pure."""
 
 from __future__ import annotations
 
