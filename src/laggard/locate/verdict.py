@@ -169,6 +169,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = slow_ranks(steps, timings.nodes)
     if not found and steps.phased:
         steps, found = _slow_machines(timings, steps)
+    if not found and timings.stages is not None:
+        steps, found = _slow_beside_their_stage(timings, steps)
     unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
     often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
@@ -188,7 +190,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     culprits = (*culprits, *hosts)
     later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, ways, steps)
     later = doubted_by_cpus(timings, later)
-    unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps, in_network.several)
+    unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps, in_network)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
@@ -223,12 +225,21 @@ def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]
     return steps, []
 
 
-def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps, several: Sequence[Culprit]) -> tuple[Note, ...]:
+def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
+    if timings.stages is None or not (steps.peers.sizes == 1).any():
+        return steps, []
+    from laggard.locate.slow.own_experts import slow_at_their_own_experts  # asked where ranks have no peers
+
+    beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
+    return (beside, found) if found else (steps, [])
+
+
+def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps, found: SlowLinks) -> tuple[Note, ...]:
     if ways is None or timings.hidden_by:
         return ()
     from laggard.locate.links.unlike_ways import unlike_ways  # asked where collectives are recorded and nobody is slow
 
-    return unlike_ways(timings, ways, steps, several)
+    return unlike_ways(timings, ways, steps, found)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

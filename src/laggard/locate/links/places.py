@@ -21,7 +21,7 @@ ROUNDING_TOLERANCE = 1e-9
 class Place(NamedTuple):
     """Something that transfers go through. `channels` are the numbers of those that would be slow with it."""
 
-    kind: str  # nic, link, node, machines, rail, in_node, group
+    kind: str  # nic, link, node, machines, rail, in_node, among, group
     columns: tuple[int, ...]
     channels: frozenset[int]
 
@@ -93,6 +93,7 @@ def _places(timings: JobTimings, channels: Sequence[Channel], slow: frozenset[in
     for node in sorted(within):
         columns = tuple(np.flatnonzero(machine == node).tolist())
         yield Place("in_node", columns, _union(through, columns) - crossing)
+    yield from _among(channels, slow & crossing, crossing, machine)
     for number in sorted(slow):  # a way between two of its members, which no other channel uses
         columns = channels[number].columns
         yield Place("group", columns, frozenset.intersection(*(through[column] for column in columns)))
@@ -133,6 +134,19 @@ def _machine_links(
         if len(slow.intersection(numbers)) > 1:
             columns = sorted({column for number in numbers for column in channels[number].columns})
             yield Place("machines", tuple(columns), frozenset(numbers))
+
+
+def _among(
+    channels: Sequence[Channel], slow: frozenset[int], crossing: frozenset[int], machine: np.ndarray
+) -> Iterator[Place]:
+    """The ways among the machines of several slow groups, each of which goes over all of them."""
+    over: dict[frozenset[int], list[int]] = {}
+    for number in crossing:
+        over.setdefault(frozenset(machine[list(channels[number].columns)].tolist()), []).append(number)
+    for machines, numbers in sorted(over.items(), key=lambda it: sorted(it[0])):
+        if len(machines) > 2 and len(slow.intersection(numbers)) > 1:
+            columns = sorted({column for number in numbers for column in channels[number].columns})
+            yield Place("among", tuple(columns), frozenset(numbers))
 
 
 def _rails(

@@ -19,7 +19,7 @@ from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.pairs import PAIR_ROLE, ROUND_TRIP_ROLE
 from laggard.locate.links.payoff import link_payoff
-from laggard.locate.links.places import Explanation, explain
+from laggard.locate.links.places import Explanation, Place, explain
 from laggard.locate.links.transfers import Category, Ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps, others_median
@@ -94,11 +94,13 @@ class _Findings:
 
 
 class SlowLinks(NamedTuple):
-    """The places in the network that are slow, the one that costs most first; or `several` ways between machines at
-    once: a switch, or longer ways by design, which only the time before tells apart."""
+    """The places in the network that are slow, the one that costs most first; or `several` ways at once that no such
+    place explains, the slowest first: a switch, or longer ways by design, which only the time before tells apart.
+    `several_cost`: the share of the step that these cost, at most."""
 
     culprits: tuple[Culprit, ...] = ()
     several: tuple[Culprit, ...] = ()
+    several_cost: float = 0.0
 
 
 def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
@@ -118,12 +120,34 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
     if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole:
-        return SlowLinks()
+        return _unexplained(timings, steps, channels, findings)
     worth = [
         each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= MIN_RECOVERABLE_RATIO
     ]
     ordered = tuple(sorted(worth, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
-    return SlowLinks(several=ordered) if ways_of_machines > 1 else SlowLinks(ordered)
+    if ways_of_machines < 2:
+        return SlowLinks(ordered)
+    return SlowLinks(
+        several=ordered, several_cost=max((each.recoverable_ratio or 0.0 for each in ordered), default=0.0)
+    )
+
+
+def _unexplained(timings: JobTimings, steps: Steps, channels: Sequence[Channel], findings: _Findings) -> SlowLinks:
+    """The slowest channels, each by itself, of those that take CHANNEL_PAIR_RATIO times as long as their equals."""
+    far = [item for item in findings.slow.items() if item[1].ratio >= CHANNEL_PAIR_RATIO]
+    worst = sorted(far, key=lambda item: -item[1].slowdown.excess)[:MAX_LINKS]
+    alone = (
+        Explanation((Place("group", channels[number].columns, frozenset({number})),), frozenset({number}))
+        for number, _ in worst
+    )
+    culprits = tuple(_culprit(timings, steps, channels, findings, each) for each in alone)
+    costs = (
+        each.slowdown.excess / middle(steps.duration)
+        if culprit.recoverable_ratio is None
+        else culprit.recoverable_ratio
+        for (_, each), culprit in zip(worst, culprits, strict=True)
+    )
+    return SlowLinks(several=culprits, several_cost=max(costs, default=0.0))
 
 
 def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Explanation) -> float:
@@ -146,11 +170,19 @@ def _test(categories: Sequence[Category], channels: Sequence[Channel], steps: St
             if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
                 slow[channel] = found
         untold.update(channel for channel, _ in longer_channels(category, category.most - equals, equals, steps))
+        untold.update(_not_fast(category, equals))
     if not slow:
         slow = slower_than_the_fastest(compared, channels, steps) or _blocked_longer(compared, channels, steps)
     equal_channels = tuple(frozenset(category.channels) for category in compared)
     tested = frozenset().union(*equal_channels) - (untold - slow.keys())
     return _Findings(slow, tested, equal_channels)
+
+
+def _not_fast(category: Category, equals: Floats) -> Iterator[int]:
+    """The channels that may take CHANNEL_PAIR_RATIO times as long as their equals. Where that is not certain, or costs
+    too little to be slow, it is no sign of a fast way either."""
+    longer = median_over_steps(category.most) >= CHANNEL_PAIR_RATIO * median_over_steps(equals)
+    yield from (category.channels[place] for place in np.flatnonzero(longer).tolist())
 
 
 def _blocked_longer(
@@ -300,7 +332,8 @@ def _machines(nodes: Sequence[str | None]) -> tuple[str, ...]:
 def _confidence(found: Explanation, worst: SlowChannel) -> float:
     """Half of what the channel's own test gives where it may be any of several places."""
     return round(
-        confidence(worst.slowdown.margin) * (0.5 if len(found.places) > 1 or found.places[0].kind == "group" else 1.0),
+        confidence(worst.slowdown.margin)
+        * (0.5 if len(found.places) > 1 or found.places[0].kind in ("group", "among") else 1.0),
         2,
     )
 
@@ -325,6 +358,7 @@ def _evidence(
         "node": "the network of the machine of",
         "rail": "the rail of",
         "in_node": "the links within the machine of",
+        "among": "a way among the machines of",
         "group": "a way among",
     }[kind]
     together = f"all {counted(len(slow), 'slow channel')} go through {what} {ranks_text(ranks)}, and no other does"

@@ -16,6 +16,7 @@ from laggard.locate.links.later_links import SLOW_TRANSFERS
 from laggard.locate.links.slow_links import (
     MIN_CHANNELS,
     SlowChannel,
+    SlowLinks,
     channel_name,
     longer_channels,
     saved_share,
@@ -24,7 +25,7 @@ from laggard.locate.links.slow_links import (
 from laggard.locate.links.transfers import Category, Ways
 from laggard.locate.slow.medians import others_median
 from laggard.locate.slow.steps import Steps
-from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import seconds_text
 
 UNLIKE_RATIO: Final = 1.25
@@ -41,22 +42,22 @@ class _Unlike(NamedTuple):
     equals: str
 
 
-def unlike_ways(timings: JobTimings, ways: Ways, steps: Steps, several: Sequence[Culprit] = ()) -> tuple[Note, ...]:
-    """The note that tells of them, or of `several` ways between machines that are slow at once; none where no such
-    difference costs the job MIN_SAVED of its steps, as far as that is known."""
-    if several and (several[0].recoverable_ratio or 0.0) >= MIN_SAVED:
-        told = "; ".join(each.evidence[0] for each in several)
-        ranks = sorted({rank for each in several for rank in each.ranks})
+def unlike_ways(timings: JobTimings, ways: Ways, steps: Steps, found: SlowLinks) -> tuple[Note, ...]:
+    """The note that tells of them, or of several ways that are slow at once, as `found`; none where no such difference
+    costs the job MIN_SAVED of its steps, as far as that is known."""
+    if found.several_cost >= MIN_SAVED:
+        told = "; ".join(each.evidence[0] for each in found.several)
+        ranks = sorted({rank for each in found.several for rank in each.ranks})
         text = f"{told}: a switch that is slow, or longer ways by design"
         return (Note(SLOW_TRANSFERS, text, ranks=tuple(ranks[:MAX_NAMED_RANKS])),)
     channels, categories = ways
-    found = dict(_of_two(timings, channels, categories, steps)) or {
+    unlike = dict(_of_two(timings, channels, categories, steps)) or {
         channel: _Unlike(slow, "the fastest third of its equals")
         for channel, slow in slower_than_the_fastest(categories, channels, steps, UNLIKE_RATIO).items()
     }
-    if not found:
+    if not unlike:
         return ()
-    slower = {channel: each.slow for channel, each in found.items()}
+    slower = {channel: each.slow for channel, each in unlike.items()}
     since = min(each.slowdown.since for each in slower.values())
     saved = saved_share(timings, steps, channels, slower, since)
     if saved is None or saved < MIN_SAVED:
@@ -64,10 +65,10 @@ def unlike_ways(timings: JobTimings, ways: Ways, steps: Steps, several: Sequence
     told = "; ".join(
         f"{channel_name(channels[channel], timings)}: transfers take {seconds_text(each.slow.own)} a step,"
         f" {each.slow.ratio:.1f} times as long as those of {each.equals}"
-        for channel, each in sorted(found.items(), key=lambda it: -it[1].slow.slowdown.excess)[:3]
+        for channel, each in sorted(unlike.items(), key=lambda it: -it[1].slow.slowdown.excess)[:3]
     )
     text = f"{told}: a slow link, or a longer way by design; as fast as that, steps would take {100 * saved:.0f} % less"
-    shared = set.intersection(*(set(channels[channel].columns) for channel in found))
+    shared = set.intersection(*(set(channels[channel].columns) for channel in unlike))
     ranks = sorted(int(timings.ranks[column]) for column in shared)
     return (Note(SLOW_TRANSFERS, text, ranks=tuple(ranks[:MAX_NAMED_RANKS])),)
 
