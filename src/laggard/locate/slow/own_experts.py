@@ -25,7 +25,7 @@ MIN_UPDATE_SHARE: Final = 0.01
 """The share of the step below which an update tells nothing."""
 
 UPDATE_PART: Final = 0.5
-"""The least part of the ratio by which the passes are longer that the update has to be longer by."""
+"""The least part that the excess of the one has of the excess of the other: a slower machine slows both alike."""
 
 _PASSES: Final = [PHASES.index("forward"), PHASES.index("backward")]
 _UPDATE: Final = PHASES.index("optimizer")
@@ -52,7 +52,8 @@ def _is_slower(steps: Steps, each: Slow) -> bool:
     phases = steps.phases[each.since :]
     passes, update = _ratio(phases[:, :, _PASSES].sum(axis=2), own, others), _ratio(phases[:, :, _UPDATE], own, others)
     tells = median(median_over_steps(phases[:, others, _UPDATE])) >= MIN_UPDATE_SHARE * median(steps.duration)
-    return tells and passes > 1 and update - 1 >= UPDATE_PART * (passes - 1)
+    less, more = sorted((passes - 1, update - 1))
+    return tells and less > 0 and less >= UPDATE_PART * more
 
 
 def _ratio(seconds: Floats, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> float:

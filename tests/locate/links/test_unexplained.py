@@ -1,0 +1,53 @@
+"""Slow ways that no place in the network explains: the job is not healthy, and they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from laggard_bench.cases import make_case
+from support.trained_groups import ALL, RANKS, trained
+
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.verdict import locate
+from laggard.model import Verdict
+from laggard.recording.reader import read_recording
+
+PAIRS = tuple((rank, (rank + 5) % RANKS) for rank in range(RANKS))
+"""Groups of two ranks, each on two machines, and each rank in two of them."""
+SCATTERED = {(1, 6), (2, 7), (4, 9), (8, 13), (11, 0), (14, 3)}
+"""No two have an adapter, and few have a way between two machines, to themselves."""
+
+
+def slowed(groups: set[tuple[int, ...]], seconds: float) -> JobTimings:
+    return trained(PAIRS, lambda _, members: seconds if members in groups else 0.0)
+
+
+def test_slow_ways_without_a_place_are_told_and_the_job_is_not_healthy() -> None:
+    location = locate(slowed({tuple(pair) for pair in SCATTERED}, 0.04))
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+    (note,) = location.notes
+    assert note.kind == "slow_transfers" and "3.0 times as long as those of equal groups" in note.text
+
+
+def test_slow_ways_that_cost_little_leave_the_job_healthy() -> None:
+    location = locate(slowed({tuple(pair) for pair in SCATTERED}, 0.005))
+    assert not location.culprits and location.verdict is Verdict.OK
+
+
+def test_a_way_that_is_slow_too_and_costs_little_speaks_for_no_adapter(tmp_path: Path) -> None:
+    """The adapter of rank 12 carries pairs of a pipeline, experts' exchange, and a gradient of a few bytes."""
+    make_case(6, "0332-port", tmp_path)
+    (culprit,) = locate(read_recording([tmp_path / "0332" / "recording"]).timings).culprits
+    assert (culprit.kind, culprit.ranks) == ("slow_link", (12,))
+
+
+@pytest.mark.parametrize("seconds", [0.03, 0.1])
+def test_groups_over_the_same_machines_that_are_slow_from_the_first_are_one_place(seconds: float) -> None:
+    """All groups of one half of the machines, beside the equal ones of the other half."""
+    halves = tuple(tuple(first + offset for offset in range(0, 8, 4)) for first in (0, 1, 2, 3, 8, 9, 10, 11))
+    slow = set(halves[:4])
+    location = locate(trained(halves, lambda _, members: seconds if members in slow else 0.0))
+    (culprit,) = location.culprits
+    assert culprit.kind == "slow_link" and set(culprit.nodes) == {"n0", "n1"}
+    assert set(culprit.ranks) < set(ALL)

@@ -1,0 +1,50 @@
+"""Jobs made of steps and of collectives of groups, whose transfers take as long as a test wants."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from laggard.constants import OPS
+from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.job_timings import JobTimings
+from support.timings import job
+
+NODES, PER_NODE, STEPS, BEGIN = 4, 4, 60, 32
+RANKS = NODES * PER_NODE
+ALL = tuple(range(RANKS))
+ACROSS = tuple(tuple(range(local, RANKS, PER_NODE)) for local in range(PER_NODE))
+RING = tuple((PER_NODE * node, PER_NODE * ((node + 1) % NODES)) for node in range(NODES))
+TRANSFER = 0.02  # seconds
+
+Longer = Callable[[int, tuple[int, ...]], float]
+"""By how many seconds the transfer of a step, by its number, and group takes longer."""
+
+
+def trained(groups: Sequence[tuple[int, ...]], longer: Longer, seed: int = 0, size: int = 1000) -> JobTimings:
+    """A job with a collective of each group in each step, whose ranks come up to 50 ms apart, on clocks of their own.
+    Steps are as much longer as the longest of these transfers. From BEGIN on they have `size` bytes, 1000 before."""
+    generator = np.random.default_rng(seed)
+    offset = generator.uniform(-1000, 1000, RANKS)
+    timings = job(RANKS, STEPS, per_node=PER_NODE, seed=seed)
+    rows: list[tuple[Any, ...]] = []
+    for step in timings.steps.tolist():
+        more = {members: longer(step, members) for members in groups}
+        timings.step_seconds[step - 2] += max(more.values())
+        timings.waited_seconds[step - 2] += max(more.values())
+        for number, members in enumerate(groups):
+            arrival = 10.0 * step + generator.uniform(0, 0.05, len(members))
+            over = arrival.max() + TRANSFER * generator.normal(1, 0.02) + more[members]
+            for place, rank in enumerate(members):
+                begun, ended = arrival[place] + offset[rank], over + offset[rank]
+                rows.append((rank, step, number, step, 1000 if step < BEGIN else size, begun, ended))
+    column, steps, group, seq, sizes, start, end = (np.array(each) for each in zip(*rows, strict=True))
+    collectives = Collectives(
+        column.astype(np.int32), steps, group.astype(np.int32), np.full(len(rows), OPS.index("all_reduce"), np.int8),
+        seq, sizes, np.full(len(rows), -1, np.int32), start, end, np.full(len(rows), np.nan),
+        tuple(ProcessGroup(f"dp:{number}", "dp", members) for number, members in enumerate(groups)),
+    )  # fmt: skip
+    return dataclasses.replace(timings, collectives=collectives)
