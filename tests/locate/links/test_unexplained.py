@@ -43,7 +43,7 @@ def test_a_way_that_is_slow_too_and_costs_little_speaks_for_no_adapter(tmp_path:
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.1])
-def test_groups_over_the_same_machines_that_are_slow_from_the_first_are_one_place(seconds: float) -> None:
+def test_groups_over_the_same_machines_that_are_slow_from_the_first_are_one_way(seconds: float) -> None:
     """All groups of one half of the machines, beside the equal ones of the other half."""
     halves = tuple(tuple(first + offset for offset in range(0, 8, 4)) for first in (0, 1, 2, 3, 8, 9, 10, 11))
     slow = set(halves[:4])
@@ -51,3 +51,12 @@ def test_groups_over_the_same_machines_that_are_slow_from_the_first_are_one_plac
     (culprit,) = location.culprits
     assert culprit.kind == "slow_link" and set(culprit.nodes) == {"n0", "n1"}
     assert set(culprit.ranks) < set(ALL)
+
+
+def test_groups_over_several_machines_that_are_slow_from_the_first_are_told_and_accuse_nobody() -> None:
+    """A switch that is slow, or ways that are longer by design. Fixing one of the two groups alone would save nothing."""
+    slow = {(0, 4, 8), (1, 5, 9)}
+    groups = (*sorted(slow), (6, 10, 14), (7, 11, 15), (5, 10, 13), (4, 9, 12))
+    location = locate(trained(groups, lambda _, members: 0.06 if members in slow else 0.0))
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+    assert any(note.kind == "slow_transfers" and "by design" in note.text for note in location.notes)

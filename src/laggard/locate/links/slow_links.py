@@ -75,6 +75,9 @@ a whole is uneven."""
 _WAYS = ("link", "machines")
 """The kinds of places that are a way between two ends."""
 
+_WAYS_OF_MACHINES = {"machines": 1, "among": 2}
+"""The ways between machines, by the kind of place: one, or several."""
+
 
 class SlowChannel(NamedTuple):
     """A channel whose transfers are slow. `ratio`: their time over its equals'."""
@@ -114,7 +117,7 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
         found = explain(timings, channels, left, tested, findings.equals)
         if found is None:
             break
-        ways_of_machines += found.places[0].kind == "machines"
+        ways_of_machines += _WAYS_OF_MACHINES.get(found.places[0].kind, 0)
         if _cost(channels, left, found) > COST_RATIO * middle(steps.duration):
             culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
         tested -= found.explained
