@@ -53,10 +53,24 @@ def test_groups_over_the_same_machines_that_are_slow_from_the_first_are_one_way(
     assert set(culprit.ranks) < set(ALL)
 
 
-def test_groups_over_several_machines_that_are_slow_from_the_first_are_told_and_accuse_nobody() -> None:
-    """A switch that is slow, or ways that are longer by design. Fixing one of the two groups alone would save nothing."""
-    slow = {(0, 4, 8), (1, 5, 9)}
-    groups = (*sorted(slow), (6, 10, 14), (7, 11, 15), (5, 10, 13), (4, 9, 12))
-    location = locate(trained(groups, lambda _, members: 0.06 if members in slow else 0.0))
+SLOW_THREES = ((0, 4, 8), (1, 5, 9))
+FAST_THREES = ((6, 10, 14), (7, 11, 15), (5, 10, 13), (4, 9, 12))
+"""Groups of three ranks on three machines; those of machine 0 are slow."""
+
+
+def threes(*more: tuple[int, ...]) -> JobTimings:
+    groups = (*SLOW_THREES, *FAST_THREES, *more)
+    return trained(groups, lambda _, members: 0.06 if members in SLOW_THREES else 0.0)
+
+
+def test_a_machine_that_all_equal_groups_go_through_is_not_why_some_are_slow() -> None:
+    """All six go through machines 1 and 2, and the two slow ones alone through machine 0."""
+    (culprit,) = locate(threes()).culprits
+    assert (culprit.kind, culprit.node) == ("slow_link", "n0")
+
+
+def test_slow_groups_over_the_same_machines_with_no_machine_at_fault_are_told_and_accuse_nobody() -> None:
+    """A switch that is slow, or ways that are longer by design. Fixing one of the two alone would save nothing."""
+    location = locate(threes((3, 10, 13)))
     assert not location.culprits and location.verdict is Verdict.UNKNOWN
     assert any(note.kind == "slow_transfers" and "by design" in note.text for note in location.notes)

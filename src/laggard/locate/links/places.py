@@ -50,8 +50,9 @@ def explain(
     best: list[Place] = []
     most = 0.0
     for place in _places(timings, channels, frozenset(slow)):
-        explained = place.channels & tested & slow.keys()
-        fast = len(_fast(place, tested - slow.keys(), equals))
+        told_apart = _told_apart(place, equals)
+        explained = told_apart & tested & slow.keys()
+        fast = len(told_apart & (tested - slow.keys()))
         affected = len(explained) + fast
         if not explained or fast > MISFIT_SHARE * affected:
             continue
@@ -65,11 +66,11 @@ def explain(
     return Explanation(tuple(best), frozenset()).with_all(slow.keys())
 
 
-def _fast(place: Place, fast: frozenset[int], equals: Sequence[frozenset[int]]) -> frozenset[int]:
-    """Those of the channels `fast` that would be slower than an equal one if the place were slow. Where all equal ones
+def _told_apart(place: Place, equals: Sequence[frozenset[int]]) -> frozenset[int]:
+    """Those of the place's channels that would be slower than an equal one if the place were slow. Where all equal ones
     go through it, as all data-parallel groups do through a rail, they would be slow together, and none stand out."""
     compared = (each for each in equals if not each <= place.channels)
-    return place.channels & fast & frozenset().union(*compared)
+    return place.channels & frozenset().union(*compared)
 
 
 def _places(timings: JobTimings, channels: Sequence[Channel], slow: frozenset[int]) -> Iterator[Place]:
