@@ -121,4 +121,4 @@ def _watch(settings: CollectorSettings) -> PrometheusWatch | None:
     if not settings.prometheus:
         return None
     login = authorization(settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file)
-    return PrometheusWatch(Prometheus(settings.prometheus, login))
+    return PrometheusWatch(Prometheus(settings.prometheus, login), settings.prometheus_interval_seconds)

@@ -161,7 +161,7 @@ class ScrapeLoop:
         await asyncio.to_thread(self.incidents.start)
         self._discovery.start(self._settings.discovery_interval_seconds)
         await asyncio.to_thread(self._discovery.wait, self._settings.timeout_seconds)
-        beside = [asyncio.create_task(self._watch())] if self.watch else []
+        beside = [asyncio.create_task(self.watch.run())] if self.watch else []
         if self.acknowledgements.is_shared:
             beside.append(asyncio.create_task(self._learn_acknowledgements()))
         try:
@@ -179,15 +179,6 @@ class ScrapeLoop:
                 await asyncio.to_thread(self.acknowledgements.learn)
             except Exception:  # one failed look must not be the last
                 log.exception("a defect in laggard: acknowledgements were not read")
-
-    async def _watch(self) -> None:
-        """Looks at Prometheus' jobs again and again; what it finds is in the next round."""
-        while self.watch:
-            try:
-                await asyncio.to_thread(self.watch.look)
-            except Exception:  # one failed look must not be the last
-                log.exception("a defect in laggard: this look at Prometheus was lost")
-            await asyncio.sleep(self._settings.prometheus_interval_seconds)
 
     async def _scrape_for_ever(self) -> None:
         while True:

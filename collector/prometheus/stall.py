@@ -42,6 +42,8 @@ def stalled_by(ranks: Ranks, stalled_seconds: float) -> PartialVerdict:
     can be told from here."""
     seen = np.isfinite(ranks.up)
     runs = seen & (ranks.up > 0)
+    if len(seen) and not seen.any():  # Prometheus was away: whether they run is not known
+        return PartialVerdict((), (silent_note(ranks.numbers, ranks.nodes, ~seen),))
     if not runs.any():
         return PartialVerdict((), (Note("ended", "no process of the job runs any more"),))
     waits = runs & (ranks.in_flight >= ranks.seconds / 2)

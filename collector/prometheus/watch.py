@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
@@ -16,20 +18,33 @@ from laggard.model import Location, Note
 
 log = logging.getLogger("laggard.collector")
 
-MAX_JOBS = 64
+MAX_JOBS: Final = 64
 """The most jobs that are judged each time, those that got on last."""
 
-_OVER = frozenset(("ended", "stale"))
+_ENDED: Final = "ended"
+_STALE: Final = "stale"
+"""The notes of a job that has ended, and of one of which nobody has told of late: so it is after Prometheus was away,
+too, so that no such job is taken for one that has ended."""
 
 
 class PrometheusWatch:
-    """`jobs` are replaced as a whole by each look(). `notes` say what was not looked at, and why."""
+    """`jobs` are replaced as a whole by each look(). `notes` say what was not looked at, and why. `interval_seconds`:
+    the time after which one look is followed by the next."""
 
-    def __init__(self, prometheus: Prometheus) -> None:
-        self._prometheus = prometheus
+    def __init__(self, prometheus: Prometheus, interval_seconds: float = 60.0) -> None:
+        self._prometheus, self._interval_seconds = prometheus, interval_seconds
         self.jobs: tuple[JobSnapshot, ...] = ()
         self.notes: tuple[Note, ...] = ()
         self.up = False
+
+    async def run(self) -> None:
+        """Looks for ever."""
+        while True:
+            try:
+                await asyncio.to_thread(self.look)
+            except Exception:  # one failed look must not be the last
+                log.exception("a defect in laggard: this look at Prometheus was lost")
+            await asyncio.sleep(self._interval_seconds)
 
     def look(self) -> None:
         """Judges the jobs; may take seconds. Where that fails, `notes` say why, and no job is known."""
@@ -49,20 +64,36 @@ class PrometheusWatch:
 
     def _judged(self, found: list[Known]) -> Iterator[JobSnapshot]:
         for each in found:
-            if not (each.job.job_id and each.job.user.isdecimal() and len(each.job.user) <= 10):
-                continue  # no metric of laggard's
-            location = self._locate(each)
-            timings = build_timings(each.job.job_id, location.world_size, {}, {}, {})
-            running = not any(note.kind in _OVER for note in location.notes)
-            key = JobKey(int(each.job.user), each.job.job_id)
-            yield JobSnapshot(key, running, timings, location, each.progressed_at)
+            key = key_of(each)
+            if key is not None:
+                yield judged(self._prometheus, key, each)
 
-    def _locate(self, each: Known) -> Location:
-        try:
-            return locate_known(self._prometheus, each.job, each.now)
-        except UsageError:
-            raise
-        except Exception as error:  # a job that the analysis fails on leaves the others their verdict
-            log.exception("the analysis of job %r failed", each.job.job_id)
-            text = f"the analysis failed, a defect in laggard: {type(error).__name__}: {error}"
-            return unknown_location("defect", text, each.job.job_id)
+
+def key_of(each: Known) -> JobKey | None:
+    """The job's key; None where its labels are those of no metric of laggard's."""
+    job_id, user = each.job
+    return JobKey(int(user), job_id) if job_id and user.isdecimal() and len(user) <= 10 else None
+
+
+def judged(prometheus: Prometheus, key: JobKey, each: Known) -> JobSnapshot:
+    """The job with its verdict now. Raises UsageError where Prometheus does not answer."""
+    location = _locate(prometheus, each)
+    return snapshot_of(key, location, each.progressed_at)
+
+
+def snapshot_of(key: JobKey, location: Location, progressed_at: float) -> JobSnapshot:
+    """A job of which nothing is known but the verdict: Prometheus' counters have no steps."""
+    timings = build_timings(key.job_id, location.world_size, {}, {}, {})
+    kinds = {note.kind for note in location.notes}
+    return JobSnapshot(key, _ENDED not in kinds, timings, location, progressed_at, told=_STALE not in kinds)
+
+
+def _locate(prometheus: Prometheus, each: Known) -> Location:
+    try:
+        return locate_known(prometheus, each.job, each.now)
+    except UsageError:
+        raise
+    except Exception as error:  # a job that the analysis fails on leaves the others their verdict
+        log.exception("the analysis of job %r failed", each.job.job_id)
+        text = f"the analysis failed, a defect in laggard: {type(error).__name__}: {error}"
+        return unknown_location("defect", text, each.job.job_id)
