@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import os
 
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.discovery.dns import DnsName
@@ -12,12 +13,14 @@ from laggard.collector.discovery.slurm import SlurmPartition
 from laggard.collector.discovery.source import Place
 from laggard.collector.discovery.target_file import TargetFiles
 from laggard.collector.discovery.tree import Unusable
+from laggard.collector.evaluators.evaluator import Evaluator
+from laggard.collector.evaluators.exchange import Place as EvaluatorPlace
 from laggard.collector.prometheus.client import Prometheus, authorization
 from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.serve import serve
-from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, load_settings
+from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, incidents_writer, load_settings
 from laggard.collector.tenants.viewer import Admission
 from laggard.collector.web.stacks import read_stacks_token
 from laggard.collector.webhook.receiver import receiver_of
@@ -117,8 +120,13 @@ def _label_file(path: str) -> LabelFile | None:
         raise UsageError(f"node_labels_file {path} cannot be used: {error}") from None
 
 
-def _watch(settings: CollectorSettings) -> PrometheusWatch | None:
+def _watch(settings: CollectorSettings) -> PrometheusWatch | Evaluator | None:
     if not settings.prometheus:
         return None
     login = authorization(settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file)
-    return PrometheusWatch(Prometheus(settings.prometheus, login), settings.prometheus_interval_seconds)
+    prometheus, seconds = Prometheus(settings.prometheus, login), settings.prometheus_interval_seconds
+    if not settings.evaluators:
+        return PrometheusWatch(prometheus, seconds)
+    name = incidents_writer(settings, os.environ)
+    place = EvaluatorPlace(settings.incidents_database, settings.evaluators, name)
+    return Evaluator(prometheus, place, seconds, settings.max_jobs)

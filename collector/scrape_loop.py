@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from laggard.collector.advice.book import AdviceBook
 from laggard.collector.discovery.discovery import Discovery
+from laggard.collector.evaluators.evaluator import Evaluator
 from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
@@ -87,7 +88,7 @@ class ScrapeLoop:
         discovery: Discovery,
         settings: CollectorSettings,
         locate: Locate,
-        watch: PrometheusWatch | None = None,
+        watch: PrometheusWatch | Evaluator | None = None,
         stacks_token: str = "",
     ) -> None:
         """`stacks_token`: that of the agents, which are asked for stacks; empty: none is."""
@@ -239,8 +240,15 @@ class ScrapeLoop:
         urls = [row.url for row in snapshot.nodes if row.state == "up"]
         self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
         self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now)
-        await asyncio.to_thread(self.incidents.observe, snapshot.jobs, tuple(_node_sights(self._agents)))
+        await asyncio.to_thread(self._follow, snapshot.jobs, tuple(_node_sights(self._agents)))
         await self._keep_digests(now)
+
+    def _follow(self, jobs: tuple[JobSnapshot, ...], nodes: tuple[NodeSight, ...]) -> None:
+        """Has the incidents' history take the round in; of an evaluator, its own jobs alone."""
+        if isinstance(self.watch, Evaluator):
+            jobs, moved = self.watch.turn()
+            self.incidents.move(moved)
+        self.incidents.observe(jobs, nodes)
 
     async def _keep_digests(self, now: float) -> None:
         """Makes the digests that are due, and has those kept that later runs are compared with."""
@@ -312,6 +320,7 @@ class ScrapeLoop:
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,
             round_began_at=began,
+            evaluators=self.watch.live if isinstance(self.watch, Evaluator) else None,
         )
 
     async def _ask_for_readers(self) -> None:
@@ -374,6 +383,7 @@ def _history_settings(settings: CollectorSettings) -> HistorySettings:
         quiet_seconds=settings.incident_quiet_seconds,
         optional=settings.incidents_database == INCIDENTS_DATABASE,
         notify=bool(settings.webhook_url_file),
+        takes_over=bool(settings.evaluators),
         writer=incidents_writer(settings, os.environ),
     )
 

@@ -146,6 +146,10 @@ class CollectorSettings(Settings, frozen=True):
     """A Prometheus that scrapes agents, as URL: jobs that no target reports are judged by the counters there."""
     prometheus_interval_seconds: float = 60.0
     """The time after which one look at Prometheus' jobs is followed by the next."""
+    evaluators: str = ""
+    """The name of the group of collectors that share the jobs of `prometheus`, the same for each of them; it needs a
+    database of PostgreSQL as incidents_database, and no agents to scrape (docs/operate.md). Empty: this collector
+    judges them all."""
     prometheus_bearer_token_file: str = ""
     """A file with the token to log in there with."""
     prometheus_basic_auth_file: str = ""
@@ -266,7 +270,8 @@ def load_settings(
     }
     settings = structs.replace(settings, **{name: value for name, value in flags.items() if value is not None})
     settings = _with_somebody_to_watch(settings)
-    for check in (_check_numbers, _check_money, _check_rings, _check_timeout, _check_places, _check_addresses):
+    checks = (_check_numbers, _check_money, _check_rings, _check_timeout, _check_places, _check_addresses)
+    for check in (*checks, _check_evaluators):
         check(settings)
     return settings
 
@@ -275,6 +280,8 @@ def _with_somebody_to_watch(settings: CollectorSettings) -> CollectorSettings:
     """Without this machine's agent, which stands in the settings by default, where agents are looked for."""
     looks_for_more = settings.target_names or settings.target_files or settings.target_slurm
     if looks_for_more and settings.targets is _THIS_MACHINE:  # left out: who writes the same gets it
+        return structs.replace(settings, targets=())
+    if settings.evaluators and settings.targets is _THIS_MACHINE:
         return structs.replace(settings, targets=())
     if not settings.targets and not settings.prometheus and not looks_for_more:
         raise UsageError(
@@ -341,6 +348,22 @@ def _check_shared(settings: CollectorSettings) -> None:
         raise UsageError("incidents_database is a URL, for which psycopg is needed: pip install 'laggard[postgres]'")
     if len(settings.incidents_writer) > 200 or not settings.incidents_writer.isprintable():
         raise UsageError("incidents_writer is longer than 200 characters, or holds one that is not printable")
+
+
+def _check_evaluators(settings: CollectorSettings) -> None:
+    name = settings.evaluators
+    if not name:
+        return
+    if len(name) > 64 or not name.isprintable():
+        raise UsageError("evaluators is longer than 64 characters, or holds one that is not printable")
+    if not settings.prometheus:
+        raise UsageError("evaluators is given without prometheus, whose jobs they share: give its URL")
+    if not is_database_url(settings.incidents_database):
+        raise UsageError(
+            "evaluators share what they judge in a database of PostgreSQL: give its URL as incidents_database"
+        )
+    if settings.targets or settings.target_names or settings.target_files or settings.target_slurm:
+        raise UsageError("evaluators judge by Prometheus alone: leave out targets and where to look for them")
 
 
 def _check_addresses(settings: CollectorSettings) -> None:

@@ -46,6 +46,7 @@ from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunA
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest, incident_of, of_incident
 from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.moment import Moment
+from laggard.collector.incidents.moved_jobs import Moved
 from laggard.collector.incidents.newest import Newest
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMaker
@@ -69,6 +70,9 @@ from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 log = logging.getLogger("laggard.collector")
 
 RETRY_SECONDS = 60.0
+SHARED_RETRY_SECONDS = 5.0
+"""The same where a server keeps them, which is soon there again, or another machine in its place."""
+
 STUCK_SECONDS = 30.0
 NEWS_SECONDS = 30.0
 """The time after which a collector asks again what others wrote into a database that they share."""
@@ -86,7 +90,9 @@ REMEMBER_SECONDS = 86400.0
 class HistorySettings(NamedTuple):
     """`path` empty: no database is asked for. `quiet_seconds`: docs/incidents.md. `optional`: whether a missing folder
     is no failure, as with the default path. `notify`: whether there is somebody to be told of incidents. Where
-    `path` is a URL of PostgreSQL, `writer` is this collector's name there, the same after a restart."""
+    `path` is a URL of PostgreSQL, `writer` is this collector's name there, the same after a restart. `takes_over`:
+    whether jobs move between the collectors there, and their incidents with them (move()); then it goes on with none by
+    itself."""
 
     path: str
     max_bytes: int
@@ -95,6 +101,7 @@ class HistorySettings(NamedTuple):
     optional: bool = False
     notify: bool = False
     writer: str = "collector"
+    takes_over: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -120,6 +127,7 @@ class IncidentHistory:
         self._slow_links: Newest[int, Incident] = Newest(MAX_SLOW_LINKS)
         self._past: Newest[int, Incident] = Newest(MAX_SUSPECTS)
         self._others: Newest[int, Incident] = Newest(MAX_SUSPECTS)  # that other collectors wrote
+        self._ended_elsewhere: Newest[int, Incident] = Newest(MAX_SUSPECTS)
         self._confirmations: list[Confirmation] = []
         self._writing_since: float | None = None
         self._ends = False
@@ -172,6 +180,32 @@ class IncidentHistory:
         self._fault_tracker.remember(closed)
         self._run_tracker = RunTracker(quiet, moment, rows.runs)
         self._faults_now = self._fault_tracker.open
+
+    def move(self, moved: Moved) -> None:
+        """Lets go of jobs that another collector watches from now on, and goes on with the incidents of those that have
+        come here. To be called by the thread that calls observe(), before it."""
+        with self._changed:
+            self._tracker.remember_ends(self._ended_elsewhere.take().values())
+        if not moved:
+            return
+        known = {self._ids.incidents.row(it.id) or it.id for it in self._tracker.open}
+        released = self._tracker.release(moved.released)
+        new = [it for it in moved.incidents if it.id not in known and self._ids.incidents.adopt(it.id)]
+        self._tracker.inherit((it for it in new if it.closed_at is None), self._clock())
+        closed = [it for it in moved.incidents if it.closed_at is not None]
+        self._tracker.remember(closed)
+        self._tracker.remember_ends(closed)
+        with self._changed:
+            left = {it.id: it for it in released}
+            self._waiting.incidents.put(left.items())  # what stands there of them is up to a minute old
+            self._past.drop(left)
+            self._slow_links.drop(left)
+            self._others.put((it.id, it) for it in self._numbered(released))
+            if self._maker is not None:
+                self._maker.forget(left)
+                self._maker.learn(moved.told)
+            self._open_now = self._tracker.open
+            self._changed.notify_all()
 
     def observe(self, jobs: Sequence[JobSnapshot], nodes: Sequence[NodeSight] = ()) -> None:
         """Takes the verdicts and the nodes' reports of one round in."""
@@ -443,7 +477,7 @@ class IncidentHistory:
             self._failed(error)
             return (), ()
         try:
-            found = database.open_incidents(MAX_OPEN)
+            found = () if settings.takes_over else database.open_incidents(MAX_OPEN)
             closed = database.closed_since(self._clock().wall - MAX_SECONDS, MAX_OPEN)
             confirmations, size = database.confirmations(), database.bytes()
             self._go_on_telling(database)
@@ -480,6 +514,7 @@ class IncidentHistory:
                     break
                 batch = self._waiting.take(self.outbox.done())
                 self._writing_since = self._clock().monotonic
+            was_open = self._database is not None
             notices = self._write(batch)
             written = notices is not None
             with self._changed:
@@ -490,10 +525,18 @@ class IncidentHistory:
                 else:
                     self._waiting.put_back(batch, self.outbox.done())
                 self._changed.notify_all()
-                if not written and self._changed.wait_for(lambda: self._ends, RETRY_SECONDS):
+                pause = self._pause(was_open)
+                if not written and self._changed.wait_for(lambda: self._ends, pause):
                     break
         if self._database is not None:
             self._database.close()
+
+    def _pause(self, was_open: bool) -> float:
+        """The seconds until what failed is tried again. A connection may have ended long ago, with a server that is
+        there again."""
+        if not self._settings.is_shared:
+            return RETRY_SECONDS
+        return 0.0 if was_open else SHARED_RETRY_SECONDS
 
     def _patience(self) -> float | None:
         """The seconds until others are to be asked for news; None where there are none."""
@@ -542,6 +585,8 @@ class IncidentHistory:
         news = database.news(self._maker is not None, MAX_WAITING)
         with self._changed:
             self._others.put((it.id, it) for it in news.incidents)
+            if self._settings.takes_over:  # what comes back may come back to another collector
+                self._ended_elsewhere.put((it.id, it) for it in news.incidents if it.closed_at is not None)
             self._know(news.confirmations)
             self._send(news.notices)
 

@@ -30,6 +30,10 @@ class Newest(Generic[K, V]):
         while len(self._values) > self._most:
             del self._values[next(iter(self._values))]
 
+    def drop(self, keys: Iterable[K]) -> None:
+        for key in keys:
+            self._values.pop(key, None)
+
     def take(self) -> dict[K, V]:
         """Empties it. Returns what was in it."""
         taken, self._values = self._values, {}

@@ -81,6 +81,11 @@ class NoticeMaker:
         """Takes what a former collector told; what is known here counts more."""
         self._told = {**told, **self._told}
 
+    def forget(self, incidents: Iterable[int]) -> None:
+        """Forgets what was told of incidents, by id, which another collector goes on with."""
+        for number in incidents:
+            self._told.pop(number, None)
+
     def observe(
         self, open_now: Sequence[Incident], closed: Iterable[Incident], jobs: Sequence[JobSnapshot], wall: float
     ) -> NoticeChanges:

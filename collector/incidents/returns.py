@@ -22,7 +22,8 @@ class Ends:
 
     def note(self, place: Hashable, ended_at: float) -> None:
         ends = self._ends.pop(place, [])
-        self._ends[place] = [*ends, ended_at][-MAX_ENDS:]
+        known = ended_at in ends  # told of by another collector, too
+        self._ends[place] = ends if known else [*ends, ended_at][-MAX_ENDS:]
         while len(self._ends) > MAX_PLACES:
             del self._ends[next(iter(self._ends))]
 

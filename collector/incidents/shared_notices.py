@@ -29,7 +29,7 @@ def write(engine: Engine, changes: NoticeChanges, ids: SharedIds, writer: str) -
     send: nobody has told the same before."""
     notices = [ids.notice(it) for it in changes.made]
     said = {ids.incidents.row(number) or number: it for number, it in changes.told.items()}
-    told = _told(engine, {*said, *(it.incident.id for it in notices)})
+    told = told_of(engine, {*said, *(it.incident.id for it in notices)})
     still = _open(engine, {it.incident.id for it in notices})
     begun = {it.incident.id for it in notices if it.event == OPENED}
     # What was told at once, while the database was away, and has arrived since.
@@ -92,7 +92,8 @@ def read_told(engine: Engine) -> dict[int, Told]:
     return {number: it for number, it in _decoded(found).items() if it.gist != _OVER}
 
 
-def _told(engine: Engine, numbers: Iterable[int]) -> dict[int, Told]:
+def told_of(engine: Engine, numbers: Iterable[int]) -> dict[int, Told]:
+    """Returns what was told of these incidents, also of those that are over."""
     found: dict[int, Told] = {}
     for number in numbers:
         found |= _decoded(engine.run("SELECT incident, document FROM told WHERE incident = ?", (number,)))

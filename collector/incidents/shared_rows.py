@@ -64,6 +64,10 @@ class Ids:
         self.note(row, row)
         return True
 
+    def adopt(self, row: int) -> bool:
+        """As inherit(), outside of a transaction and from another thread than that of the writer."""
+        return self._rows.setdefault(row, row) == row
+
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Goes around a transaction."""

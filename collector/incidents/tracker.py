@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import structs
@@ -101,14 +101,26 @@ class IncidentTracker:
         self.opened: Counter[str] = Counter()  # by kind
         self.lost: defaultdict[str, float] = defaultdict(float)  # GPU-seconds, by kind
         self.refused = 0
-        for incident in open_before:
-            self._open.setdefault(incident.key, []).append(_Open(incident, moment.monotonic, inherited=True))
-            self._last_id = max(self._last_id, incident.id)
+        self.inherit(open_before, moment)
 
     def remember(self, closed: Iterable[Incident]) -> None:
         """Takes incidents of a former collector whose jobs may still be reported as ended: they do not begin again."""
         for incident in closed:
             self._note_over(incident)
+
+    def inherit(self, incidents: Iterable[Incident], moment: Moment) -> None:
+        """Takes over what is open of jobs that another collector has watched until now."""
+        for incident in incidents:
+            self._open.setdefault(incident.key, []).append(_Open(incident, moment.monotonic, inherited=True))
+            self._last_id = max(self._last_id, incident.id)
+
+    def release(self, keys: Collection[JobKey]) -> list[Incident]:
+        """Forgets jobs that another collector watches from now on. Returns what was open of them."""
+        left = [each.incident for key in keys for each in self._open.pop(key, ())]
+        for key in keys:
+            self._candidates.pop(key, None)
+            self._over.pop(key, None)
+        return left
 
     def remember_ends(self, closed: Iterable[Incident]) -> None:
         """Takes incidents of the last week: what is there again has come back."""

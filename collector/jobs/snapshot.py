@@ -44,7 +44,7 @@ class JobSnapshot:
     `agents`: the URLs of those that report it. `first_hour_ratio`: how long its step takes over its first hour's.
     `environment`: what surrounds its ranks, by name, as they told a minute ago at most; empty before that. `told`:
     whether it has ended, or somebody told in this round of a rank of it that runs; else it is as it was when somebody
-    last did."""
+    last did. `elsewhere`: whether it is another evaluator's to judge."""
 
     key: JobKey
     running: bool
@@ -57,6 +57,7 @@ class JobSnapshot:
     first_hour_ratio: float | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     told: bool = True
+    elsewhere: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ class ClusterSnapshot:
     nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained. `last_failed`: the
     nodes whose last report has something critical, whether or not their agents answer now. `failing_since`: when each
     of them began to fail, Unix time, where this collector saw it. `labels`: by agent's URL, its node's place in the
-    site."""
+    site. `evaluators`: how many collectors share the jobs of a Prometheus; None where none do."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -95,6 +96,7 @@ class ClusterSnapshot:
     last_failed: frozenset[str] = frozenset()
     failing_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
     labels: Mapping[str, NodeLabels] = dataclasses.field(default_factory=dict)
+    evaluators: int | None = None
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last, of those that run where any does.

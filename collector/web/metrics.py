@@ -70,12 +70,13 @@ class CollectorMetrics:
         return dataclasses.replace(self, source=source)
 
     def families(self) -> Iterator[Metric]:
-        yield from _families(self.source.snapshot, self.source.incidents, self.max_drain_ratio, self._own)
+        snapshot = _own_jobs(self.source.snapshot)
+        yield from _families(snapshot, self.source.incidents, self.max_drain_ratio, self._own)
         if self.gpu_hour_price is not None and not self.source.snapshot.only_of:
             yield _family("laggard_gpu_hour_price", {(self.currency,): self.gpu_hour_price})
 
     def _own(self) -> Own:
-        recommended = self.recommended.look(self.source.snapshot)
+        recommended = self.recommended.look(_own_jobs(self.source.snapshot))
         outcomes = self.outcomes.look(self.source.incidents)
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
@@ -110,6 +111,13 @@ def _families(
     yield from daemon_families(sum(ended.values()), otlp_exports)
 
 
+def _own_jobs(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """Without the jobs that other evaluators judge: one Prometheus may scrape them all, and has each job once."""
+    if snapshot.evaluators is None:
+        return snapshot
+    return dataclasses.replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.elsewhere))
+
+
 def _of_jobs(snapshot: ClusterSnapshot) -> Iterator[Metric]:
     jobs = snapshot.jobs
     slowed = {_job_labels(job): job.location.slowdown_ratio for job in jobs}
@@ -128,6 +136,9 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
     drains = drains_document(snapshot, max_drain_ratio, None)
     yield _family("laggard_collector_jobs_not_held", {(): float(len(snapshot.not_held.unseen))})
     yield _family("laggard_collector_ranks_not_held", {(): float(sum(snapshot.not_held.ranks.values()))})
+    if snapshot.evaluators is not None:
+        yield _family("laggard_evaluators_live", {(): float(snapshot.evaluators)})
+        yield _family("laggard_evaluator_jobs", {(): float(len(snapshot.jobs))})
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
     yield _family("laggard_node_labels", dict(_node_labels(snapshot)))

@@ -169,6 +169,13 @@ METRICS: tuple[Metric, ...] = (
         "laggard_incidents_refused_total", "counter", "Culprits without an incident, since too many were open already."
     ),
     Metric(
+        "laggard_evaluators_live",
+        "gauge",
+        "Evaluators among whom the jobs of a Prometheus are shared; 0 while their database does not answer; absent from"
+        " a collector that judges all by itself.",
+    ),
+    Metric("laggard_evaluator_jobs", "gauge", "Jobs that are this evaluator's to judge."),
+    Metric(
         "laggard_incidents_history_up",
         "gauge",
         "1 while incidents are kept in their database, 0 while it fails; absent where the collector has none.",

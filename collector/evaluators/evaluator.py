@@ -1,0 +1,274 @@
+"""One of several collectors that share the jobs of a Prometheus: judges its own, and answers for all.
+
+A look judges its jobs, once a round; a beat exchanges verdicts with the others through the database, every few seconds.
+Where jobs have moved here, the next look is at once. Nothing but the database is between evaluators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from laggard.collector.evaluators.exchange import Beat, Exchange, Place
+from laggard.collector.evaluators.shares import BEAT_SECONDS, LEASE_SECONDS, Members
+from laggard.collector.evaluators.standing import Judged, Standing, bounded, not_looked_at
+from laggard.collector.incidents.engine import DatabaseError
+from laggard.collector.incidents.incident import Incident
+from laggard.collector.incidents.moved_jobs import NOBODY, Moved
+from laggard.collector.incidents.notice import Told
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.collector.prometheus.choice import Known, known_jobs
+from laggard.collector.prometheus.client import Prometheus
+from laggard.collector.prometheus.watch import MAX_JOBS, judged, key_of
+from laggard.errors import UsageError
+from laggard.model import Note
+
+log = logging.getLogger("laggard.collector")
+
+RETRY_SECONDS: Final = 10.0
+"""The longest time until Prometheus is asked again that did not answer."""
+
+REMEMBER_SECONDS: Final = 86400.0
+"""The age up to which closed incidents of a job go with it: as long as it may be reported after its end."""
+
+_LEAVE_SECONDS: Final = 2.0
+
+
+class Turn(NamedTuple):
+    """The jobs whose incidents this evaluator follows now, with their verdicts, and which of them moved here or away
+    since the turn before."""
+
+    jobs: tuple[JobSnapshot, ...]
+    moved: Moved
+
+
+class Evaluator:
+    """A watch, as PrometheusWatch is one. `jobs`, `notes` and `turn` may be asked by any thread."""
+
+    def __init__(self, prometheus: Prometheus, place: Place, round_seconds: float, max_jobs: int) -> None:
+        """`round_seconds`: from one look to the next. `max_jobs`: the most jobs of all evaluators together."""
+        self._prometheus, self._round_seconds, self._max_jobs = prometheus, round_seconds, max_jobs
+        self._exchange, self._one_beat = Exchange(place, max_jobs), threading.Lock()
+        self._lock = threading.Lock()
+        self._standing = Standing(Members())
+        self._unwritten: set[JobKey] = set()
+        self._gone: set[JobKey] = set()
+        self._followed: set[JobKey] = set()
+        self._released: set[JobKey] = set()
+        self._inherited: dict[int, Incident] = {}
+        self._told: dict[int, Told] = {}
+        self._live: tuple[str, ...] = ()
+        self._read_at = time.monotonic() - LEASE_SECONDS
+        self._away = "it has not answered yet"
+        self._has_listed, self._failing_since, self._problem = False, float("inf"), ""
+        self._ends = False
+
+    @property
+    def up(self) -> bool:
+        """Whether Prometheus answered last."""
+        return self._has_listed and not self._problem
+
+    @property
+    def jobs(self) -> tuple[JobSnapshot, ...]:
+        """All evaluators' jobs."""
+        with self._lock:
+            return self._jobs()
+
+    def _jobs(self) -> tuple[JobSnapshot, ...]:
+        now = time.monotonic()
+        standing = dataclasses.replace(self._standing, away=self._why_away(now))
+        return standing.jobs(now, self._round_seconds, self._max_jobs)
+
+    @property
+    def live(self) -> int:
+        """How many evaluators are alive, of which this one knows; 0 where the database does not answer."""
+        with self._lock:
+            return 0 if self._why_away(time.monotonic()) else len(self._live)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        with self._lock:
+            away, problem = self._why_away(time.monotonic()), self._problem
+        found = [Note("prometheus", f"this evaluator judges nothing: {problem}")] if problem else []
+        if away:
+            found.append(Note("evaluators", f"only jobs of this evaluator have a verdict: {away}"))
+        return tuple(found)
+
+    def _why_away(self, now: float) -> str:
+        """The reason why what was read of others is too old; empty where it is not."""
+        silent = now - self._read_at > LEASE_SECONDS
+        return f"the database: {self._away or f'no answer for {now - self._read_at:.0f} s'}" if silent else ""
+
+    def turn(self) -> Turn:
+        """What the incidents' history is to take in. What it returns of moves it returns once."""
+        with self._lock:
+            jobs = tuple(job for job in self._jobs() if job.key in self._followed)
+            incidents = tuple(it for it in self._inherited.values() if it.key in self._followed)
+            told = {it.id: self._told[it.id] for it in incidents if it.id in self._told}
+            moved = Moved(frozenset(self._released - self._followed), incidents, told)
+            self._released, self._inherited, self._told = set(), {}, {}
+            return Turn(jobs, moved)
+
+    async def run(self) -> None:
+        """Looks and beats for ever."""
+        wanted = _Wanted(asyncio.Event(), asyncio.Event())
+        beats = asyncio.create_task(self._beat_for_ever(wanted))
+        try:
+            await self._look_for_ever(wanted)
+        finally:
+            self._ends = True
+            beats.cancel()
+            await asyncio.to_thread(self.leave)
+
+    async def _look_for_ever(self, wanted: _Wanted) -> None:
+        while True:
+            began = time.monotonic()
+            await _guarded(self.look)
+            wanted.look.clear()
+            wanted.beat.set()
+            pause = self._round_seconds if self.up else min(self._round_seconds, RETRY_SECONDS)
+            await _wait(wanted.look, began + pause - time.monotonic())
+
+    async def _beat_for_ever(self, wanted: _Wanted) -> None:
+        while True:
+            await _guarded(self.beat)
+            if self._has_news():
+                wanted.look.set()
+            await _wait(wanted.beat, BEAT_SECONDS)
+
+    def _has_news(self) -> bool:
+        """Whether jobs are its own that it has not judged."""
+        with self._lock:
+            standing = self._standing
+            return any(standing.members.is_mine(key) and key not in standing.own for key in standing.known)
+
+    def look(self) -> None:
+        """Lists the jobs, and judges its own; may take seconds."""
+        self._prometheus.warnings.clear()
+        try:
+            listed = known_jobs(self._prometheus, None, None)
+            found = {key: each for each in listed if (key := key_of(each)) is not None}
+            self._note_known(found.values())
+            mine = [key for key in found if self._standing.members.is_mine(key)]
+            for key in mine[:MAX_JOBS]:
+                if self._ends:
+                    return
+                self._judge(key, found[key])
+            at = time.monotonic()
+            for job in not_looked_at(mine[MAX_JOBS:], self._standing.known, MAX_JOBS):
+                self._note(Judged(job, at, self._standing.members.me))
+        except UsageError as error:
+            log.error("%s", error)
+            with self._lock:
+                self._failing_since = min(self._failing_since, time.monotonic())
+                self._problem = str(error)
+            return
+        with self._lock:
+            self._failing_since, self._problem = float("inf"), ""
+
+    def _judge(self, key: JobKey, each: Known) -> None:
+        members, at = self._standing.members, time.monotonic()
+        if members.is_mine(key):  # it may have moved meanwhile
+            job = judged(self._prometheus, key, each)
+            self._note(Judged(dataclasses.replace(job, location=bounded(job.location)), at, members.me))
+
+    def _note_known(self, listed: Iterable[Known]) -> None:
+        """Takes the jobs that there are."""
+        known = {key: each.progressed_at for each in listed if (key := key_of(each)) is not None}
+        with self._lock:
+            was = self._standing
+            mine = {key for key in (*was.own, *was.rows) if was.members.is_mine(key)}
+            self._gone = (self._gone | mine) - known.keys()
+            own = {key: it for key, it in was.own.items() if key in known and key in mine}
+            rows = {key: it for key, it in was.rows.items() if key not in self._gone}
+            self._standing = dataclasses.replace(was, known=known, own=own, rows=rows)
+            self._has_listed = True
+
+    def _note(self, it: Judged) -> None:
+        with self._lock:
+            was = self._standing
+            self._standing = dataclasses.replace(was, own={**was.own, it.job.key: it})
+            self._unwritten.add(it.job.key)
+
+    def beat(self) -> None:
+        """Exchanges verdicts with the others; may take seconds."""
+        with self._one_beat:
+            with self._lock:
+                was = self._standing
+                due = [was.own[key] for key in self._unwritten if key in was.own]
+                gone = set(self._gone)
+            try:
+                found = self._exchange.beat(self._is_able(), due, gone)
+                self._take(found, due, gone)
+            except DatabaseError as error:
+                self._note_away(error)
+
+    def _is_able(self) -> bool:
+        """Whether it can judge: Prometheus has answered it, and has not failed it for long."""
+        return self._has_listed and time.monotonic() - self._failing_since < LEASE_SECONDS
+
+    def _take(self, found: Beat, due: Iterable[Judged], gone: set[JobKey]) -> None:
+        """Takes what a beat found. Raises DatabaseError."""
+        members = self._standing.members.after(found.live, found.me, found.connected_seconds)
+        with self._lock:
+            standing = dataclasses.replace(self._standing, members=members, rows=found.rows)
+            mine = {key for key in standing.job_keys() if members.is_mine(key)}
+            gained = mine - self._followed
+        moved = self._exchange.taken_over(gained, time.time() - REMEMBER_SECONDS) if gained else NOBODY
+        with self._lock:
+            was = self._standing
+            if members.names != was.members.names:
+                log.info("evaluators among whom the jobs are shared: %s", ", ".join(members.names) or "none")
+            self._released |= {key for key in self._followed if not members.is_mine(key)}
+            self._followed = mine
+            self._inherited |= {it.id: it for it in moved.incidents}
+            self._told |= moved.told
+            self._standing = dataclasses.replace(was, members=members, rows=found.rows)
+            self._unwritten -= {it.job.key for it in due if was.own.get(it.job.key) is it}
+            self._gone -= gone
+            self._live, self._read_at, self._away = found.live, time.monotonic(), ""
+
+    def _note_away(self, error: DatabaseError) -> None:
+        """The database is away: this evaluator goes on with the jobs that it had, and follows those of them that
+        begin."""
+        with self._lock:
+            if not self._away:
+                log.error("verdicts are not exchanged: %s", error)
+            self._away = str(error)
+            self._unwritten = set(self._standing.own)
+            self._followed |= {key for key in self._standing.job_keys() if self._standing.members.is_mine(key)}
+
+    def leave(self) -> None:
+        """Gives its jobs to the others at once."""
+        if self._one_beat.acquire(timeout=_LEAVE_SECONDS):
+            try:
+                with contextlib.suppress(DatabaseError):
+                    self._exchange.leave()
+            finally:
+                self._one_beat.release()
+
+
+class _Wanted(NamedTuple):
+    look: asyncio.Event
+    beat: asyncio.Event
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Waits for the event, so many seconds at most, and takes it."""
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), max(0.0, seconds))
+    event.clear()
+
+
+async def _guarded(do: Callable[[], None]) -> None:
+    try:
+        await asyncio.to_thread(do)
+    except Exception:  # one that failed must not be the last
+        log.exception("a defect in laggard: a round of this evaluator was lost")

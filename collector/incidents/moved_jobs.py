@@ -1,0 +1,44 @@
+"""Jobs that move from one collector to another, and their incidents with them.
+
+Whoever takes a job over goes on with its open incidents under the ids that their rows have: so an incident is neither
+opened a second time nor closed by one that no longer looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from laggard.collector.incidents import incident_rows, shared_notices
+from laggard.collector.incidents.engine import Engine
+from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.notice import Told
+from laggard.collector.jobs.key import JobKey
+
+MAX_OF_JOB: Final = 128
+"""The most incidents of one job that are taken over, the last ones: twice as many as can be open."""
+
+
+class Moved(NamedTuple):
+    """The jobs that others watch from now on; the incidents of those that this collector takes over, open or closed of
+    late, and what was told of them."""
+
+    released: frozenset[JobKey] = frozenset()
+    incidents: tuple[Incident, ...] = ()
+    told: Mapping[int, Told] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.released or self.incidents)
+
+
+NOBODY: Final = Moved()
+
+
+def taken_over(engine: Engine, keys: Iterable[JobKey], since: float) -> Moved:
+    """Reads what goes with the jobs, of what was open at `since` (Unix seconds) or later."""
+    found: list[Incident] = []
+    for key in keys:
+        query = IncidentQuery(key.job_id, key.owner, since, limit=MAX_OF_JOB)
+        found += incident_rows.read(engine, query).incidents
+    told = shared_notices.told_of(engine, (it.id for it in found if it.closed_at is None))
+    return Moved(incidents=tuple(found), told=told)
