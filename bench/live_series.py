@@ -40,8 +40,7 @@ def exposition(jobs: list[LiveJob], now: float) -> str:
 
 
 def _lines(job: LiveJob, now: float) -> Iterator[str]:
-    busy = sum(PHASES.values())
-    longest = busy * 1.005 + (EXCESS if job.slow else 0.0)
+    longest = sum(PHASES.values()) * 1.005 + (EXCESS if job.slow else 0.0)
     steps = max(0, int((now - job.began) / (longest + WAIT)))
     progressed = job.began + steps * (longest + WAIT)
     for rank in range(job.ranks):
@@ -51,27 +50,24 @@ def _lines(job: LiveJob, now: float) -> Iterator[str]:
         node = rank // RANKS_OF_NODE
         labels = f'job_id="{job.job_id}",user="1000",rank="{rank}",instance="127.0.0.{node + 2}:1",job="laggard"'
         own = sum(seconds for name, seconds in phases.items() if name != "input")
-        values = {
-            "steps_total": (steps, ""),
-            "step_seconds_total": (steps * (longest + WAIT), ""),
-            "own_seconds_total": (steps * own, ""),
-            "input_seconds_total": (steps * phases["input"], ""),
-            "last_progress_timestamp_seconds": (progressed, ""),
-            "last_beat_timestamp_seconds": (now, ""),
-            "in_flight_seconds": (0.0, ""),
-            "up": (1, ""),
-            "info": (1, f',world_size="{job.ranks}",attempt="0",hostname="n{node}",local_rank="{rank % RANKS_OF_NODE}"'),
-            "collective_seconds_total": (steps * (longest + WAIT - sum(phases.values())), ',op="all_reduce",group="dp"'),
-            "collectives_total": (steps, ',op="all_reduce",group="dp"'),
-        }
-        for name, (value, more) in values.items():
-            yield f"laggard_rank_{name}{{{labels}{more}}} {value:.9g}\n" if name != "up" else _up(labels)
-        for name, seconds in phases.items():
-            yield f'laggard_rank_phase_seconds_total{{{labels},phase="{name}"}} {steps * seconds:.9g}\n'
-
-
-def _up(labels: str) -> str:
-    return f"laggard_rank_up{{{labels}}} 1\n"
+        place = f',world_size="{job.ranks}",attempt="0",hostname="n{node}",local_rank="{rank % RANKS_OF_NODE}"'
+        waits, in_group = longest + WAIT - sum(phases.values()), ',op="all_reduce",group="dp"'
+        values = [
+            ("steps_total", steps, ""),
+            ("step_seconds_total", steps * (longest + WAIT), ""),
+            ("own_seconds_total", steps * own, ""),
+            ("input_seconds_total", steps * phases["input"], ""),
+            *(("phase_seconds_total", steps * seconds, f',phase="{name}"') for name, seconds in phases.items()),
+            ("collective_seconds_total", steps * waits, in_group),
+            ("collectives_total", steps, in_group),
+            ("last_progress_timestamp_seconds", progressed, ""),
+            ("last_beat_timestamp_seconds", now, ""),
+            ("in_flight_seconds", 0.0, ""),
+            ("up", 1.0, ""),
+            ("info", 1.0, place),
+        ]
+        for name, value, more in values:
+            yield f"laggard_rank_{name}{{{labels}{more}}} {value:.15g}\n"
 
 
 class _Handler(BaseHTTPRequestHandler):

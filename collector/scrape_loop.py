@@ -163,6 +163,8 @@ class ScrapeLoop:
         self._discovery.start(self._settings.discovery_interval_seconds)
         await asyncio.to_thread(self._discovery.wait, self._settings.timeout_seconds)
         beside = [asyncio.create_task(self.watch.run())] if self.watch else []
+        if isinstance(self.watch, Evaluator):
+            await self.watch.begun(self._settings.timeout_seconds)
         if self.acknowledgements.is_shared:
             beside.append(asyncio.create_task(self._learn_acknowledgements()))
         try:

@@ -20,7 +20,7 @@ from laggard.collector.evaluators.shares import BEAT_SECONDS, LEASE_SECONDS, Mem
 from laggard.collector.evaluators.standing import Judged, Standing, bounded, not_looked_at
 from laggard.collector.incidents.engine import DatabaseError
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.moved_jobs import NOBODY, Moved
+from laggard.collector.incidents.moved_jobs import NOBODY, SETTLE_SECONDS, Moved
 from laggard.collector.incidents.notice import Told
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
@@ -60,7 +60,7 @@ class Evaluator:
         self._standing = Standing(Members())
         self._unwritten: set[JobKey] = set()
         self._gone: set[JobKey] = set()
-        self._followed: set[JobKey] = set()
+        self._followed: dict[JobKey, float] = {}  # since when, in monotonic seconds
         self._released: set[JobKey] = set()
         self._inherited: dict[int, Incident] = {}
         self._told: dict[int, Told] = {}
@@ -69,6 +69,7 @@ class Evaluator:
         self._away = "it has not answered yet"
         self._has_listed, self._failing_since, self._problem = False, float("inf"), ""
         self._ends = False
+        self._begun = asyncio.Event()
 
     @property
     def up(self) -> bool:
@@ -112,9 +113,14 @@ class Evaluator:
             jobs = tuple(job for job in self._jobs() if job.key in self._followed)
             incidents = tuple(it for it in self._inherited.values() if it.key in self._followed)
             told = {it.id: self._told[it.id] for it in incidents if it.id in self._told}
-            moved = Moved(frozenset(self._released - self._followed), incidents, told)
+            moved = Moved(frozenset(self._released - self._followed.keys()), incidents, told)
             self._released, self._inherited, self._told = set(), {}, {}
             return Turn(jobs, moved)
+
+    async def begun(self, seconds: float) -> None:
+        """Waits until it knows what the others judged, so many seconds at most: the first answers are no `unknown`."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._begun.wait(), seconds)
 
     async def run(self) -> None:
         """Looks and beats for ever."""
@@ -139,6 +145,8 @@ class Evaluator:
     async def _beat_for_ever(self, wanted: _Wanted) -> None:
         while True:
             await _guarded(self.beat)
+            if not self._why_away(time.monotonic()):
+                self._begun.set()
             if self._has_news():
                 wanted.look.set()
             await _wait(wanted.beat, BEAT_SECONDS)
@@ -219,8 +227,9 @@ class Evaluator:
         members = self._standing.members.after(found.live, found.me, found.connected_seconds)
         with self._lock:
             standing = dataclasses.replace(self._standing, members=members, rows=found.rows)
-            mine = {key for key in standing.job_keys() if members.is_mine(key)}
-            gained = mine - self._followed
+            now = time.monotonic()
+            mine = {key: self._followed.get(key, now) for key in standing.job_keys() if members.is_mine(key)}
+            gained = [key for key, since in mine.items() if now - since <= SETTLE_SECONDS]
         moved = self._exchange.taken_over(gained, time.time() - REMEMBER_SECONDS) if gained else NOBODY
         with self._lock:
             was = self._standing
@@ -243,7 +252,10 @@ class Evaluator:
                 log.error("verdicts are not exchanged: %s", error)
             self._away = str(error)
             self._unwritten = set(self._standing.own)
-            self._followed |= {key for key in self._standing.job_keys() if self._standing.members.is_mine(key)}
+            now, standing = time.monotonic(), self._standing
+            self._followed |= {
+                key: self._followed.get(key, now) for key in standing.job_keys() if standing.members.is_mine(key)
+            }
 
     def leave(self) -> None:
         """Gives its jobs to the others at once."""

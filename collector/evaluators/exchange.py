@@ -58,15 +58,20 @@ class Exchange:
 
     def _beat(self, is_able: bool, judged: Sequence[Judged], gone: Iterable[JobKey]) -> Beat:
         store, rows = self._opened()
+        me = self._name(store)
         if is_able:
-            rows.renew(store.writer, LEASE_SECONDS)
+            rows.renew(me, LEASE_SECONDS)
         else:
-            rows.leave(store.writer)
+            rows.leave(me)
         now = time.monotonic()
-        rows.put(store.writer, [_row(it, now) for it in sorted(judged, key=lambda it: it.job.key)])
+        rows.put(me, [_row(it, now) for it in sorted(judged, key=lambda it: it.job.key)])
         rows.drop(gone)
         rows.forget_old()
-        return Beat(rows.live(), store.writer, self._verdicts(rows), time.monotonic() - self._opened_at)
+        return Beat(rows.live(), me, self._verdicts(rows), time.monotonic() - self._opened_at)
+
+    def _name(self, store: PostgresStore) -> str:
+        """The name of this evaluator, which no other of its group has: that of its connection, by a lock."""
+        return store.writer.removeprefix(f"{self._place.fleet}/")
 
     def _opened(self) -> tuple[PostgresStore, Rows]:
         if self._store is None or self._rows is None:
@@ -102,7 +107,7 @@ class Exchange:
         """Says that this evaluator is gone, so that nobody waits for its lease to end. Raises DatabaseError."""
         if self._store is not None and self._rows is not None:
             with told(self._place.url):
-                self._rows.leave(self._store.writer)
+                self._rows.leave(self._name(self._store))
             self.close()
 
     def close(self) -> None:

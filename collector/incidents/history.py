@@ -192,6 +192,8 @@ class IncidentHistory:
         released = self._tracker.release(moved.released)
         new = [it for it in moved.incidents if it.id not in known and self._ids.incidents.adopt(it.id)]
         self._tracker.inherit((it for it in new if it.closed_at is None), self._clock())
+        for it in moved.incidents:
+            self._tracker.learn(it)
         closed = [it for it in moved.incidents if it.closed_at is not None]
         self._tracker.remember(closed)
         self._tracker.remember_ends(closed)

@@ -1,7 +1,8 @@
 """Jobs that move from one collector to another, and their incidents with them.
 
 Whoever takes a job over goes on with its open incidents under the ids that their rows have: so an incident is neither
-opened a second time nor closed by one that no longer looks.
+opened a second time nor closed by one that no longer looks. The one before may write once more after that, so what it
+wrote is read again for SETTLE_SECONDS: an incident goes on where somebody saw it after it was closed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from laggard.collector.incidents.engine import Engine
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.notice import Told
 from laggard.collector.jobs.key import JobKey
+
+SETTLE_SECONDS: Final = 30.0
+"""The time for which whoever watched a job before may still write of it: a beat, a round, and what the database takes.
+laggard's estimate."""
 
 MAX_OF_JOB: Final = 128
 """The most incidents of one job that are taken over, the last ones: twice as many as can be open."""

@@ -114,6 +114,14 @@ class IncidentTracker:
             self._open.setdefault(incident.key, []).append(_Open(incident, moment.monotonic, inherited=True))
             self._last_id = max(self._last_id, incident.id)
 
+    def learn(self, incident: Incident) -> None:
+        """Takes what another collector wrote last of an incident that this one has taken over from it."""
+        for each in self._open.get(incident.key, ()):
+            was = each.incident
+            if was.id == incident.id and was.seen_at < incident.seen_at:
+                lost = max(was.lost_seconds or 0.0, incident.lost_seconds or 0.0)
+                each.incident = structs.replace(was, seen_at=incident.seen_at, lost_seconds=lost)
+
     def release(self, keys: Collection[JobKey]) -> list[Incident]:
         """Forgets jobs that another collector watches from now on. Returns what was open of them."""
         left = [each.incident for key in keys for each in self._open.pop(key, ())]

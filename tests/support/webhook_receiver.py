@@ -88,6 +88,13 @@ class ReceiverProcess:
         for text in self.process.stdout:
             self._lines.put(text)
 
+    def read(self) -> list[dict[str, Any]]:
+        """All requests that have come."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.requests.append(json.loads(self._lines.get_nowait()))
+        return self.requests
+
     def wait_for(self, count: int, seconds: float = 60.0) -> list[dict[str, Any]]:
         """All requests, as soon as there are `count`."""
         deadline = time.monotonic() + seconds

@@ -1,0 +1,199 @@
+"""Kills processes of a fleet of evaluators at random, again and again, and counts what goes wrong.
+
+    evaluators_killed.py [--kills 50] [--seed 1] [--server-down 5]
+
+Three evaluators, the Prometheus and the PostgreSQL that they share, four jobs with a slow rank and four without: all of
+it real. Each time one of the five processes is killed as by `kill -9` (PostgreSQL by its immediate shutdown, after
+which it recovers as after a crash) and started again some seconds later, as a supervisor does. At the moment of the
+kill a fault begins, in a job of its own. Every evaluator is asked for every job, all the time.
+
+It counts verdicts that are wrong, which `unknown` is not: `ok` on a job with a slow rank, a rank named that is not
+slow. Incidents that were lost or doubled: at the end each fault has to have one. Notifications of their opening: one
+each. And from each kill on the seconds until the last answer that was not right, from any evaluator that runs, and
+until the fault that began then has its incident.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
+from figures import Figure, quartiles, show
+
+RANKS = 8
+ROUND_SECONDS = 10
+DOWN_SECONDS = 15.0
+"""The longest time for which an evaluator stays dead: others take its jobs after 10 s."""
+
+SETTLED_SECONDS = 15.0
+"""The time without a wrong or missing answer after which all is right again: longer than a lease."""
+
+GIVE_UP_SECONDS = 180.0
+BUDGET_SECONDS = 30.0
+
+TRUTH = {f"{kind}-{n}": (n + 1,) if kind == "slow" else () for kind in ("slow", "well") for n in range(4)}
+
+
+class Answer(NamedTuple):
+    """The answer of one evaluator on one job."""
+
+    by: str
+    job: str
+    verdict: str
+    ranks: tuple[int, ...]
+
+    def is_right(self, slow: tuple[int, ...]) -> bool:
+        return self.ranks == slow and self.verdict == ("fail" if slow else "ok")
+
+    def is_wrong(self, slow: tuple[int, ...]) -> bool:
+        return self.verdict == ("ok" if slow else "fail") or not set(self.ranks) <= set(slow)
+
+
+class Round(NamedTuple):
+    """A kill, and what came of it. `right_after` and `told_after`: seconds."""
+
+    victim: str
+    down_seconds: float
+    right_after: float
+    told_after: float
+
+
+class Trial:
+    def __init__(self, of: Fleet, seed: int, server_down: float) -> None:
+        """`server_down`: the longest time for which Prometheus or PostgreSQL stay dead, in seconds."""
+        self.fleet, self.random, self.server_down = of, random.Random(seed), server_down
+        self.truth: dict[str, tuple[int, ...]] = dict(TRUTH)
+        self.faults: list[str] = []
+        self.wrong: list[Answer] = []
+        self.answers: Counter[str] = Counter()
+        for job, slow in TRUTH.items():
+            of.series.begin(job, RANKS, slow)
+
+    def is_right(self, jobs: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether each evaluator that runs is right on these jobs, and has one open incident of each that is slow."""
+        right = [self._is_right(each, jobs) for each in self.fleet.running]
+        return bool(right) and all(right)
+
+    def _is_right(self, of: EvaluatorProcess, jobs: Mapping[str, tuple[int, ...]]) -> bool:
+        answers = list(self._asked(of, jobs))
+        for it in answers:
+            self.answers[it.verdict] += 1
+            if it.is_wrong(jobs[it.job]):
+                self.wrong.append(it)
+                print(f"WRONG: {it}", file=sys.stderr, flush=True)
+        if len(answers) < len(jobs) or not all(it.is_right(jobs[it.job]) for it in answers):
+            return False
+        found = of.incidents(open=1)
+        count = Counter(it["job_id"] for it in found or () if it["job_id"] in jobs)
+        return count == {job: 1 for job, slow in jobs.items() if slow}
+
+    def _asked(self, of: EvaluatorProcess, jobs: Mapping[str, tuple[int, ...]]) -> Iterator[Answer]:
+        for job in jobs:
+            if (found := of.verdict(job)) is not None:
+                yield Answer(of.name, job, *found)
+
+    def round(self, number: int) -> Round:
+        name, kill, start = self.random.choice(self._victims())
+        is_server = name in ("prometheus", "postgresql")
+        down = self.random.uniform(0.0, self.server_down if is_server else DOWN_SECONDS)
+        time.sleep(self.random.uniform(0.0, ROUND_SECONDS))  # at any moment between two looks
+        fault, slow = f"fault-{number}", (self.random.randrange(RANKS),)
+        kill()
+        began = time.monotonic()
+        self.fleet.series.begin(fault, RANKS, slow)
+        self.faults.append(fault)
+        told, right_since, started = 0.0, began, False
+        while not (started and told and time.monotonic() - right_since > SETTLED_SECONDS):
+            now = time.monotonic()
+            if now - began > GIVE_UP_SECONDS:
+                raise SystemExit(f"not right again {GIVE_UP_SECONDS:.0f} s after {name} was killed")
+            if not started and now - began >= down:
+                start()
+                started = True
+            if not self.is_right(TRUTH):
+                right_since = time.monotonic()
+            if not told and self.is_right({fault: slow}):
+                told = time.monotonic()
+            time.sleep(0.3)
+        self.fleet.series.end(fault)
+        return Round(name, down, right_since - began, told - began)
+
+    def _victims(self) -> list[tuple[str, Callable[[], None], Callable[[], None]]]:
+        of = self.fleet
+        servers: list[tuple[str, Callable[[], None], Callable[[], None]]] = [
+            ("prometheus", of.prometheus.kill, of.prometheus.start),
+            ("postgresql", of.database.kill, of.database.start),
+        ]
+        return [*servers, *((each.name, each.kill, each.start) for each in of.evaluators)]
+
+    def incidents(self) -> Counter[str]:
+        """How many each job has had."""
+        found = self.fleet.evaluators[0].incidents()
+        assert found is not None
+        return Counter(it["job_id"] for it in found)
+
+    def openings(self) -> Counter[str]:
+        """How many notifications told of the opening of a job's incident."""
+        self.fleet.heard.read()
+        bodies = [json.loads(it["body"]) for it in self.fleet.heard.requests]
+        return Counter(it["incident"]["job_id"] for it in bodies if it["event"] == "opened")
+
+
+def figures(trial: Trial, rounds: list[Round]) -> list[Figure]:
+    faults = [job for job, slow in TRUTH.items() if slow] + trial.faults
+    incidents, openings = trial.incidents(), trial.openings()
+    by_victim: dict[str, list[Round]] = {}
+    for it in rounds:
+        by_victim.setdefault(it.victim.rpartition("-")[0] or it.victim, []).append(it)
+    found = [
+        _count("wrong verdicts", len(trial.wrong)),
+        _count("incidents lost", sum(incidents[job] == 0 for job in faults)),
+        _count("incidents doubled", sum(max(0, incidents[job] - 1) for job in incidents)),
+        _count("notifications lost", sum(openings[job] == 0 for job in faults)),
+        _count("notifications doubled", sum(max(0, openings[job] - 1) for job in openings)),
+        _count("the longest until all is right again", max(it.right_after for it in rounds), "s", BUDGET_SECONDS),
+    ]
+    for victim, of in sorted(by_victim.items()):
+        if len(of) > 1:
+            found.append(quartiles(f"{len(of)} x {victim}: until all is right", [it.right_after for it in of], "s"))
+    told = [it.told_after for it in rounds]
+    return [*found, quartiles("until a fault that began then is an incident", told, "s")]
+
+
+def _count(name: str, value: float, unit: str = "", budget: float = 0.0) -> Figure:
+    return Figure(name, value, unit, value, value, budget)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--server-down", type=float, default=5.0)
+    options = parser.parse_args()
+    settings = {"prometheus_interval_seconds": ROUND_SECONDS, "incident_quiet_seconds": 60}
+    with tempfile.TemporaryDirectory() as folder, fleet(Path(folder), **settings) as of:
+        trial = Trial(of, options.seed, options.server_down)
+        time.sleep(ROUND_SECONDS)  # until there are samples enough for a verdict
+        of.start()
+        wait_until(lambda: trial.is_right(TRUTH))
+        rounds = []
+        for number in range(options.kills):
+            rounds.append(trial.round(number))
+            it = rounds[-1]
+            text = f"{number + 1}: {it.victim} for {it.down_seconds:.1f} s: right after {it.right_after:.1f} s"
+            print(f"{text}, the new fault after {it.told_after:.1f} s", file=sys.stderr, flush=True)
+        print(f"answers by verdict: {dict(trial.answers)}", file=sys.stderr)
+        return 0 if show(f"evaluators, {options.kills} kills", figures(trial, rounds)) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,181 @@
+"""A job that moves from one collector to another takes its incidents along: none is doubled, closed too early, or told
+of twice. With a real PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from msgspec import structs
+from support.postgres import Server
+from support.stores import WALL, Clock
+
+from laggard.collector.incidents.database import read_incidents, reading
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.moved_jobs import Moved, taken_over
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.prometheus.watch import snapshot_of
+from laggard.model import Culprit, Verdict
+
+KEY = JobKey(1000, "train")
+QUIET = 300.0
+Make = Callable[[str], IncidentHistory]
+
+
+@pytest.fixture
+def url(postgres: Server) -> str:
+    return postgres.database()
+
+
+@pytest.fixture
+def make(url: str, clock: Clock) -> Iterator[Make]:
+    made: list[IncidentHistory] = []
+
+    def start(writer: str) -> IncidentHistory:
+        settings = HistorySettings(url, 1 << 20, 1e9, QUIET, notify=True, writer=writer, takes_over=True)
+        made.append(IncidentHistory(settings, clock))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for history in made:
+        history.close()
+
+
+def job(*ranks: int, kind: str = "slow_compute") -> JobSnapshot:
+    culprits = tuple(Culprit(kind, (rank,), node="n1", phase="forward", recoverable_ratio=0.3) for rank in ranks)
+    location = structs.replace(
+        unknown_location("", "", KEY.job_id, 4, 4),
+        verdict=Verdict.FAIL if ranks else Verdict.OK,
+        culprits=culprits,
+        notes=(),
+        slowdown_ratio=1.5 if ranks else None,
+    )
+    return snapshot_of(KEY, location, WALL)
+
+
+def observe(clock: Clock, history: IncidentHistory, *jobs: JobSnapshot, rounds: int = 3) -> None:
+    for _ in range(rounds):
+        clock.at += 5.0
+        history.observe(jobs)
+    assert history.flush(30.0)
+
+
+def move(url: str, clock: Clock, one: IncidentHistory | None, other: IncidentHistory) -> None:
+    """As evaluators do it: the other takes what the database has, then the one lets go, and writes what it knows last;
+    the other takes that, too."""
+    other.move(taken(url, clock))
+    if one is not None:
+        one.move(Moved(frozenset((KEY,))))
+        assert one.flush(30.0)
+        other.move(taken(url, clock))
+
+
+def taken(url: str, clock: Clock) -> Moved:
+    with reading(url) as engine:
+        return taken_over(engine, [KEY], WALL + clock.at - 86400.0)
+
+
+def stored(url: str) -> list[Incident]:
+    return list(read_incidents(url, IncidentQuery(limit=500))[0].incidents)
+
+
+def events(*histories: IncidentHistory) -> list[str]:
+    """What is told, by any of them, oldest first."""
+    found = []
+    for history in histories:
+        while (due := history.outbox.next(float("inf"))) is not None:
+            found.append(due[0].event)
+            history.outbox.sent(due[0])
+        assert history.flush(30.0)
+    return found
+
+
+def test_an_incident_goes_on_where_its_job_moves(url: str, clock: Clock, make: Make) -> None:
+    one, other = make("one"), make("other")
+    observe(clock, one, job(2))
+    (first,) = stored(url)
+    assert events(one, other) == ["opened"]
+    move(url, clock, one, other)
+    assert not one.open and [it.id for it in other.open] == [first.id]
+    observe(clock, other, job(2), rounds=20)
+    observe(clock, one, rounds=80)  # it watches nothing, for longer than a job may be silent
+    (now,) = stored(url)
+    assert now.id == first.id and now.closed_at is None and now.opened_at == first.opened_at
+    assert now.seen_at > first.seen_at and (now.lost_seconds or 0) > (first.lost_seconds or 0) + 20
+    assert events(one, other) == []
+
+
+@pytest.mark.parametrize("kind", ["slow_compute", "dead"])  # one that died is an incident in its first round
+def test_a_job_that_comes_back_has_the_incident_that_it_had(url: str, clock: Clock, make: Make, kind: str) -> None:
+    one, other = make("one"), make("other")
+    observe(clock, one, job(2, kind=kind))
+    for _ in range(2):
+        move(url, clock, one, other)
+        observe(clock, other, job(2, kind=kind), rounds=100)
+        move(url, clock, other, one)
+        observe(clock, one, job(2, kind=kind), rounds=100)
+    assert len(stored(url)) == 1 and events(one, other) == ["opened"]
+
+
+def test_both_watch_for_a_round_and_nothing_is_doubled(url: str, clock: Clock, make: Make) -> None:
+    one, other = make("one"), make("other")
+    observe(clock, one, job(2))
+    move(url, clock, None, other)
+    for _ in range(4):
+        observe(clock, one, job(2), rounds=1)
+        observe(clock, other, job(2), rounds=1)
+    one.move(Moved(frozenset((KEY,))))
+    observe(clock, other, job(2))
+    assert len(stored(url)) == 1 and events(one, other) == ["opened"]
+
+
+def test_whoever_watches_it_last_closes_it_and_tells(url: str, clock: Clock, make: Make) -> None:
+    one, other = make("one"), make("other")
+    observe(clock, one, job(2))
+    move(url, clock, one, other)
+    observe(clock, other, job(), rounds=80)
+    (closed,) = stored(url)
+    assert closed.closed_because == "recovered"
+    assert events(one) == ["opened"] and events(other) == ["closed"]
+    move(url, clock, other, one)
+    observe(clock, one, job(2))
+    again, first = stored(url)
+    assert first.id == closed.id and again.closed_at is None and again.returned is not None, "it came back"
+    assert again.returned.times == 1
+
+
+def test_what_a_killed_collector_has_left_goes_on_under_its_id(url: str, clock: Clock, make: Make) -> None:
+    one = make("one")
+    observe(clock, one, job(2))
+    one.close()
+    (first,) = stored(url)
+    again = make("one")  # of the same name: it goes on with nothing by itself, since its jobs are another's now
+    assert not again.open
+    other = make("other")
+    move(url, clock, None, other)
+    observe(clock, other, job(2), rounds=20)
+    observe(clock, again, rounds=80)
+    (now,) = stored(url)
+    assert now.id == first.id and now.closed_at is None and now.gaps == 0
+
+
+def test_suspects_are_those_that_are_known_best(
+    url: str, clock: Clock, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an incident that moved away, a collector knows what the other one wrote since."""
+    monkeypatch.setattr("laggard.collector.incidents.history.NEWS_SECONDS", 0.2)
+    one, other = make("one"), make("other")
+    observe(clock, one, job(2))
+    move(url, clock, one, other)
+    observe(clock, other, job(2), rounds=20)
+    clock.at += 60.0
+    observe(clock, other, job(2))
+    deadline = time.monotonic() + 60.0
+    while one.suspects(WALL)[0].seen_at < WALL + 60.0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(one.suspects(WALL)) == 1
