@@ -192,6 +192,9 @@ def main() -> int:
             text = f"{number + 1}: {it.victim} for {it.down_seconds:.1f} s: right after {it.right_after:.1f} s"
             print(f"{text}, the new fault after {it.told_after:.1f} s", file=sys.stderr, flush=True)
         print(f"answers by verdict: {dict(trial.answers)}", file=sys.stderr)
+        for each in of.evaluators:
+            defects = [line for line in each.log().splitlines() if "defect" in line or "Traceback" in line]
+            print(f"{each.name}: {len(defects)} defects in its log {defects[:3]}", file=sys.stderr)
         return 0 if show(f"evaluators, {options.kills} kills", figures(trial, rounds)) else 1
 
 

@@ -213,7 +213,7 @@ class Evaluator:
                 due = [was.own[key] for key in self._unwritten if key in was.own]
                 gone = set(self._gone)
             try:
-                found = self._exchange.beat(self._is_able(), due, gone)
+                found = self._exchange.beat(self._is_able(), due, sorted(gone))
                 self._take(found, due, gone)
             except DatabaseError as error:
                 self._note_away(error)
@@ -224,7 +224,7 @@ class Evaluator:
 
     def _take(self, found: Beat, due: Iterable[Judged], gone: set[JobKey]) -> None:
         """Takes what a beat found. Raises DatabaseError."""
-        members = self._standing.members.after(found.live, found.me, found.connected_seconds)
+        members = self._standing.members.after(found.live, found.me, found.back_seconds)
         with self._lock:
             standing = dataclasses.replace(self._standing, members=members, rows=found.rows)
             now = time.monotonic()
@@ -241,6 +241,8 @@ class Evaluator:
             self._told |= moved.told
             self._standing = dataclasses.replace(was, members=members, rows=found.rows)
             self._unwritten -= {it.job.key for it in due if was.own.get(it.job.key) is it}
+            if found.back_seconds < LEASE_SECONDS:  # what was there may be gone
+                self._unwritten = set(was.own)
             self._gone -= gone
             self._live, self._read_at, self._away = found.live, time.monotonic(), ""
 
@@ -251,7 +253,6 @@ class Evaluator:
             if not self._away:
                 log.error("verdicts are not exchanged: %s", error)
             self._away = str(error)
-            self._unwritten = set(self._standing.own)
             now, standing = time.monotonic(), self._standing
             self._followed |= {
                 key: self._followed.get(key, now) for key in standing.job_keys() if standing.members.is_mine(key)

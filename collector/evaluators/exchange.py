@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
@@ -27,13 +28,13 @@ class Place(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """The evaluators that are alive, the name of this one, the verdicts of all, and for how many seconds the connection
-    has been there."""
+    """The evaluators that are alive, the name of this one, the verdicts of all, and for how many seconds the database
+    has been there again; infinite where it was not away."""
 
     live: tuple[str, ...]
     me: str
     rows: dict[JobKey, Judged]
-    connected_seconds: float
+    back_seconds: float
 
 
 class Exchange:
@@ -43,12 +44,18 @@ class Exchange:
         self._place, self._max_jobs = place, max_jobs
         self._store: PostgresStore | None = None
         self._rows: Rows | None = None
-        self._opened_at = 0.0
+        self._was_open, self._back_at = False, float("-inf")
         self._read: dict[JobKey, tuple[Mark, Judged]] = {}
 
-    def beat(self, is_able: bool, judged: Sequence[Judged], gone: Iterable[JobKey]) -> Beat:
+    def beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
         """`is_able`: whether this evaluator can judge; else others are to take its jobs. `judged`: what is to be
         stored; `gone`: the jobs that Prometheus no longer has. Raises DatabaseError."""
+        if self._store is not None:
+            with contextlib.suppress(DatabaseError):  # the server may have been started again since
+                return self._told_beat(is_able, judged, gone)
+        return self._told_beat(is_able, judged, gone)
+
+    def _told_beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
         try:
             with told(self._place.url):
                 return self._beat(is_able, judged, gone)
@@ -56,7 +63,7 @@ class Exchange:
             self.close()
             raise
 
-    def _beat(self, is_able: bool, judged: Sequence[Judged], gone: Iterable[JobKey]) -> Beat:
+    def _beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
         store, rows = self._opened()
         me = self._name(store)
         if is_able:
@@ -67,7 +74,7 @@ class Exchange:
         rows.put(me, [_row(it, now) for it in sorted(judged, key=lambda it: it.job.key)])
         rows.drop(gone)
         rows.forget_old()
-        return Beat(rows.live(), me, self._verdicts(rows), time.monotonic() - self._opened_at)
+        return Beat(rows.live(), me, self._verdicts(rows), time.monotonic() - self._back_at)
 
     def _name(self, store: PostgresStore) -> str:
         """The name of this evaluator, which no other of its group has: that of its connection, by a lock."""
@@ -78,7 +85,8 @@ class Exchange:
             place = self._place
             self._store = PostgresStore.open(place.url, 0, f"{place.fleet}/{place.name}")
             self._rows = Rows(self._store, place.fleet)
-            self._opened_at, self._read = time.monotonic(), {}
+            self._back_at = time.monotonic() if self._was_open else float("-inf")
+            self._was_open, self._read = True, {}
         return self._store, self._rows
 
     def _verdicts(self, rows: Rows) -> dict[JobKey, Judged]:

@@ -34,12 +34,12 @@ class Members(NamedTuple):
     def is_mine(self, key: JobKey) -> bool:
         return bool(self.me) and self.judge_of(key) == self.me
 
-    def after(self, live: Iterable[str], me: str, connected_seconds: float) -> Members:
-        """The members once a beat found `live` ones. For the length of a lease after the database was away, those of
-        before count as well: they all come back at once, and jobs need not move to and fro. Where nobody is live, since
-        Prometheus answers none of them, nothing moves."""
+    def after(self, live: Iterable[str], me: str, back_seconds: float) -> Members:
+        """The members once a beat found `live` ones. While the database has been there again for less than a lease,
+        those of before count as well: they all come back at once, and jobs need not move to and fro. Where nobody is
+        live, since Prometheus answers none of them, nothing moves."""
         found = set(live)
-        if not found or connected_seconds < LEASE_SECONDS:
+        if not found or back_seconds < LEASE_SECONDS:
             found |= set(self.names)
         return Members(tuple(sorted(found)), me)
 

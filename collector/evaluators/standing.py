@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.evaluators.shares import Members
+from laggard.collector.evaluators.shares import LEASE_SECONDS, Members
 from laggard.collector.incidents.notice import bounded_verdict
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
@@ -23,7 +23,7 @@ from laggard.wire import encode
 
 STALE_ROUNDS: Final = 3
 """The number of rounds after which a verdict says nothing about now. laggard's choice: one round may be late, and one
-may be lost with the evaluator."""
+may be lost with the evaluator. A round counts as a lease at least: so long it takes until another one judges."""
 
 MAX_VERDICT_BYTES: Final = 64 << 10
 """The most bytes of a verdict that evaluators exchange: of a longer one culprits are left out."""
@@ -65,6 +65,7 @@ class Standing:
     def _job(self, key: JobKey, now: float, round_seconds: float) -> JobSnapshot:
         is_mine = self.members.is_mine(key)
         newest = max(self._judged(key), key=lambda it: it.at, default=None)
+        round_seconds = max(round_seconds, LEASE_SECONDS)
         why = self._why_unknown(newest, is_mine, now, STALE_ROUNDS * round_seconds)
         if newest is not None and not why:
             told = now - newest.at <= 2 * round_seconds

@@ -1,0 +1,222 @@
+"""One evaluator beside others, with a real PostgreSQL. Prometheus and the verdicts from it are stand-ins here:
+test_fleet.py has them real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from msgspec import structs
+from support.postgres import Server, running
+
+from laggard.collector.evaluators import evaluator as evaluator_module
+from laggard.collector.evaluators.evaluator import Evaluator
+from laggard.collector.evaluators.exchange import Place
+from laggard.collector.evaluators.shares import LEASE_SECONDS
+from laggard.collector.evaluators.standing import NOT_JUDGED
+from laggard.collector.jobs.key import JobKey
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.prometheus import queries
+from laggard.collector.prometheus.choice import Known
+from laggard.collector.prometheus.client import Prometheus
+from laggard.collector.prometheus.watch import MAX_JOBS, snapshot_of
+from laggard.errors import UsageError
+from laggard.model import Culprit, Verdict
+
+ROUND = 60.0
+Make = Callable[[str], Evaluator]
+
+
+class Cluster:
+    """What Prometheus has: jobs, and who of them has a slow rank 3. `judged`: who judged what."""
+
+    def __init__(self) -> None:
+        self.jobs = [f"train-{number}" for number in range(12)]
+        self.slow = {"train-1", "train-5"}
+        self.away = ""
+        self.judged: list[str] = []
+
+    def known(self, *_: Any) -> list[Known]:
+        if self.away:
+            raise UsageError(self.away)
+        return [Known(queries.Job(name, "1000"), float(place), 0.0) for place, name in enumerate(self.jobs)]
+
+    def verdict(self, _: Prometheus, key: JobKey, each: Known) -> JobSnapshot:
+        self.judged.append(key.job_id)
+        culprits = (Culprit("slow_compute", (3,), node="n0"),) if key.job_id in self.slow else ()
+        verdict = Verdict.FAIL if culprits else Verdict.OK
+        location = structs.replace(unknown_location("", "", key.job_id), verdict=verdict, culprits=culprits, notes=())
+        return snapshot_of(key, location, each.progressed_at)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    found = Cluster()
+    monkeypatch.setattr(evaluator_module, "known_jobs", found.known)
+    monkeypatch.setattr(evaluator_module, "judged", found.verdict)
+    return found
+
+
+@pytest.fixture
+def make(postgres: Server) -> Iterator[Make]:
+    url = postgres.database()
+    made: list[Evaluator] = []
+
+    def start(name: str) -> Evaluator:
+        made.append(Evaluator(Prometheus("http://127.0.0.1:9"), Place(url, "fleet", name), ROUND, 4096))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.leave()
+
+
+def begin(*evaluators: Evaluator) -> None:
+    """As run() does, in the order in which it matters: lists, joins, finds who else is there, judges, exchanges."""
+    for step in ("look", "beat", "beat", "look", "beat", "beat"):
+        for each in evaluators:
+            getattr(each, step)()
+
+
+def verdicts(of: Evaluator) -> dict[str, str]:
+    return {job.key.job_id: job.location.verdict.value for job in of.jobs}
+
+
+def right(cluster: Cluster) -> dict[str, str]:
+    return {name: "fail" if name in cluster.slow else "ok" for name in cluster.jobs}
+
+
+def own(of: Evaluator) -> set[str]:
+    return {job.key.job_id for job in of.turn().jobs}
+
+
+def test_each_judges_its_share_and_answers_for_all(cluster: Cluster, make: Make) -> None:
+    evaluators = [make(name) for name in ("a", "b", "c")]
+    begin(*evaluators)
+    assert sorted(cluster.judged) == sorted(cluster.jobs), "each job is judged by one of them"
+    shares = [own(each) for each in evaluators]
+    assert all(shares) and sorted(name for share in shares for name in share) == sorted(cluster.jobs)
+    for each, share in zip(evaluators, shares, strict=True):
+        assert verdicts(each) == right(cluster) and each.live == 3 and not each.notes
+        assert {job.key.job_id for job in each.jobs if not job.elsewhere} == share
+    assert len({tuple(job.key for job in each.jobs) for each in evaluators}) == 1, "in one order"
+
+
+def test_the_jobs_of_one_that_ends_are_the_others(cluster: Cluster, make: Make) -> None:
+    one, other = make("a"), make("b")
+    begin(one, other)
+    moved = own(one)
+    one.leave()
+    other.beat()
+    assert own(other) == set(cluster.jobs) and other.live == 1
+    assert verdicts(other) == right(cluster), "what the one judged is a fact about now for some rounds"
+    cluster.judged.clear()
+    assert other._has_news()
+    other.look()
+    assert moved <= set(cluster.judged) and not other._has_news()
+
+
+def test_one_that_joins_takes_its_share_and_lets_others_forget_it(cluster: Cluster, make: Make) -> None:
+    one = make("a")
+    begin(one)
+    assert own(one) == set(cluster.jobs)
+    other = make("b")
+    begin(other)
+    one.beat()
+    turn = one.turn()
+    assert {key.job_id for key in turn.moved.released} == own(other) and not one.turn().moved.released
+    assert {job.key.job_id for job in turn.jobs} | own(other) == set(cluster.jobs)
+
+
+def test_more_jobs_than_one_has_time_for_are_unknown(cluster: Cluster, make: Make) -> None:
+    cluster.jobs = [f"train-{number}" for number in range(MAX_JOBS + 3)]
+    one = make("a")
+    begin(one)
+    found = verdicts(one)
+    assert sorted(found.values()).count("unknown") == 3 and len(found) == MAX_JOBS + 3
+
+
+def test_a_job_that_is_gone_is_gone_for_all(cluster: Cluster, make: Make) -> None:
+    one, other = make("a"), make("b")
+    begin(one, other)
+    cluster.jobs = cluster.jobs[3:]
+    for _ in range(2):
+        for each in (one, other):
+            each.look()
+            each.beat()
+    assert verdicts(one) == verdicts(other) == right(cluster)
+
+
+def test_one_whom_prometheus_does_not_answer_gives_its_jobs_away(
+    cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = make("a"), make("b")
+    begin(one, other)
+    cluster.away = "no Prometheus answers at http://127.0.0.1:9"
+    one.look()
+    assert not one.up and "no Prometheus answers" in one.notes[0].text
+    one.beat()
+    other.beat()
+    assert other.live == 2, "once is nothing: it may be a restart"
+    monkeypatch.setattr(one, "_failing_since", one._failing_since - LEASE_SECONDS)
+    one.beat()
+    other.beat()
+    assert own(other) == set(cluster.jobs) and not own(one)
+    cluster.away = ""
+    one.look()
+    one.beat()
+    other.beat()
+    assert own(one) and own(one) | own(other) == set(cluster.jobs)
+
+
+@pytest.mark.slow
+def test_without_the_database_each_answers_for_its_own_and_comes_back(cluster: Cluster) -> None:
+    with running() as server:
+        url = server.database()
+        one, other = (
+            Evaluator(Prometheus("http://127.0.0.1:9"), Place(url, "fleet", name), ROUND, 4096) for name in ("a", "b")
+        )
+        begin(one, other)
+        mine = own(one)
+        server.kill()
+        one.beat()
+        assert verdicts(one) == right(cluster), "what was read a moment ago"
+        one._read_at -= LEASE_SECONDS
+        one.beat()
+        found = verdicts(one)
+        assert {name for name, verdict in found.items() if verdict == "unknown"} == set(cluster.jobs) - mine
+        assert {name: found[name] for name in mine} == {name: right(cluster)[name] for name in mine}
+        assert own(one) == mine and one.live == 0
+        (note,) = one.notes
+        assert note.kind == "evaluators" and "the database: postgresql:///tests" in note.text
+        others = [job.location.notes[0] for job in one.jobs if job.elsewhere]
+        assert {it.kind for it in others} == {NOT_JUDGED} and all("cannot be used" in it.text for it in others)
+        cluster.jobs.append(next(name for name in map(str, range(99)) if _is_of(one, name)))
+        one.look()
+        one.beat()
+        assert cluster.jobs[-1] in own(one), "it follows a job that begins meanwhile"
+        server.start()
+        for beats in range(2):
+            for _ in range(3):
+                for each in (one, other):
+                    each.beat()
+            assert verdicts(one) == verdicts(other) == right(cluster) and own(one) == {*mine, cluster.jobs[-1]}
+            assert one.live == 2 and not one.notes
+            if beats == 0:  # once more, so fast that nobody sees it away
+                server.kill()
+                server.start()
+        for each in (one, other):
+            each.leave()
+
+
+def _is_of(evaluator: Evaluator, name: str) -> bool:
+    return evaluator._standing.members.is_mine(JobKey(1000, name))
+
+
+def test_one_that_never_reached_the_database_judges_nothing(cluster: Cluster) -> None:
+    url = "postgresql:///tests?host=/nonexistent&user=laggard"
+    one = Evaluator(Prometheus("http://127.0.0.1:9"), Place(url, "fleet", "a"), ROUND, 4096)
+    begin(one)
+    assert not cluster.judged and set(verdicts(one).values()) == {"unknown"} and len(one.jobs) == 12
+    assert "the database: " in one.notes[0].text and own(one) == set()
