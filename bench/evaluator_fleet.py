@@ -84,6 +84,11 @@ class EvaluatorProcess:
             return None
         return found["verdict"], tuple(rank for culprit in found["culprits"] for rank in culprit["ranks"])
 
+    def why(self, job: str) -> str:
+        """The kinds of the notes on a job."""
+        found = self.get("location", job=f"{OWNER}:{job}")
+        return " ".join(note["kind"] for note in found["notes"]) if found else "no answer"
+
     def incidents(self, **query: Any) -> list[dict[str, Any]] | None:
         """All incidents, the newest first; None where its history does not answer."""
         found = self.get("incidents", limit=500, **query)

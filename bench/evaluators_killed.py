@@ -44,12 +44,13 @@ TRUTH = {f"{kind}-{n}": (n + 1,) if kind == "slow" else () for kind in ("slow", 
 
 
 class Answer(NamedTuple):
-    """The answer of one evaluator on one job."""
+    """The answer of one evaluator on one job. `why`: it is `unknown`, in kinds of notes."""
 
     by: str
     job: str
     verdict: str
     ranks: tuple[int, ...]
+    why: str = ""
 
     def is_right(self, slow: tuple[int, ...]) -> bool:
         return self.ranks == slow and self.verdict == ("fail" if slow else "ok")
@@ -75,6 +76,7 @@ class Trial:
         self.faults: list[str] = []
         self.wrong: list[Answer] = []
         self.answers: Counter[str] = Counter()
+        self.amiss = ""  # what was not right last, in words
         for job, slow in TRUTH.items():
             of.series.begin(job, RANKS, slow)
 
@@ -90,16 +92,20 @@ class Trial:
             if it.is_wrong(jobs[it.job]):
                 self.wrong.append(it)
                 print(f"WRONG: {it}", file=sys.stderr, flush=True)
-        if len(answers) < len(jobs) or not all(it.is_right(jobs[it.job]) for it in answers):
-            return False
-        found = of.incidents(open=1)
+        amiss = [f"{it.job} {it.verdict} ({it.why})" for it in answers if not it.is_right(jobs[it.job])]
+        amiss += [f"no answer on {job}" for job in jobs if job not in {it.job for it in answers}]
+        found = None if amiss else of.incidents(open=1)
         count = Counter(it["job_id"] for it in found or () if it["job_id"] in jobs)
-        return count == {job: 1 for job, slow in jobs.items() if slow}
+        if not amiss and count != {job: 1 for job, slow in jobs.items() if slow}:
+            amiss = ["no incidents" if found is None else f"open incidents: {dict(count)}"]
+        if amiss and jobs is TRUTH:
+            self.amiss = f"{of.name}: {', '.join(amiss)}"
+        return not amiss
 
     def _asked(self, of: EvaluatorProcess, jobs: Mapping[str, tuple[int, ...]]) -> Iterator[Answer]:
         for job in jobs:
             if (found := of.verdict(job)) is not None:
-                yield Answer(of.name, job, *found)
+                yield Answer(of.name, job, *found, of.why(job) if found[0] == "unknown" else "")
 
     def round(self, number: int) -> Round:
         name, kill, start = self.random.choice(self._victims())
@@ -190,7 +196,7 @@ def main() -> int:
             rounds.append(trial.round(number))
             it = rounds[-1]
             text = f"{number + 1}: {it.victim} for {it.down_seconds:.1f} s: right after {it.right_after:.1f} s"
-            print(f"{text}, the new fault after {it.told_after:.1f} s", file=sys.stderr, flush=True)
+            print(f"{text}, the new fault after {it.told_after:.1f} s; {trial.amiss}", file=sys.stderr, flush=True)
         print(f"answers by verdict: {dict(trial.answers)}", file=sys.stderr)
         for each in of.evaluators:
             defects = [line for line in each.log().splitlines() if "defect" in line or "Traceback" in line]

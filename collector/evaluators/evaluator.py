@@ -89,7 +89,7 @@ class Evaluator:
 
     @property
     def live(self) -> int:
-        """How many evaluators are alive, of which this one knows; 0 where the database does not answer."""
+        """The number of evaluators that are alive; 0 where the database does not answer."""
         with self._lock:
             return 0 if self._why_away(time.monotonic()) else len(self._live)
 
@@ -108,7 +108,7 @@ class Evaluator:
         return f"the database: {self._away or f'no answer for {now - self._read_at:.0f} s'}" if silent else ""
 
     def turn(self) -> Turn:
-        """What the incidents' history is to take in. What it returns of moves it returns once."""
+        """Returns what the incidents' history is to take in. A move is told of once."""
         with self._lock:
             jobs = tuple(job for job in self._jobs() if job.key in self._followed)
             incidents = tuple(it for it in self._inherited.values() if it.key in self._followed)

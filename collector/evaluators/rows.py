@@ -1,4 +1,5 @@
-"""What evaluators share in PostgreSQL: who of them is alive, and the verdict on each job. Times are the database's.
+"""The rows that evaluators share in PostgreSQL: who of them is alive, and the verdict on each job. Times are the
+database's.
 
 Both are facts about now, and no part of the history of incidents: who lost them has them again within a round. So the
 tables are unlogged (after a crash of the server they are empty), and neither has a version.
@@ -18,6 +19,9 @@ from laggard.wire import WireError, decode, encode
 
 MAX_EVALUATORS: Final = 256
 """The most evaluators of one group."""
+
+MAX_DOCUMENT_BYTES: Final = 128 << 10
+"""The most bytes of a verdict that is read: evaluators of this release write half as many."""
 
 FORGET_SECONDS: Final = 3600
 """The time after which the row of a verdict goes that nobody renews: of a group that is no more."""
@@ -44,8 +48,8 @@ class VerdictDocument(Struct, frozen=True):
 
 
 class Mark(NamedTuple):
-    """Which verdict a row has: who judged, when (Unix seconds, in words that are compared and not reckoned with), and
-    how many seconds ago."""
+    """The mark of a row's verdict: who judged, when (in words, which are compared and not reckoned with), and how many
+    seconds ago."""
 
     by: str
     at: str
@@ -108,7 +112,7 @@ class Rows:
         self._store.run("DELETE FROM verdicts WHERE judged_at < now() - make_interval(secs => ?)", (FORGET_SECONDS,))
 
     def marks(self, limit: int) -> dict[JobKey, Mark]:
-        """Which verdict each row has, the newest `limit`."""
+        """The mark of each row, the newest `limit`."""
         text = (
             "SELECT owner, job_id, judged_by, judged_at::text, extract(epoch FROM now() - judged_at)::float8"
             " FROM verdicts WHERE fleet = ? ORDER BY judged_at DESC LIMIT ?"
@@ -122,8 +126,12 @@ class Rows:
         for start in range(0, len(keys), _CHUNK):
             some = keys[start : start + _CHUNK]
             places = ", ".join("(?, ?)" for _ in some)
-            text = f"SELECT owner, job_id, document FROM verdicts WHERE fleet = ? AND (owner, job_id) IN ({places})"
-            for owner, job_id, document in self._store.run(text, (self._fleet, *(it for key in some for it in key))):
+            text = (
+                "SELECT owner, job_id, document FROM verdicts WHERE fleet = ? AND octet_length(document) <= ?"
+                f" AND (owner, job_id) IN ({places})"
+            )
+            words = (self._fleet, MAX_DOCUMENT_BYTES, *(it for key in some for it in key))
+            for owner, job_id, document in self._store.run(text, words):
                 try:
                     found[JobKey(owner, job_id)] = decode(document, VerdictDocument)
                 except WireError:  # of another release: one row's damage costs that row

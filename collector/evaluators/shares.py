@@ -1,4 +1,4 @@
-"""Which evaluator judges a job: a hash of the job modulo the number of live evaluators. Pure.
+"""The share of each evaluator: a hash of the job, modulo the number of live evaluators, says who judges it. Pure.
 
 The hash is Prometheus' own `hashmod` (relabel_configs) of the labels `user` and `job_id`, joined by `;`: the last eight
 bytes of their MD5, as a number. So who shards scrapes in the same way gets the same shares.

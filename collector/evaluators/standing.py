@@ -42,8 +42,9 @@ class Judged(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """What an evaluator knows: `known`, when each job that Prometheus has got on last (Unix time); the verdicts of its
-    `own`, and the `rows` of all evaluators. `away`: why the others' verdicts cannot be read; empty where they can."""
+    """The knowledge of one evaluator: `known`, when each job that Prometheus has got on last (Unix time); the verdicts
+    of its `own`, and the `rows` of all evaluators. `away`: why the others' verdicts cannot be read; empty where they
+    can."""
 
     members: Members
     known: Mapping[JobKey, float] = dataclasses.field(default_factory=dict)

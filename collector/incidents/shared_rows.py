@@ -65,7 +65,7 @@ class Ids:
         return True
 
     def adopt(self, row: int) -> bool:
-        """As inherit(), outside of a transaction and from another thread than that of the writer."""
+        """Does what inherit() does, outside of a transaction and from another thread than that of the writer."""
         return self._rows.setdefault(row, row) == row
 
     @contextlib.contextmanager

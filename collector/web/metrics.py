@@ -112,7 +112,8 @@ def _families(
 
 
 def _own_jobs(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Without the jobs that other evaluators judge: one Prometheus may scrape them all, and has each job once."""
+    """The snapshot without the jobs that other evaluators judge: one Prometheus may scrape them all, and has each job
+    once."""
     if snapshot.evaluators is None:
         return snapshot
     return dataclasses.replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.elsewhere))

@@ -82,3 +82,38 @@ def test_answers_in_two_parts_do_not_wait_for_the_client() -> None:
 def test_bad_listen_addresses(text: str) -> None:
     with pytest.raises(UsageError, match="listen"):
         bind(text)
+
+
+EVALUATORS = """
+evaluators: main
+prometheus: http://prometheus:9090
+incidents_database: postgresql://db/laggard
+"""
+
+
+def test_evaluators_scrape_nobody(tmp_path: Path) -> None:
+    """Not this machine's agent either, which a collector asks by default."""
+    pytest.importorskip("psycopg")
+    file = tmp_path / "collector.yaml"
+    file.write_text(EVALUATORS)
+    settings = load_settings(str(file), [], None, None)
+    assert settings.evaluators == "main" and settings.targets == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (EVALUATORS.replace("prometheus:", "prometheus_page:"), "without prometheus"),
+        (EVALUATORS.replace("postgresql://db/laggard", "/tmp/incidents.sqlite"), "database of PostgreSQL"),
+        (EVALUATORS + "targets: [n1]\n", "leave out targets"),
+        (EVALUATORS + "target_names: [agents]\n", "leave out targets"),
+        (EVALUATORS.replace("main", '"a\\tb"'), "not printable"),
+        (EVALUATORS.replace("main", "x" * 65), "longer than 64"),
+    ],
+)
+def test_what_evaluators_cannot_do_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    pytest.importorskip("psycopg")
+    file = tmp_path / "collector.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=why):
+        load_settings(str(file), [], None, None)

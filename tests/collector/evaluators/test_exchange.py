@@ -113,6 +113,10 @@ def test_a_row_that_cannot_be_read_costs_that_row(make: Make, postgres: Server) 
     with postgres.connect("tests") as connection:
         connection.execute("UPDATE laggard.verdicts SET document = '{}' WHERE owner = 1")
     assert other.beat(True, [], ()).rows.keys() == {KEY}
+    with postgres.connect("tests") as connection:
+        connection.execute("UPDATE laggard.verdicts SET document = document || convert_to(repeat(' ', 200000), 'UTF8'),"
+                           " judged_at = now()")  # fmt: skip
+    assert not other.beat(True, [], ()).rows, "nor one that is larger than any of theirs"
 
 
 @pytest.mark.slow

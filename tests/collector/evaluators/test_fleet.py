@@ -1,5 +1,5 @@
-"""Three evaluators with a real Prometheus and a real PostgreSQL. One is killed: its jobs move, every answer stays right,
-and no incident is lost, doubled, or told of twice."""
+"""Three evaluators with a real Prometheus and a real PostgreSQL. One is killed: its jobs move, every answer stays
+right, and no incident is lost, doubled, or told of twice."""
 
 from __future__ import annotations
 
