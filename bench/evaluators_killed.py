@@ -34,7 +34,7 @@ ROUND_SECONDS = 10
 DOWN_SECONDS = 15.0
 """The longest time for which an evaluator stays dead: others take its jobs after 10 s."""
 
-SETTLED_SECONDS = 15.0
+SETTLED_SECONDS = 12.0
 """The time without a wrong or missing answer after which all is right again: longer than a lease."""
 
 GIVE_UP_SECONDS = 180.0
@@ -155,7 +155,7 @@ class Trial:
 
 
 def figures(trial: Trial, rounds: list[Round]) -> list[Figure]:
-    faults = [job for job, slow in TRUTH.items() if slow] + trial.faults
+    faults = [job for job, slow in TRUTH.items() if slow] + trial.faults[: len(rounds)]
     incidents, openings = trial.incidents(), trial.openings()
     by_victim: dict[str, list[Round]] = {}
     for it in rounds:
@@ -191,9 +191,12 @@ def main() -> int:
         time.sleep(ROUND_SECONDS)  # until there are samples enough for a verdict
         of.start()
         wait_until(lambda: trial.is_right(TRUTH))
-        rounds = []
+        rounds: list[Round] = []
         for number in range(options.kills):
-            rounds.append(trial.round(number))
+            try:
+                rounds.append(trial.round(number))
+            except KeyboardInterrupt:  # what there is by then
+                break
             it = rounds[-1]
             text = f"{number + 1}: {it.victim} for {it.down_seconds:.1f} s: right after {it.right_after:.1f} s"
             print(f"{text}, the new fault after {it.told_after:.1f} s; {trial.amiss}", file=sys.stderr, flush=True)
@@ -201,7 +204,7 @@ def main() -> int:
         for each in of.evaluators:
             defects = [line for line in each.log().splitlines() if "defect" in line or "Traceback" in line]
             print(f"{each.name}: {len(defects)} defects in its log {defects[:3]}", file=sys.stderr)
-        return 0 if show(f"evaluators, {options.kills} kills", figures(trial, rounds)) else 1
+        return 0 if show(f"evaluators, {len(rounds)} kills", figures(trial, rounds)) else 1
 
 
 if __name__ == "__main__":

@@ -231,17 +231,21 @@ class Evaluator:
             mine = {key: self._followed.get(key, now) for key in standing.job_keys() if members.is_mine(key)}
             gained = [key for key, since in mine.items() if now - since <= SETTLE_SECONDS]
         moved = self._exchange.taken_over(gained, time.time() - REMEMBER_SECONDS) if gained else NOBODY
+        rows = dict(found.rows)
+        is_back = found.back_seconds < LEASE_SECONDS  # what was there may be gone: those who judged store it again
         with self._lock:
             was = self._standing
+            if is_back:
+                rows = {**was.rows, **rows}
             if members.names != was.members.names:
                 log.info("evaluators among whom the jobs are shared: %s", ", ".join(members.names) or "none")
             self._released |= {key for key in self._followed if not members.is_mine(key)}
             self._followed = mine
             self._inherited |= {it.id: it for it in moved.incidents}
             self._told |= moved.told
-            self._standing = dataclasses.replace(was, members=members, rows=found.rows)
+            self._standing = dataclasses.replace(was, members=members, rows=rows)
             self._unwritten -= {it.job.key for it in due if was.own.get(it.job.key) is it}
-            if found.back_seconds < LEASE_SECONDS:  # what was there may be gone
+            if is_back:
                 self._unwritten = set(was.own)
             self._gone -= gone
             self._live, self._read_at, self._away = found.live, time.monotonic(), ""

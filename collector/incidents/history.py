@@ -188,13 +188,14 @@ class IncidentHistory:
             self._tracker.remember_ends(self._ended_elsewhere.take().values())
         if not moved:
             return
-        known = {self._ids.incidents.row(it.id) or it.id for it in self._tracker.open}
         released = self._tracker.release(moved.released)
+        here = [it for key in {it.key for it in moved.incidents} for it in self._tracker.known(key)]
+        known = {self._ids.incidents.row(it.id) or it.id for it in here}  # also what the database has as open yet
         new = [it for it in moved.incidents if it.id not in known and self._ids.incidents.adopt(it.id)]
         self._tracker.inherit((it for it in new if it.closed_at is None), self._clock())
         for it in moved.incidents:
             self._tracker.learn(it)
-        closed = [it for it in moved.incidents if it.closed_at is not None]
+        closed = [it for it in new if it.closed_at is not None]
         self._tracker.remember(closed)
         self._tracker.remember_ends(closed)
         with self._changed:

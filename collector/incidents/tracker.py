@@ -122,6 +122,10 @@ class IncidentTracker:
                 lost = max(was.lost_seconds or 0.0, incident.lost_seconds or 0.0)
                 each.incident = structs.replace(was, seen_at=incident.seen_at, lost_seconds=lost)
 
+    def known(self, key: JobKey) -> list[Incident]:
+        """The incidents of the job that are open, and those that are over, as far as they are remembered."""
+        return [*(each.incident for each in self._open.get(key, ())), *self._over.get(key, ())]
+
     def release(self, keys: Collection[JobKey]) -> list[Incident]:
         """Forgets jobs that another collector watches from now on. Returns what was open of them."""
         left = [each.incident for key in keys for each in self._open.pop(key, ())]
@@ -309,7 +313,7 @@ class IncidentTracker:
             self._open.pop(key, None)
 
     def _note_over(self, incident: Incident) -> None:
-        of_job = self._over.pop(incident.key, [])
+        of_job = [it for it in self._over.pop(incident.key, ()) if it.id != incident.id]
         self._over[incident.key] = [*of_job, incident][-2 * MAX_CULPRITS :]
         while len(self._over) > MAX_REMEMBERED_JOBS:
             del self._over[next(iter(self._over))]

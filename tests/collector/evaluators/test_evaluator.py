@@ -197,6 +197,8 @@ def test_without_the_database_each_answers_for_its_own_and_comes_back(cluster: C
         one.beat()
         assert cluster.jobs[-1] in own(one), "it follows a job that begins meanwhile"
         server.start()
+        one.beat()
+        assert verdicts(one) == right(cluster), "what it knew of the other's jobs, who is not back yet"
         for beats in range(2):
             for _ in range(3):
                 for each in (one, other):

@@ -3,6 +3,7 @@ of twice. With a real PostgreSQL."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
@@ -146,6 +147,23 @@ def test_whoever_watches_it_last_closes_it_and_tells(url: str, clock: Clock, mak
     again, first = stored(url)
     assert first.id == closed.id and again.closed_at is None and again.returned is not None, "it came back"
     assert again.returned.times == 1
+
+
+def test_what_was_closed_here_is_not_opened_by_what_was_read_before(url: str, clock: Clock, make: Make) -> None:
+    """A job's incidents are read for half a minute, and what was read may be older than what is known here."""
+    one, other = make("one"), make("other")
+    observe(clock, one, job(2))
+    move(url, clock, one, other)
+    before = taken(url, clock)
+    observe(clock, other, job(2))
+    ended = structs.replace(job(2).location, notes=())
+    clock.at += 5.0
+    other.observe([dataclasses.replace(job(2), running=False, location=ended)])
+    other.move(before)
+    assert not other.open and other.flush(30.0)
+    observe(clock, other, rounds=2)
+    (closed,) = stored(url)
+    assert closed.closed_because == "job_ended" and events(one, other) == ["opened", "closed"]
 
 
 def test_what_a_killed_collector_has_left_goes_on_under_its_id(url: str, clock: Clock, make: Make) -> None:
