@@ -491,11 +491,27 @@ def test_an_acknowledgement_that_cannot_be_kept_is_not_promised(
 
 
 @pytest.mark.slow
+def test_a_database_that_was_away_unseen_is_written_at_once(
+    clock: Clock, make: Callable[..., IncidentHistory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection of a collector that had nothing to write ended with the server that is there again."""
+    monkeypatch.setattr("laggard.collector.incidents.history.SHARED_RETRY_SECONDS", 3600.0)
+    with running() as server:
+        url = server.database()
+        one = make(url, "one")
+        observe(clock, one, jobs=(job(2),))
+        server.kill()
+        server.start()
+        observe(clock, one, jobs=(job(2), job(3, name="second")))
+        assert one.told_state().state == "on" and {it.job_id for it in stored(url)} == {"train", "second"}
+
+
+@pytest.mark.slow
 def test_while_the_database_is_away_nothing_is_lost(
     clock: Clock, make: Callable[..., IncidentHistory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten minutes on the collectors' clocks; what it says meanwhile, and that both go on with one row."""
-    monkeypatch.setattr("laggard.collector.incidents.history.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("laggard.collector.incidents.history.SHARED_RETRY_SECONDS", 0.2)
     with running() as server:
         url = server.database()
         one, other = make(url, "one"), make(url, "other")
