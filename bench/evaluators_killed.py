@@ -30,7 +30,7 @@ from evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
 from figures import Figure, quartiles, show
 
 RANKS = 8
-ROUND_SECONDS = 10
+ROUND_SECONDS = 5
 DOWN_SECONDS = 15.0
 """The longest time for which an evaluator stays dead: others take its jobs after 10 s."""
 
@@ -188,7 +188,7 @@ def main() -> int:
     settings = {"prometheus_interval_seconds": ROUND_SECONDS, "incident_quiet_seconds": 60}
     with tempfile.TemporaryDirectory() as folder, fleet(Path(folder), **settings) as of:
         trial = Trial(of, options.seed, options.server_down)
-        time.sleep(ROUND_SECONDS)  # until there are samples enough for a verdict
+        time.sleep(10.0)  # until there are samples enough for a verdict
         of.start()
         wait_until(lambda: trial.is_right(TRUTH))
         rounds: list[Round] = []

@@ -131,12 +131,13 @@ class Evaluator:
         finally:
             self._ends = True
             beats.cancel()
-            await asyncio.to_thread(self.leave)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(_beside(self.leave), _LEAVE_SECONDS)
 
     async def _look_for_ever(self, wanted: _Wanted) -> None:
         while True:
             began = time.monotonic()
-            await _guarded(self.look)
+            await _beside(self.look)
             wanted.look.clear()
             wanted.beat.set()
             pause = self._round_seconds if self.up else min(self._round_seconds, RETRY_SECONDS)
@@ -144,7 +145,7 @@ class Evaluator:
 
     async def _beat_for_ever(self, wanted: _Wanted) -> None:
         while True:
-            await _guarded(self.beat)
+            await _beside(self.beat)
             if not self._why_away(time.monotonic()):
                 self._begun.set()
             if self._has_news():
@@ -284,8 +285,17 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
     event.clear()
 
 
-async def _guarded(do: Callable[[], None]) -> None:
-    try:
-        await asyncio.to_thread(do)
-    except Exception:  # one that failed must not be the last
-        log.exception("a defect in laggard: a round of this evaluator was lost")
+async def _beside(do: Callable[[], None]) -> None:
+    """Does it in a thread of its own, for which the end of the process does not wait: a database may hang."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        try:
+            do()
+        except Exception:  # one that failed must not be the last
+            log.exception("a defect in laggard: a round of this evaluator was lost")
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=run, name="evaluator", daemon=True).start()
+    await done.wait()

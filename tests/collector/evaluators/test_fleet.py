@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
-from support.postgres import why_none
+from support.postgres import running, why_none
 
 RANKS = 8
 JOBS: dict[str, tuple[int, ...]] = {"slow-a": (3,), "slow-b": (5,), "well-a": (), "well-b": (), "well-c": ()}
@@ -120,3 +121,30 @@ def _only_own(of: EvaluatorProcess, jobs: dict[str, tuple[int, ...]]) -> bool:
     notes = of.get("location", job=f"1000:{next(iter(others))}")["notes"]
     assert "the database" in notes[0]["text"]
     return {name: found[name] for name in mine} == {name: right(jobs)[name] for name in mine}
+
+
+@pytest.mark.slow  # a PostgreSQL
+def test_a_database_that_hangs_keeps_no_evaluator_from_ending(tmp_path: Path, start_collector: Any) -> None:
+    with running() as server:
+        config = tmp_path / "collector.yaml"
+        config.write_text(
+            f"evaluators: main\nprometheus: http://127.0.0.1:9\nincidents_database: {server.database()}\n"
+        )
+        collector = start_collector("--config", str(config), "--interval", "0.5")
+        collector.wait_until(lambda: "laggard_evaluators_live" in collector.get("/metrics").text)
+        collector.wait_until(
+            lambda: not any("database" in line for line in collector.get("/api/v1/summary").json()["fleet"])
+        )
+        processes = [it for it in psutil.process_iter(["cmdline"]) if str(server.data) in (it.info["cmdline"] or [])]
+        (postmaster,) = [it for it in processes if it.name() == "postgres"]
+        stopped = [postmaster, *postmaster.children(recursive=True)]
+        try:
+            for each in stopped:
+                each.suspend()
+            collector.wait_until(
+                lambda: any("no answer for" in line for line in collector.get("/api/v1/summary").json()["fleet"])
+            )
+            assert collector.stop() == 0
+        finally:
+            for each in stopped:
+                each.resume()
