@@ -12,7 +12,7 @@ from laggard.collector.discovery.slurm import SlurmPartition
 from laggard.collector.discovery.source import Place
 from laggard.collector.discovery.target_file import TargetFiles
 from laggard.collector.discovery.tree import Unusable
-from laggard.collector.prometheus.client import Prometheus, authorization
+from laggard.collector.prometheus.client import Prometheus, authorization, extra_headers
 from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
 from laggard.collector.scrape_loop import ScrapeLoop
@@ -121,4 +121,5 @@ def _watch(settings: CollectorSettings) -> PrometheusWatch | None:
     if not settings.prometheus:
         return None
     login = authorization(settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file)
-    return PrometheusWatch(Prometheus(settings.prometheus, login))
+    headers = extra_headers(settings.prometheus_headers_file, "prometheus_headers_file")
+    return PrometheusWatch(Prometheus(settings.prometheus, login, settings.prometheus_cluster, headers))

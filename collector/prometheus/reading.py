@@ -62,7 +62,8 @@ class Reading:
                 by_phase.setdefault(phase, Table(moments)).add(some)
         waits = queries.selector(queries.COLLECTIVE_SECONDS, self.job, queries.among(ranks))
         steps = queries.selector(queries.STEPS, self.job, queries.among(ranks))
-        tables = self._tables({"steps": steps, "waits": f"sum by (rank) ({waits})"}, moments)
+        once = f"max by (rank, op, group) ({waits})"  # of replicas that write into one store, one
+        tables = self._tables({"steps": steps, "waits": f"sum by (rank) ({once})"}, moments)
         columns, count = np.array(ranks, np.int64), max(ranks) + 1
 
         def of(found: Table) -> Floats:

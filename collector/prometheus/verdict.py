@@ -14,7 +14,13 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.answer import Labels
-from laggard.collector.prometheus.choice import STALL_INTERVALS, Few, choose_job, few_ranks
+from laggard.collector.prometheus.choice import (
+    STALL_INTERVALS,
+    Few,
+    choose_job,
+    few_ranks,
+    with_what_is_left_out,
+)
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.counters import (
     FIRST_INTERVAL,
@@ -27,6 +33,7 @@ from laggard.collector.prometheus.counters import (
     intervals,
     typical_steps,
 )
+from laggard.collector.prometheus.findings import failing_nodes, findings_of
 from laggard.collector.prometheus.reading import Reading, small_number
 from laggard.collector.prometheus.screening import screened
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
@@ -45,6 +52,10 @@ COARSE_INTERVALS = 2
 
 COARSE_LENGTH_RATIO = 4
 
+MAX_AHEAD = 300.0
+"""The most seconds between the server's clock and this machine's at which its `now` counts as now: as many as between
+two that sign (docs/operate.md)."""
+
 CONCURRENT_QUERIES = 3
 """The number of queries that are under way at once."""
 
@@ -58,22 +69,25 @@ def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
         found = choose_job(prometheus, job, at)
         if isinstance(found, Location):
-            return found
-        return _Question(Reading(prometheus, pool, *found), live=at is None).answer()
+            return with_what_is_left_out(prometheus, found)
+        return _Question(Reading(prometheus, pool, found.job, found.now), at is None, found.ahead).answer()
 
 
-def locate_known(prometheus: Prometheus, job: queries.Job, now: float) -> Location:
-    """The verdict on a job that Prometheus has samples of, now by the server's clock. Raises UsageError."""
+def locate_known(prometheus: Prometheus, job: queries.Job, now: float, ahead: float = 0.0) -> Location:
+    """The verdict on a job that Prometheus has samples of, now by the server's clock, which is `ahead` of this machine's
+    by so many seconds. Raises UsageError."""
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        return _Question(Reading(prometheus, pool, job, now), live=True).answer()
+        return _Question(Reading(prometheus, pool, job, now), live=True, ahead=ahead).answer()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """One job at one moment. `live`: whether the moment is now."""
+    """One job at one moment. `live`: whether the moment is now. `ahead`: the seconds by which the server's clock is
+    ahead of this machine's."""
 
     reading: Reading
     live: bool
+    ahead: float = 0.0
 
     def answer(self) -> Location:
         reading = self.reading
@@ -93,7 +107,7 @@ class _Question:
             location,
             world_size=max(world, len(everyone.ranks)),
             ranks_seen=len(everyone.ranks),
-            notes=(*notes, _coarse_note(few)),
+            notes=(*notes, *self._failing(everyone), _coarse_note(few)),
         )
         return self._finished(location)
 
@@ -146,9 +160,20 @@ class _Question:
         """The culprits under the names of their machines, with what the agents add. About the past nobody is asked."""
         known = self.reading.who([*(rank for culprit in culprits for rank in culprit.ranks[:8]), *peers])
         named = [_named(culprit, known) for culprit in culprits]
-        if named and self.live:
-            return with_agents(named, self._key, known)
-        return advised(named, {}), ()
+        if not named:
+            return (), ()
+        where = {labels.hostname: labels.instance for labels in known.values() if labels.hostname}
+        cluster = self.reading.job.cluster
+        stored = findings_of(self.reading.prometheus, cluster, where, self.reading.now)
+        if not self.live:
+            return advised(named, stored), ()
+        return with_agents(named, self._key, known, stored, sure_of_place=not cluster)
+
+    def _failing(self, everyone: Counters) -> tuple[Note, ...]:
+        """The machines of the job that fail their health checks."""
+        machines = frozenset(name for name in everyone.machines if name)
+        note = failing_nodes(self.reading.prometheus, self.reading.job.cluster, self.reading.now, machines)
+        return () if note is None else (note,)
 
     @property
     def _key(self) -> JobKey:
@@ -157,13 +182,12 @@ class _Question:
 
     def _finished(self, location: Location) -> Location:
         """The location with its job's user, and with what Prometheus says to have left out."""
-        warnings, verdict, notes = self.reading.prometheus.warnings, location.verdict, location.notes
-        if warnings:
-            verdict = Verdict.UNKNOWN if verdict is Verdict.OK else verdict
-            text = f"the answer is not whole, ranks may be missing: {warnings[0]}"
-            notes = (Note("partial_answer", text), *notes)
         owner = self._key.owner if self._key.owner >= 0 else None
-        return structs.replace(location, verdict=verdict, notes=notes, owner=owner)
+        location = with_what_is_left_out(self.reading.prometheus, structs.replace(location, owner=owner))
+        if abs(self.ahead) <= MAX_AHEAD:
+            return location
+        verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
+        return structs.replace(location, verdict=verdict, notes=(_clock_note(self.ahead), *location.notes))
 
     def _unknown(self, kind: str, text: str) -> Location:
         return self._finished(unknown_location(kind, text, self.reading.job.job_id))
@@ -193,6 +217,12 @@ def _coarse_note(few: Few) -> Note:
         " so that no link is judged and less is certain"
     )
     return Note("coarse", text)
+
+
+def _clock_note(ahead: float) -> Note:
+    way = "ahead of" if ahead > 0 else "behind"
+    text = f"Prometheus' clock is {seconds_text(abs(ahead))} {way} this machine's: whether this is of now is not known"
+    return Note("store_clock", text)
 
 
 def _in_real_steps(culprit: Culprit, steps: Floats) -> Culprit:
