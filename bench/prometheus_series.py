@@ -26,7 +26,9 @@ RANKS_OF_NODE = 8
 class Job(NamedTuple):
     """A synchronous job. `slow`: ranks and how many more seconds they take in `phase`. `stalled_at`: the sample from
     which on nobody gets any further, since `hung` does not come, or the process of `gone` is; -1: never.
-    `later`: by how many seconds its samples are later than those of others."""
+    `later`: by how many seconds its samples are later than those of others. `missing`: the samples from the one to
+    before the other were never stored. `behind`: of the ranks from the first number on, the last samples, so many, have
+    not come yet."""
 
     ranks: int
     samples: int = 13
@@ -38,6 +40,8 @@ class Job(NamedTuple):
     stalled_at: int = -1
     gone: int = -1
     later: float = 0.0
+    missing: tuple[int, int] = (0, 0)
+    behind: tuple[int, int] = (0, 0)
     role: str = "dp"
     job_id: str = "train"
     user: int = 1000
@@ -113,8 +117,10 @@ def _write_column(job: Job, column: Column, end: float, file: TextIO) -> None:
             f'{sample}{{job_id="{job.job_id}",user="{job.user}",rank="{rank}"{column.labels}{more}'
             f',instance="n{node}:19400",job="laggard"}} '
         )
-        values = column.values[:, rank]
-        file.write("".join(f"{labels}{v:.9g} {t}\n" for v, t in zip(values, times, strict=True)))
+        last = job.samples - (job.behind[1] if rank >= job.behind[0] else 0)
+        stored = [n for n in range(last) if not job.missing[0] <= n < job.missing[1]]
+        values = column.values[stored, rank].tolist()
+        file.write("".join(f"{labels}{v:.9g} {times[n]}\n" for v, n in zip(values, stored, strict=True)))
 
 
 def make_blocks(jobs: Sequence[Job], end: float, folder: Path) -> Path:

@@ -29,6 +29,10 @@ well."""
 STALL_INTERVALS = 2
 """The number of the last intervals without a step after which a job stands still."""
 
+MAX_AHEAD = 300.0
+"""The most seconds between the server's clock and this machine's at which its `now` counts as now: as many as between
+two that sign (docs/operate.md)."""
+
 _UNKNOWN_INTERVAL = 15.0
 _NAMED_JOBS = 8
 
@@ -106,6 +110,17 @@ def with_what_is_left_out(prometheus: Prometheus, location: Location) -> Locatio
     return structs.replace(location, verdict=verdict, notes=(Note("partial_answer", text), *location.notes))
 
 
+def not_of_now(location: Location, ahead: float) -> Location:
+    """The location with a note where the server's clock is too far `ahead` of this machine's, in seconds: then its now is
+    not known to be now, and nothing is `ok`."""
+    if abs(ahead) <= MAX_AHEAD:
+        return location
+    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
+    way = "ahead of" if ahead > 0 else "behind"
+    text = f"Prometheus' clock is {_long(abs(ahead))} {way} this machine's: whether this is of now is not known"
+    return structs.replace(location, verdict=verdict, notes=(Note("store_clock", text), *location.notes))
+
+
 def _with_failing_nodes(prometheus: Prometheus, location: Location, at: float | None) -> Location:
     failing = failing_nodes(prometheus, prometheus.cluster or None, at)
     return location if failing is None else structs.replace(location, notes=(*location.notes, failing))
@@ -116,14 +131,16 @@ def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | Non
     mine = [("cluster=", prometheus.cluster)] if prometheus.cluster else []
     first = queries.selector(queries.STEPS, wanted, ("rank=", "0"), *mine)
     query = f"time() - max(max_over_time(timestamp({first})[1d:5m]))"
-    ages = [value for part in prometheus.at(query, at) for value in part.values]
+    found = list(prometheus.at(query, at))
+    ages = [value for part in found for value in part.values]
+    ahead = [float(now) - time.time() for part in found for now in part.times if at is None]
     of = f" of a job {name}" if name else ""
     of += f" in cluster {prometheus.cluster}" if prometheus.cluster else ""
     if ages:
         text = (
             f"the newest sample{of} is {_long(float(ages[0]))} old and says nothing about now; --at judges that moment"
         )
-        return unknown_location("stale", text, name)
+        return not_of_now(unknown_location("stale", text, name), max(ahead, default=0.0))
     text = (
         f"Prometheus at {prometheus.url} has no series laggard_rank_*{of} of the last day: have it scrape the agents"
         " (a collector's /api/v1/targets lists them for http_sd)"

@@ -19,6 +19,7 @@ from laggard.collector.prometheus.choice import (
     Few,
     choose_job,
     few_ranks,
+    not_of_now,
     with_what_is_left_out,
 )
 from laggard.collector.prometheus.client import Prometheus
@@ -37,7 +38,7 @@ from laggard.collector.prometheus.findings import failing_nodes, findings_of
 from laggard.collector.prometheus.reading import Reading, small_number
 from laggard.collector.prometheus.screening import screened
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
-from laggard.collector.prometheus.stall import silent_note, stalled_by
+from laggard.collector.prometheus.stall import Mask, silent_note, stalled_by
 from laggard.collector.prometheus.suspects import chosen, described
 from laggard.locate.positions import REPLICAS, canonical_role
 from laggard.locate.verdict import locate
@@ -51,10 +52,6 @@ COARSE_INTERVALS = 2
 """The number of intervals of COARSE_LENGTH_RATIO times the length in which all ranks are screened."""
 
 COARSE_LENGTH_RATIO = 4
-
-MAX_AHEAD = 300.0
-"""The most seconds between the server's clock and this machine's at which its `now` counts as now: as many as between
-two that sign (docs/operate.md)."""
 
 CONCURRENT_QUERIES = 3
 """The number of queries that are under way at once."""
@@ -100,11 +97,13 @@ class _Question:
         everyone = reading.counters(coarse, few.ranks)
         world = max((small_number(it.world_size) for it in reading.who(few.ranks).values()), default=0)
         location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, few, world)
-        missing, notes = ~np.isfinite(everyone.steps[-1]), location.notes
+        missing, notes, verdict = _missing(everyone, few), location.notes, location.verdict
         if missing.any() and not any(note.kind == "silent_ranks" for note in notes):
             notes = (*notes, silent_note(everyone.ranks[missing], everyone.machines, missing))
+            verdict = Verdict.UNKNOWN if verdict is Verdict.OK else verdict
         location = structs.replace(
             location,
+            verdict=verdict,
             world_size=max(world, len(everyone.ranks)),
             ranks_seen=len(everyone.ranks),
             notes=(*notes, *self._failing(everyone), _coarse_note(few)),
@@ -184,13 +183,19 @@ class _Question:
         """The location with its job's user, and with what Prometheus says to have left out."""
         owner = self._key.owner if self._key.owner >= 0 else None
         location = with_what_is_left_out(self.reading.prometheus, structs.replace(location, owner=owner))
-        if abs(self.ahead) <= MAX_AHEAD:
-            return location
-        verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
-        return structs.replace(location, verdict=verdict, notes=(_clock_note(self.ahead), *location.notes))
+        return not_of_now(location, self.ahead)
 
     def _unknown(self, kind: str, text: str) -> Location:
         return self._finished(unknown_location(kind, text, self.reading.job.job_id))
+
+
+def _missing(everyone: Counters, few: Few) -> Mask:
+    """[R]: the ranks without a sample now, or of which none has come since the moment before, while the others of their
+    job made steps: their Prometheus writes late, and the store repeats what it had last."""
+    made = intervals(everyone).made[-1]
+    stand = ~np.isfinite(made) & bool(np.isfinite(made).any()) & (not few.stands_still)
+    missing: Mask = ~np.isfinite(everyone.steps[-1]) | stand
+    return missing
 
 
 def _named(culprit: Culprit, known: dict[int, Labels]) -> Culprit:
@@ -217,12 +222,6 @@ def _coarse_note(few: Few) -> Note:
         " so that no link is judged and less is certain"
     )
     return Note("coarse", text)
-
-
-def _clock_note(ahead: float) -> Note:
-    way = "ahead of" if ahead > 0 else "behind"
-    text = f"Prometheus' clock is {seconds_text(abs(ahead))} {way} this machine's: whether this is of now is not known"
-    return Note("store_clock", text)
 
 
 def _in_real_steps(culprit: Culprit, steps: Floats) -> Culprit:

@@ -23,7 +23,7 @@ PROGRAMS = {
     "Prometheus": ("prometheus",),
     "VictoriaMetrics": ("victoria-metrics",),
     "VictoriaMetrics' cluster": ("vminsert", "vmselect", "vmstorage"),
-    "Cortex": ("cortex",),
+    "Cortex": ("cortex", "vmagent"),
     "Thanos": ("thanos",),
 }
 """What has to be found for each, under its usual name. Debian has the first two."""
@@ -135,7 +135,7 @@ def cortex(folder: Path) -> Iterator[Engine]:
     memory = {"kvstore": {"store": "inmemory"}, "instance_addr": "127.0.0.1"}
     ring = {"kvstore": {"store": "inmemory"}, "replication_factor": 1}
     config = {
-        "target": "all",
+        "target": "distributor,ingester,store-gateway,query-frontend,querier",
         "auth_enabled": True,
         "server": {
             "http_listen_address": "127.0.0.1",
@@ -146,16 +146,15 @@ def cortex(folder: Path) -> Iterator[Engine]:
         "ingester": {"lifecycler": {"ring": ring, "address": "127.0.0.1", "min_ready_duration": "0s"}},
         "distributor": {"ring": memory, "shard_by_all_labels": True, "pool": {"health_check_ingesters": True}},
         "memberlist": {"bind_addr": ["127.0.0.1"], "bind_port": gossip},
-        "storage": {"engine": "blocks"},
         "blocks_storage": {
             "backend": "filesystem",
             "filesystem": {"dir": f"{folder}/blocks"},
             "tsdb": {"dir": f"{folder}/tsdb"},
             "bucket_store": {"sync_dir": f"{folder}/sync"},
         },
-        "compactor": {"data_dir": f"{folder}/compactor", "sharding_ring": memory},
         "store_gateway": {"sharding_ring": {**ring, **memory}},
         "frontend_worker": {"match_max_concurrent": True},
+        "querier": {"store_gateway_addresses": f"127.0.0.1:{grpc}"},
     }
     (folder / "cortex.yml").write_text(yaml.safe_dump(config))
     address, headers = f"http://127.0.0.1:{http}", {"X-Scope-OrgID": TENANT}
@@ -173,19 +172,25 @@ ENGINES = {
 
 
 def scraper(name: str, targets: Mapping[str, str], labels: Mapping[str, str], write: Engine, folder: Path) -> list[str]:
-    """The command of a Prometheus that scrapes `targets` (HOST:PORT by node) once a second and writes into the engine.
-    `labels`: its external labels. On the series the instance is NODE:19400, as on nodes of a site."""
+    """The command of a Prometheus that scrapes `targets` (HOST:PORT by node) once a second and writes into the engine;
+    of a vmagent where headers have to be sent, which Debian 12's Prometheus does not. `labels`: its external labels. On
+    the series the instance is NODE:19400, as on nodes of a site."""
     jobs = [{"targets": [address], "labels": {"instance": f"{node}:19400"}} for node, address in targets.items()]
-    config = {
+    config: dict[str, object] = {
         "global": {"scrape_interval": "1s", "external_labels": dict(labels)},
         "scrape_configs": [{"job_name": "laggard-agent", "honor_labels": True, "static_configs": jobs}],
-        "remote_write": [
-            {"url": write.write, "headers": dict(write.headers), "queue_config": {"batch_send_deadline": "200ms"}}
-        ],
     }
+    address, data = f"127.0.0.1:{free_port()}", f"{folder}/{name}-data"
+    if write.headers:
+        headers = "^^".join(f"{header}:{value}" for header, value in write.headers.items())
+        command = ["vmagent", f"-promscrape.config={name}.yml", f"-remoteWrite.tmpDataPath={data}"]
+        command += [f"-remoteWrite.url={write.write}", f"-remoteWrite.headers={headers}", f"-httpListenAddr={address}"]
+    else:
+        config["remote_write"] = [{"url": write.write, "queue_config": {"batch_send_deadline": "200ms"}}]
+        command = ["prometheus", f"--config.file={name}.yml", f"--storage.tsdb.path={data}"]
+        command += [f"--web.listen-address={address}"]
     (folder / f"{name}.yml").write_text(yaml.safe_dump(config))
-    command = ["prometheus", f"--config.file={name}.yml", f"--storage.tsdb.path={folder}/{name}-data"]
-    return [*command, f"--web.listen-address=127.0.0.1:{free_port()}"]
+    return command
 
 
 def count(engine: Engine, query: str) -> float:

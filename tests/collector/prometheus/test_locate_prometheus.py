@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_series import Job, make_blocks, prometheus
+from support.fronts import served_by
 
 from laggard.cli import main
 from laggard.collector.jobs.job import JobKey
@@ -182,34 +181,6 @@ def _through_others(served: Served, locate: Locate, folder: Path) -> None:
     with served_by(partly) as url:
         status, document = locate("--prometheus", url, *at, "--job", "healthy")
         assert (status, kinds(document)[0]) == (2, "partial_answer") and "n7" in document["notes"][0]["text"]
-
-
-class served_by:
-    """A server on the loopback that answers each POST with what `reply` returns."""
-
-    def __init__(self, reply: Callable[[str, bytes, Any], tuple[int, bytes]]) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                form = self.rfile.read(int(self.headers["Content-Length"]))
-                status, body = reply(self.path, form, self.headers)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 MANY = b'{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory"}'
