@@ -2,10 +2,10 @@
 
     long_store.py [--ranks 1024] [--days 7] [--by-rules 32]
 
-First the rules themselves, on fewer ranks: a real Prometheus is filled with their counters, promtool evaluates the group
-laggard-weeks over all of the time, and what that makes is compared, series by series, with what this program makes
-itself for all ranks. Both are put into a Prometheus, which packs its blocks together as ever; with `victoria-metrics`
-on the machine also into that. Steps of 0.2 s and of 8 s: the longer a step, the more digits its phases have.
+First the rules themselves, on fewer ranks: a real Prometheus is filled with their counters, promtool evaluates the
+group laggard-weeks over all of the time, and what that makes is compared with what this program makes itself for all
+ranks. Both are put into a Prometheus, which packs its blocks together as ever; where there is a `victoria-metrics`,
+also into that. Steps of 0.2 s and of 8 s: the longer a step, the more digits its phases have.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 import yaml
 from figures import Figure, show
 from numpy.typing import NDArray
-from prometheus_series import RANKS_OF_NODE, prometheus
+from prometheus_series import RANKS_OF_NODE, prometheus, victoria_metrics
 
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus" / "rules.yml"
 GROUP = "laggard-weeks"
@@ -167,18 +167,16 @@ def _differ(made: Path, begin: int, minutes: int, mine: list[tuple[str, Values]]
 
 def in_victoria_metrics(columns: list[tuple[str, Values]], begin: int, folder: Path) -> float:
     """Bytes on disk after a merge of all parts."""
-    from support.engines import victoria_metrics
-
-    with victoria_metrics(folder) as engine:
+    with victoria_metrics(folder / "vm") as (url, _):
         for first in range(0, len(columns), 512):
             lines = (
                 f"{name} {v!r} {(begin + n * INTERVAL) * 1000}\n"
                 for name, values in columns[first : first + 512]
                 for n, v in enumerate(values.tolist())
             )
-            urllib.request.urlopen(f"{engine.query}/api/v1/import/prometheus", "".join(lines).encode(), 120).close()
+            urllib.request.urlopen(f"{url}/api/v1/import/prometheus", "".join(lines).encode(), 120).close()
         for path in ("/internal/force_flush", "/internal/force_merge"):
-            urllib.request.urlopen(f"{engine.query}{path}", timeout=600).close()
+            urllib.request.urlopen(f"{url}{path}", timeout=600).close()
         time.sleep(20)
         return float(sum(path.stat().st_size for path in (folder / "vm").rglob("*") if path.is_file()))
 

@@ -155,16 +155,38 @@ def prometheus(data: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[
         process.wait()
 
 
+@contextlib.contextmanager
+def victoria_metrics(data: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A real VictoriaMetrics with its data in `data`: its URL and its process."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = ["victoria-metrics", f"-storageDataPath={data}", f"-httpListenAddr={address}", "-retentionPeriod=12"]
+    process = subprocess.Popen([*command, "-search.latencyOffset=1ms"], stderr=subprocess.DEVNULL)
+    try:
+        _wait(lambda: _ready(f"http://{address}", "health"), process)
+        yield f"http://{address}", process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def copy_blocks(blocks: Path, url: str) -> None:
+    """Copies the blocks of a Prometheus into the VictoriaMetrics at `url`."""
+    command = ["vmctl", "prometheus", f"--prom-snapshot={blocks}", f"--vm-addr={url}", "-s", "--disable-progress-bar"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    urllib.request.urlopen(f"{url}/internal/force_flush", timeout=300).close()
+
+
 def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, "Prometheus does not start"
+        assert process.poll() is None and time.monotonic() < deadline, f"{process.args!r} does not start"
         time.sleep(0.1)
 
 
-def _ready(url: str) -> bool:
+def _ready(url: str, path: str = "-/ready") -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/{path}", timeout=10) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

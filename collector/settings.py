@@ -151,8 +151,8 @@ class CollectorSettings(Settings, frozen=True):
     prometheus_basic_auth_file: str = ""
     """A file with USER:PASSWORD to log in there with."""
     prometheus_headers_file: str = ""
-    """A file with lines `NAME: VALUE` that are sent there with each query, such as `X-Scope-OrgID: TENANT` for Mimir and
-    Cortex."""
+    """A file with lines `NAME: VALUE` that are sent there with each query, such as `X-Scope-OrgID: TENANT` for Mimir
+    and Cortex."""
     prometheus_cluster: str = ""
     """Only jobs whose series have this label `cluster` are judged, where several clusters write into one store; empty:
     all jobs, but none that several of them have."""

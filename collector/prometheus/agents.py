@@ -46,8 +46,8 @@ def agent_url(instance: str, node: str) -> str | None:
 
 
 def ask_agents(urls: Mapping[str, str], key: JobKey, gpus: Mapping[int, str] | None = None) -> FromAgents:
-    """`urls`: by node. `gpus`: the UUIDs by rank; where they are given, an agent whose ranks have others counts as none:
-    a machine of another cluster may have the same address, and a job of the same name."""
+    """`urls`: by node. `gpus`: the UUIDs by rank; where they are given, an agent whose ranks have others counts as
+    none: a machine of another cluster may have the same address, and a job of the same name."""
     return asyncio.run(_ask_all(urls, key, gpus))
 
 

@@ -108,7 +108,7 @@ class _Frame(msgspec.Struct, frozen=True):
     error: str = ""
     warnings: tuple[str, ...] = ()
     isPartial: bool = False
-    """What VictoriaMetrics' cluster says where a vmstorage did not answer (its documentation, "Cluster availability")."""
+    """VictoriaMetrics' cluster says so where a vmstorage did not answer (its documentation, "Cluster availability")."""
 
 
 def _framed(text: bytes) -> bytes:

@@ -111,8 +111,8 @@ def with_what_is_left_out(prometheus: Prometheus, location: Location) -> Locatio
 
 
 def not_of_now(location: Location, ahead: float) -> Location:
-    """The location with a note where the server's clock is too far `ahead` of this machine's, in seconds: then its now is
-    not known to be now, and nothing is `ok`."""
+    """The location with a note where the server's clock is too far `ahead` of this machine's, in seconds: then its now
+    is not known to be now, and nothing is `ok`."""
     if abs(ahead) <= MAX_AHEAD:
         return location
     verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict

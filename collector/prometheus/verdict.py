@@ -71,8 +71,8 @@ def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None
 
 
 def locate_known(prometheus: Prometheus, job: queries.Job, now: float, ahead: float = 0.0) -> Location:
-    """The verdict on a job that Prometheus has samples of, now by the server's clock, which is `ahead` of this machine's
-    by so many seconds. Raises UsageError."""
+    """The verdict on a job that Prometheus has samples of, now by the server's clock, which is so many seconds `ahead`
+    of this machine's. Raises UsageError."""
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
         return _Question(Reading(prometheus, pool, job, now), live=True, ahead=ahead).answer()
 
