@@ -4,6 +4,7 @@ server that answers from these blocks."""
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import socket
 import subprocess
@@ -172,8 +173,9 @@ def victoria_metrics(data: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]
 
 def copy_blocks(blocks: Path, url: str) -> None:
     """Copies the blocks of a Prometheus into the VictoriaMetrics at `url`."""
-    command = ["vmctl", "prometheus", f"--prom-snapshot={blocks}", f"--vm-addr={url}", "-s", "--disable-progress-bar"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = ["vmctl", "prometheus", "-s", f"--prom-snapshot={blocks}", f"--vm-addr={url}"]
+    in_terminal = ["script", "-qec", shlex.join(command), "/dev/null"]  # without one it ends at its progress bar
+    subprocess.run(in_terminal, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     urllib.request.urlopen(f"{url}/internal/force_flush", timeout=300).close()
 
 

@@ -56,6 +56,11 @@ COARSE_LENGTH_RATIO = 4
 CONCURRENT_QUERIES = 3
 """The number of queries that are under way at once."""
 
+_NO_COUNTERS = (
+    "the job has samples, and its counters have no value at any of the moments asked for: the store hides what is new"
+    " (VictoriaMetrics' -search.latencyOffset), or has lost it"
+)
+
 POSITIONS_UNKNOWN_FACTOR = 0.5
 """The factor of the confidence where ranks do different work by design, and which does which is not known here."""
 
@@ -95,6 +100,8 @@ class _Question:
             return self._unknown("too_few_steps", f"a step takes {seconds_text(few.step)}: too long for counters")
         coarse = Moments(reading.now, COARSE_LENGTH_RATIO * few.apart, COARSE_INTERVALS)
         everyone = reading.counters(coarse, few.ranks)
+        if not len(everyone.ranks):
+            return self._unknown("stale", _NO_COUNTERS)
         world = max((small_number(it.world_size) for it in reading.who(few.ranks).values()), default=0)
         location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, few, world)
         missing, notes, verdict = _missing(everyone, few), location.notes, location.verdict
@@ -115,6 +122,8 @@ class _Question:
         moments = Moments(self.reading.now, few.apart)
         unseen = max(0, world - len(everyone.ranks))
         counters = self.reading.counters(moments, few.ranks, screened(everyone))
+        if not len(counters.ranks):
+            return self._unknown("stale", _NO_COUNTERS)
         found = intervals(counters)
         timings = as_timings(self.reading.job.job_id, counters, found, len(counters.ranks) + unseen)
         location = locate(timings)
