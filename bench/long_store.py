@@ -166,7 +166,7 @@ def _differ(made: Path, begin: int, minutes: int, mine: list[tuple[str, Values]]
 
 
 def in_victoria_metrics(columns: list[tuple[str, Values]], begin: int, folder: Path) -> float:
-    """Bytes on disk after a merge of all parts."""
+    """Bytes on disk after it has merged all parts, and has ended, so that nothing is in its memory alone."""
     with victoria_metrics(folder / "vm") as (url, _):
         for first in range(0, len(columns), 512):
             lines = (
@@ -177,8 +177,11 @@ def in_victoria_metrics(columns: list[tuple[str, Values]], begin: int, folder: P
             urllib.request.urlopen(f"{url}/api/v1/import/prometheus", "".join(lines).encode(), 120).close()
         for path in ("/internal/force_flush", "/internal/force_merge"):
             urllib.request.urlopen(f"{url}{path}", timeout=600).close()
-        time.sleep(20)
-        return float(sum(path.stat().st_size for path in (folder / "vm").rglob("*") if path.is_file()))
+        query = urllib.parse.urlencode({"query": f"sum(count_over_time({{__name__='{NAME}'}}[60d]))", "nocache": 1})
+        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=300) as answer:
+            held = int(json.load(answer)["data"]["result"][0]["value"][1])
+        assert held == sum(len(values) for _, values in columns), f"VictoriaMetrics has {held} samples"
+    return float(sum(path.stat().st_size for path in (folder / "vm").rglob("*") if path.is_file()))
 
 
 def measure(ranks: int, days: int, by_rules: int) -> Iterator[Figure]:
