@@ -62,7 +62,7 @@ def test_a_real_store_has_the_recorded_series_and_the_phases_of_the_slow_rank(tm
             wait_for(lambda: len(asked(engine, f"count_over_time({phases}[1m]) > 3")) == 8 * len(MEANS))
             names = {it["metric"]["__name__"] for it in asked(engine, '{__name__!=""}')}
             (slowest,) = asked(engine, f'topk(1, {phases}{{phase="forward"}})')
-            (page,) = re.findall(r"^    (topk by .*\n(?:      .*\n)+)", OPERATE.read_text(), re.MULTILINE)
+            (page,) = re.findall(r"```promql\n(topk .*?)```", OPERATE.read_text(), re.DOTALL)
             by_phase = {it["metric"]["phase"]: it for it in asked(engine, page.replace("4711", "train"))}
     assert phases in names and "job_id_user:laggard_rank_step_seconds:median5m" in names
     assert by_phase["forward"]["metric"]["rank"] == "5" and set(by_phase) == set(MEANS)
