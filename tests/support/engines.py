@@ -65,12 +65,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def answers(url: str, headers: Mapping[str, str] | None = None) -> Callable[[], bool]:
-    """Whether a GET of `url` is answered with 200."""
+def answers(url: str, headers: Mapping[str, str] | None = None, seconds: float = 5.0) -> Callable[[], bool]:
+    """Whether a GET of `url` is answered with 200 in so many seconds."""
+    request = urllib.request.Request(url, headers=dict(headers or {}))
 
     def asked() -> bool:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=dict(headers or {})), timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=seconds) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
