@@ -200,9 +200,10 @@ class _Question:
 
 def _missing(everyone: Counters, few: Few) -> Mask:
     """[R]: the ranks without a sample now, or of which none has come since the moment before, while the others of their
-    job made steps: their Prometheus writes late, and the store repeats what it had last."""
+    job made steps: their Prometheus writes late, and the store repeats what it had last. A rank that never made one is
+    no such."""
     made = intervals(everyone).made[-1]
-    stand = ~np.isfinite(made) & bool(np.isfinite(made).any()) & (not few.stands_still)
+    stand = ~np.isfinite(made) & (everyone.steps[-1] > 0) & bool(np.isfinite(made).any()) & (not few.stands_still)
     missing: Mask = ~np.isfinite(everyone.steps[-1]) | stand
     return missing
 
