@@ -4,6 +4,7 @@ server that answers from these blocks."""
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import socket
 import subprocess
@@ -26,7 +27,9 @@ RANKS_OF_NODE = 8
 class Job(NamedTuple):
     """A synchronous job. `slow`: ranks and how many more seconds they take in `phase`. `stalled_at`: the sample from
     which on nobody gets any further, since `hung` does not come, or the process of `gone` is; -1: never.
-    `later`: by how many seconds its samples are later than those of others."""
+    `later`: by how many seconds its samples are later than those of others. `missing`: the samples from the one to
+    before the other were never stored. `behind`: of the ranks from the first number on, the last samples, so many, have
+    not come yet."""
 
     ranks: int
     samples: int = 13
@@ -38,6 +41,8 @@ class Job(NamedTuple):
     stalled_at: int = -1
     gone: int = -1
     later: float = 0.0
+    missing: tuple[int, int] = (0, 0)
+    behind: tuple[int, int] = (0, 0)
     role: str = "dp"
     job_id: str = "train"
     user: int = 1000
@@ -113,8 +118,10 @@ def _write_column(job: Job, column: Column, end: float, file: TextIO) -> None:
             f'{sample}{{job_id="{job.job_id}",user="{job.user}",rank="{rank}"{column.labels}{more}'
             f',instance="n{node}:19400",job="laggard"}} '
         )
-        values = column.values[:, rank]
-        file.write("".join(f"{labels}{v:.9g} {t}\n" for v, t in zip(values, times, strict=True)))
+        last = job.samples - (job.behind[1] if rank >= job.behind[0] else 0)
+        stored = [n for n in range(last) if not job.missing[0] <= n < job.missing[1]]
+        values = column.values[stored, rank].tolist()
+        file.write("".join(f"{labels}{v:.9g} {times[n]}\n" for v, n in zip(values, stored, strict=True)))
 
 
 def make_blocks(jobs: Sequence[Job], end: float, folder: Path) -> Path:
@@ -149,16 +156,39 @@ def prometheus(data: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[
         process.wait()
 
 
+@contextlib.contextmanager
+def victoria_metrics(data: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A real VictoriaMetrics with its data in `data`: its URL and its process."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = ["victoria-metrics", f"-storageDataPath={data}", f"-httpListenAddr={address}", "-retentionPeriod=12"]
+    process = subprocess.Popen([*command, "-search.latencyOffset=1ms"], stderr=subprocess.DEVNULL)
+    try:
+        _wait(lambda: _ready(f"http://{address}", "health"), process)
+        yield f"http://{address}", process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def copy_blocks(blocks: Path, url: str) -> None:
+    """Copies the blocks of a Prometheus into the VictoriaMetrics at `url`."""
+    command = ["vmctl", "prometheus", "-s", f"--prom-snapshot={blocks}", f"--vm-addr={url}"]
+    in_terminal = ["script", "-qec", shlex.join(command), "/dev/null"]  # without one it ends at its progress bar
+    subprocess.run(in_terminal, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    urllib.request.urlopen(f"{url}/internal/force_flush", timeout=300).close()
+
+
 def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, "Prometheus does not start"
+        assert process.poll() is None and time.monotonic() < deadline, f"{process.args!r} does not start"
         time.sleep(0.1)
 
 
-def _ready(url: str) -> bool:
+def _ready(url: str, path: str = "-/ready") -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/{path}", timeout=10) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

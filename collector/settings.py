@@ -154,6 +154,12 @@ class CollectorSettings(Settings, frozen=True):
     """A file with the token to log in there with."""
     prometheus_basic_auth_file: str = ""
     """A file with USER:PASSWORD to log in there with."""
+    prometheus_headers_file: str = ""
+    """A file with lines `NAME: VALUE` that are sent there with each query, such as `X-Scope-OrgID: TENANT` for Mimir
+    and Cortex."""
+    prometheus_cluster: str = ""
+    """Only jobs whose series have this label `cluster` are judged, where several clusters write into one store; empty:
+    all jobs, but none that several of them have."""
     prometheus_page: str = ""
     """The URL at which people's browsers reach Prometheus: the page links to graphs of a job, a rank and a node there;
     empty: no links."""

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from laggard.collector.evaluators.exchange import Beat, Exchange, Place
@@ -26,7 +26,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.prometheus.choice import Known, known_jobs
 from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.watch import MAX_JOBS, judged, key_of
+from laggard.collector.prometheus.watch import MAX_JOBS, by_key, judged
 from laggard.errors import UsageError
 from laggard.model import Note
 
@@ -68,6 +68,7 @@ class Evaluator:
         self._read_at = time.monotonic() - LEASE_SECONDS
         self._away = "it has not answered yet"
         self._has_listed, self._failing_since, self._problem = False, float("inf"), ""
+        self._partial = ""  # what Prometheus said that it left out
         self._ends = False
         self._begun = asyncio.Event()
 
@@ -96,8 +97,10 @@ class Evaluator:
     @property
     def notes(self) -> tuple[Note, ...]:
         with self._lock:
-            away, problem = self._why_away(time.monotonic()), self._problem
+            away, problem, partial = self._why_away(time.monotonic()), self._problem, self._partial
         found = [Note("prometheus", f"this evaluator judges nothing: {problem}")] if problem else []
+        if partial:
+            found.append(Note("prometheus", f"the answer is not whole, jobs may be missing: {partial}"))
         if away:
             found.append(Note("evaluators", f"only jobs of this evaluator have a verdict: {away}"))
         return tuple(found)
@@ -162,9 +165,8 @@ class Evaluator:
         """Lists the jobs, and judges its own; may take seconds."""
         self._prometheus.warnings.clear()
         try:
-            listed = known_jobs(self._prometheus, None, None)
-            found = {key: each for each in listed if (key := key_of(each)) is not None}
-            self._note_known(found.values())
+            found = by_key(known_jobs(self._prometheus, None, None))
+            self._note_known({key: alike[0].progressed_at for key, alike in found.items()})
             mine = [key for key in found if self._standing.members.is_mine(key)]
             for key in mine[:MAX_JOBS]:
                 if self._ends:
@@ -182,17 +184,20 @@ class Evaluator:
         with self._lock:
             self._failing_since, self._problem = float("inf"), ""
 
-    def _judge(self, key: JobKey, each: Known) -> None:
+    def _judge(self, key: JobKey, alike: Sequence[Known]) -> None:
         members, at = self._standing.members, time.monotonic()
         if members.is_mine(key):  # it may have moved meanwhile
-            job = judged(self._prometheus, key, each)
+            job = judged(self._prometheus, key, alike)
             self._note(Judged(dataclasses.replace(job, location=bounded(job.location)), at, members.me))
 
-    def _note_known(self, listed: Iterable[Known]) -> None:
-        """Takes the jobs that there are."""
-        known = {key: each.progressed_at for each in listed if (key := key_of(each)) is not None}
+    def _note_known(self, known: dict[JobKey, float]) -> None:
+        """Takes the jobs that there are, and when each got on last. Where the answer is not whole, those of before are
+        not gone."""
+        partial = self._prometheus.warnings[:1]
         with self._lock:
             was = self._standing
+            self._partial = partial[0] if partial else ""
+            known = {**was.known, **known} if partial else known
             mine = {key for key in (*was.own, *was.rows) if was.members.is_mine(key)}
             self._gone = (self._gone | mine) - known.keys()
             own = {key: it for key, it in was.own.items() if key in known and key in mine}

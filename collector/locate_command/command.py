@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_CHANGES = 3
 
+_WITH_PROMETHEUS = ("at", "bearer_token_file", "basic_auth_file", "headers_file", "cluster")
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
@@ -46,6 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     secret = parser.add_mutually_exclusive_group()
     secret.add_argument("--bearer-token-file", metavar="FILE", help="with --prometheus: the token to log in with")
     secret.add_argument("--basic-auth-file", metavar="FILE", help="with --prometheus: a file with USER:PASSWORD")
+    parser.add_argument(
+        "--headers-file",
+        metavar="FILE",
+        help="with --prometheus: a file with lines `NAME: VALUE` that are sent, as X-Scope-OrgID to Mimir",
+    )
+    parser.add_argument(
+        "--cluster", metavar="NAME", help="with --prometheus: only jobs whose series have this label `cluster`"
+    )
     parser.add_argument(
         "--record", metavar="DIR", help="also write what the collector holds of the job there, for `--trace DIR`"
     )
@@ -118,13 +128,15 @@ def _source(arguments: argparse.Namespace) -> Source:
         from laggard.collector.locate_command import recording
 
         return recording.judge(arguments.trace, arguments.job)
-    asked = (arguments.at, arguments.bearer_token_file, arguments.basic_auth_file)
+    asked = {name: getattr(arguments, name) for name in _WITH_PROMETHEUS}
     if arguments.prometheus:
         from laggard.collector.locate_command import prometheus
 
-        return prometheus.ask(arguments.prometheus, arguments.job, *asked)
-    if any(asked):
-        raise UsageError("--at, --bearer-token-file and --basic-auth-file go with --prometheus URL")
+        return prometheus.ask(arguments.prometheus, arguments.job, prometheus.Asked(**asked))
+    if any(asked.values()):
+        raise UsageError(
+            "--at, --cluster, --bearer-token-file, --basic-auth-file and --headers-file go with --prometheus URL"
+        )
     from laggard.collector.locate_command import collector
 
     source = collector.ask(arguments.collector, arguments.job)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.collector.job_words import job_text
 from laggard.collector.keep import page_of_counters
-from laggard.collector.prometheus.client import Prometheus, authorization
+from laggard.collector.prometheus.client import Prometheus, authorization, extra_headers
 from laggard.collector.prometheus.verdict import locate_by_counters
 from laggard.collector.web.kept_page import KeptPage
 from laggard.errors import UsageError
@@ -45,12 +45,22 @@ class PrometheusSource:
         return page_of_counters(self.location, self._url)
 
 
-def ask(
-    url: str, job: str | None, at: str | None, token_file: str | None, basic_auth_file: str | None
-) -> PrometheusSource:
-    """Judges `job` at the moment `at`; None: the job that progressed last, now. Raises UsageError."""
-    moment = None if at is None else _moment(at)
-    prometheus = Prometheus(url, authorization(token_file, basic_auth_file))
+class Asked(NamedTuple):
+    """What the flags that go with --prometheus say. `at`: None: now. `cluster`: None: any."""
+
+    at: str | None
+    bearer_token_file: str | None
+    basic_auth_file: str | None
+    headers_file: str | None
+    cluster: str | None
+
+
+def ask(url: str, job: str | None, asked: Asked) -> PrometheusSource:
+    """Judges `job` at that moment; None: the job that progressed last. Raises UsageError."""
+    moment = None if asked.at is None else _moment(asked.at)
+    login = authorization(asked.bearer_token_file, asked.basic_auth_file)
+    headers = extra_headers(asked.headers_file, "--headers-file")
+    prometheus = Prometheus(url, login, asked.cluster or "", headers)
     try:
         return PrometheusSource(url, job, locate_by_counters(prometheus, by_uid(job), moment))
     finally:

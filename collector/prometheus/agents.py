@@ -19,6 +19,7 @@ from laggard.errors import UsageError
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.node_findings import NodeFindings
 from laggard.wire import WireError
+from laggard.wire.ranks import RanksDocument
 
 TIMEOUT_SECONDS = 3.0
 MAX_BODY_BYTES = 16 << 20
@@ -44,12 +45,13 @@ def agent_url(instance: str, node: str) -> str | None:
     return None
 
 
-def ask_agents(urls: Mapping[str, str], key: JobKey) -> FromAgents:
-    """`urls`: by node."""
-    return asyncio.run(_ask_all(urls, key))
+def ask_agents(urls: Mapping[str, str], key: JobKey, gpus: Mapping[int, str] | None = None) -> FromAgents:
+    """`urls`: by node. `gpus`: the UUIDs by rank; where they are given, an agent whose ranks have others counts as
+    none: a machine of another cluster may have the same address, and a job of the same name."""
+    return asyncio.run(_ask_all(urls, key, gpus))
 
 
-async def _ask_all(urls: Mapping[str, str], key: JobKey) -> FromAgents:
+async def _ask_all(urls: Mapping[str, str], key: JobKey, gpus: Mapping[int, str] | None) -> FromAgents:
     paths = ("ranks", "report")
     asked = [fetch(f"{url}/api/v1/{path}", TIMEOUT_SECONDS, MAX_BODY_BYTES) for url in urls.values() for path in paths]
     answers = await asyncio.gather(*asked)
@@ -59,6 +61,8 @@ async def _ask_all(urls: Mapping[str, str], key: JobKey) -> FromAgents:
             continue
         try:
             document, steps = validate_ranks_answer(ranks)
+            if gpus is not None and not _has_gpus(document, key, gpus):
+                continue
             windows.ingest(url, document, now, steps=steps)
             answered += 1
             found[node] = NodeFindings() if isinstance(report, FetchFailure) else _findings(report)
@@ -67,6 +71,12 @@ async def _ask_all(urls: Mapping[str, str], key: JobKey) -> FromAgents:
     job: Job | None = windows.jobs.get(key)
     timings = None if job is None else job.timings(key.job_id, set(urls.values()), found)
     return FromAgents(len(urls), answered, found, timings)
+
+
+def _has_gpus(document: RanksDocument, key: JobKey, gpus: Mapping[int, str]) -> bool:
+    """Whether the ranks of the job that the document tells of are on these GPUs."""
+    mine = [row for row in document.ranks if (row.owner, row.job_id) == key and row.rank in gpus]
+    return bool(mine) and all(row.gpu == gpus[row.rank] for row in mine)
 
 
 def _findings(body: bytes) -> NodeFindings:

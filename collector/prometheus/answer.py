@@ -18,6 +18,8 @@ MAX_BYTES = 4 << 30
 MAX_SERIES_BYTES = 1 << 20
 """The most bytes of one series. An answer in which no series begins for so long is none of Prometheus'."""
 
+_PARTIAL = "isPartial: a storage node of VictoriaMetrics did not answer"
+
 _BEGIN = b'{"metric":'
 _VALUES = b',"values":['
 _VALUE = b',"value":['
@@ -37,6 +39,10 @@ class Labels(msgspec.Struct, frozen=True):
     instance: str = ""
     phase: str = ""
     group: str = ""
+    cluster: str = ""
+    code: str = ""
+    severity: str = ""
+    device: str = ""
 
 
 class Series(NamedTuple):
@@ -54,8 +60,8 @@ class AnswerError(Exception):
 
 
 class Answer:
-    """Reads one answer. After the last part of series() `warnings` says what Prometheus, or a Thanos in front of
-    several, left out."""
+    """Reads one answer. After the last part of series() `warnings` says what Prometheus, or a Thanos or a cluster of
+    VictoriaMetrics in front of several, left out."""
 
     def __init__(self) -> None:
         self.warnings: tuple[str, ...] = ()
@@ -93,7 +99,7 @@ class Answer:
             raise AnswerError("the answer is cut off, or not the JSON of Prometheus (a login page?)") from None
         if frame.status != "success":
             raise AnswerError(f"Prometheus reports {frame.errorType or 'an error'}: {frame.error}")
-        self.warnings = frame.warnings
+        self.warnings = (*frame.warnings, *([_PARTIAL] if frame.isPartial else []))
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -101,6 +107,8 @@ class _Frame(msgspec.Struct, frozen=True):
     errorType: str = ""
     error: str = ""
     warnings: tuple[str, ...] = ()
+    isPartial: bool = False
+    """VictoriaMetrics' cluster says so where a vmstorage did not answer (its documentation, "Cluster availability")."""
 
 
 def _framed(text: bytes) -> bytes:

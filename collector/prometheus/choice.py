@@ -3,10 +3,12 @@ samples are, and how long a step takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
@@ -14,8 +16,10 @@ from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.answer import Series
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.counters import Floats, rank_numbers
+from laggard.collector.prometheus.findings import failing_nodes
 from laggard.errors import UsageError
-from laggard.model import Location
+from laggard.model import Location, Note, Verdict
+from laggard.text.words import printable_line
 
 STALE_SECONDS = 60.0
 STALE_INTERVALS = 3
@@ -24,6 +28,10 @@ well."""
 
 STALL_INTERVALS = 2
 """The number of the last intervals without a step after which a job stands still."""
+
+MAX_AHEAD = 300.0
+"""The most seconds between the server's clock and this machine's at which its `now` counts as now: as many as between
+two that sign (docs/operate.md)."""
 
 _UNKNOWN_INTERVAL = 15.0
 _NAMED_JOBS = 8
@@ -45,49 +53,94 @@ class Few(NamedTuple):
 
 class Known(NamedTuple):
     """A job that Prometheus has samples of. `progressed_at`: when a rank of it last got on, Unix time by its node's
-    clock. `now`: the moment by the server's clock."""
+    clock. `now`: the moment by the server's clock, and `ahead`: by how many seconds that is later than this machine's;
+    0 where another moment was asked for."""
 
     job: queries.Job
     progressed_at: float
     now: float
+    ahead: float = 0.0
 
 
 def known_jobs(prometheus: Prometheus, wanted: queries.Job | None, at: float | None) -> list[Known]:
     """The jobs that have samples, the one that got on last first. Raises UsageError."""
-    query = f"max by (job_id, user) ({queries.selector(queries.LAST_PROGRESS, wanted)})"
+    mine = [("cluster=", prometheus.cluster)] if prometheus.cluster else []
+    query = f"max by (cluster, job_id, user) ({queries.selector(queries.LAST_PROGRESS, wanted, *mine)})"
     found = [
-        Known(queries.Job(labels.job_id, labels.user), float(value), float(now))
+        Known(
+            queries.Job(labels.job_id, labels.user, labels.cluster),
+            float(value),
+            float(now),
+            float(now) - time.time() if at is None else 0.0,
+        )
         for part in prometheus.at(query, at)
         for labels, now, value in zip(part.labels, part.times, part.values, strict=True)
     ]
     return sorted(found, key=lambda each: -each.progressed_at)
 
 
-def choose_job(prometheus: Prometheus, name: str | None, at: float | None) -> tuple[queries.Job, float] | Location:
-    """The job of that key or name, by default the one that got on last, and the moment by the server's clock; a verdict
-    `unknown` where there is none. Raises UsageError where several users have a job of that name."""
+def choose_job(prometheus: Prometheus, name: str | None, at: float | None) -> Known | Location:
+    """The job of that key or name, by default the one that got on last; a verdict `unknown` where there is none. Raises
+    UsageError where several users, or several clusters, have a job of that name."""
     key = JobKey.parse(name) if name else None
     wanted = queries.Job(key.job_id, str(key.owner)) if key else queries.Job(name) if name else None
     found = known_jobs(prometheus, wanted, at)
     if not found:
-        return _nothing(prometheus, name, wanted, at)
-    if name and key is None and len(found) > 1:
-        choices = ", ".join(f"{each.job.user}:{each.job.job_id}" for each in found[:_NAMED_JOBS])
-        raise UsageError(f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}")
-    return found[0].job, found[0].now
+        return _with_failing_nodes(prometheus, _nothing(prometheus, name, wanted, at), at)
+    users = list(dict.fromkeys((each.job.user, each.job.job_id) for each in found))
+    if name and key is None and len(users) > 1:
+        choices = ", ".join(f"{user}:{job_id}" for user, job_id in users[:_NAMED_JOBS])
+        raise UsageError(f"{len(users)} users have a job named {name}; ask for one of them as UID:NAME: {choices}")
+    if name and len(found) > 1:
+        raise UsageError(f"{len(found)} clusters have a job {name}; choose with --cluster: {clusters_text(found)}")
+    return found[0]
+
+
+def clusters_text(found: Sequence[Known]) -> str:
+    names = sorted(each.job.cluster or "(no label cluster)" for each in found)
+    return ", ".join(printable_line(name, 64) for name in names[:_NAMED_JOBS])
+
+
+def with_what_is_left_out(prometheus: Prometheus, location: Location) -> Location:
+    """The location with what the store says to have left out: what is not whole is never `ok`."""
+    if not prometheus.warnings:
+        return location
+    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
+    text = f"the answer is not whole, ranks may be missing: {prometheus.warnings[0]}"
+    return structs.replace(location, verdict=verdict, notes=(Note("partial_answer", text), *location.notes))
+
+
+def not_of_now(location: Location, ahead: float) -> Location:
+    """The location with a note where the server's clock is too far `ahead` of this machine's, in seconds: then its now
+    is not known to be now, and nothing is `ok`."""
+    if abs(ahead) <= MAX_AHEAD:
+        return location
+    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
+    way = "ahead of" if ahead > 0 else "behind"
+    text = f"Prometheus' clock is {_long(abs(ahead))} {way} this machine's: whether this is of now is not known"
+    return structs.replace(location, verdict=verdict, notes=(Note("store_clock", text), *location.notes))
+
+
+def _with_failing_nodes(prometheus: Prometheus, location: Location, at: float | None) -> Location:
+    failing = failing_nodes(prometheus, prometheus.cluster or None, at)
+    return location if failing is None else structs.replace(location, notes=(*location.notes, failing))
 
 
 def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | None, at: float | None) -> Location:
     """The location where there is no job, with the reason: no series at all, or none that is fresh."""
-    first = queries.selector(queries.STEPS, wanted, ("rank=", "0"))
+    mine = [("cluster=", prometheus.cluster)] if prometheus.cluster else []
+    first = queries.selector(queries.STEPS, wanted, ("rank=", "0"), *mine)
     query = f"time() - max(max_over_time(timestamp({first})[1d:5m]))"
-    ages = [value for part in prometheus.at(query, at) for value in part.values]
+    found = list(prometheus.at(query, at))
+    ages = [value for part in found for value in part.values]
+    ahead = [float(now) - time.time() for part in found for now in part.times if at is None]
     of = f" of a job {name}" if name else ""
+    of += f" in cluster {prometheus.cluster}" if prometheus.cluster else ""
     if ages:
         text = (
             f"the newest sample{of} is {_long(float(ages[0]))} old and says nothing about now; --at judges that moment"
         )
-        return unknown_location("stale", text, name)
+        return not_of_now(unknown_location("stale", text, name), max(ahead, default=0.0))
     text = (
         f"Prometheus at {prometheus.url} has no series laggard_rank_*{of} of the last day: have it scrape the agents"
         " (a collector's /api/v1/targets lists them for http_sd)"

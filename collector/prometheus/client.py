@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,25 +14,41 @@ import httpx
 from laggard.address import without_login
 from laggard.collector.prometheus.answer import Answer, AnswerError, Series
 from laggard.errors import UsageError
+from laggard.otlp.settings import read_headers
 from laggard.secret_file import warn_of_exposed
 from laggard.text.words import printable_line
 
 QUERY_SECONDS = 60.0
 """The time limit of one query; Prometheus itself allows two minutes by default."""
 
+ANSWER_SECONDS = 180.0
+"""The time in which an answer has to be read to its end: a server that sends a byte now and then never times out."""
+
 _CHUNK_BYTES = 1 << 20
 _MAX_SECRET_BYTES = 1 << 16
-_HEADERS = {"Accept-Encoding": "identity"}  # packing takes Prometheus longer than sending
+_HEADERS = {
+    "Accept-Encoding": "identity",  # packing takes Prometheus longer than sending
+    "Cache-Control": "no-store",  # for the caches of Cortex' and Mimir's query frontends
+}
+
+_FRESH = {"nocache": "1", "latency_offset": "1ms"}
+"""The parameters without which VictoriaMetrics hides the last 30 s (its -search.latencyOffset, which a query may name
+since 1.85.2), and rounds times; others pass them over."""
 
 
 class Prometheus:
     """One server. To be used by several threads at once."""
 
-    def __init__(self, url: str, authorization: str | None = None) -> None:
+    def __init__(
+        self, url: str, authorization: str | None = None, cluster: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`cluster`: where it is not empty, only series with this label `cluster` are asked for. `headers`: sent with
+        each query."""
         self.url = _checked_url(url)
+        self.cluster = cluster
         self.warnings: list[str] = []
-        headers = _HEADERS if authorization is None else {**_HEADERS, "Authorization": authorization}
-        self._client = httpx.Client(headers=headers, timeout=QUERY_SECONDS)
+        sent = _HEADERS | dict(headers or {}) | ({} if authorization is None else {"Authorization": authorization})
+        self._client = httpx.Client(headers=sent, timeout=QUERY_SECONDS)
 
     def close(self) -> None:
         self._client.close()
@@ -46,12 +63,12 @@ class Prometheus:
         return self._ask("query", {"query": query, **({} if moment is None else {"time": f"{moment:.3f}"})})
 
     def _ask(self, path: str, form: Mapping[str, str]) -> Iterator[Series]:
-        answer = Answer()
-        form = {**form, "timeout": f"{QUERY_SECONDS:.0f}s"}
+        answer, began = Answer(), time.monotonic()
+        form = {**form, **_FRESH, "timeout": f"{QUERY_SECONDS:.0f}s"}
         try:
             with self._client.stream("POST", f"{self.url}/api/v1/{path}", data=form) as response:
                 self._check(response)
-                yield from answer.series(response.iter_bytes(_CHUNK_BYTES))
+                yield from answer.series(_in_time(response.iter_bytes(), began + ANSWER_SECONDS))
         except AnswerError as error:
             raise UsageError(f"Prometheus at {self.url}: {printable_line(str(error), 500)}") from None
         except httpx.TimeoutException:
@@ -72,6 +89,21 @@ class Prometheus:
         raise UsageError(f"Prometheus at {self.url} {_meaning(status)}" + (f": {said}" if said else ""))
 
 
+def _in_time(chunks: Iterator[bytes], deadline: float) -> Iterator[bytes]:
+    """The chunks, put together to parts of some _CHUNK_BYTES. Raises AnswerError where one comes after the `deadline`
+    (time.monotonic())."""
+    held, size = list[bytes](), 0
+    for chunk in chunks:
+        if time.monotonic() > deadline:
+            raise AnswerError(f"the answer has not come to its end within {ANSWER_SECONDS:.0f} s")
+        held.append(chunk)
+        size += len(chunk)
+        if size >= _CHUNK_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    yield b"".join(held)
+
+
 def _said(response: httpx.Response) -> str:
     """The text of Prometheus' error, in its own words."""
     with contextlib.suppress(Exception):
@@ -83,7 +115,7 @@ def _meaning(status: int) -> str:
     if status in (401, 403):
         return (
             f"refuses ({status}): give --bearer-token-file FILE, or --basic-auth-file FILE with USER:PASSWORD in it,"
-            " of one who may read"
+            " of one who may read; Mimir and Cortex want X-Scope-OrgID in --headers-file FILE"
         )
     if status == 404:
         return "has no API there (404): is a path missing behind the host, as /prometheus or /select/0/prometheus?"
@@ -91,6 +123,8 @@ def _meaning(status: int) -> str:
         return f"sends elsewhere ({status}), to a login perhaps: name the API itself"
     if status == 422:
         return "cannot answer (422): choose one job with --job, or raise its --query.max-samples"
+    if status == 429:
+        return "takes no more queries now (429): raise its limits for this tenant"
     if status in (502, 503, 504):
         return f"is overloaded or away ({status})"
     return f"answers {status}"
@@ -119,6 +153,16 @@ def authorization(token_file: str | None, basic_file: str | None) -> str | None:
             raise UsageError(f"{basic_file} has no USER:PASSWORD in it")
         return f"Basic {base64.b64encode(pair.encode()).decode()}"
     return None
+
+
+def extra_headers(path: str | None, setting: str) -> dict[str, str]:
+    """The lines `NAME: VALUE` of the file that `setting` names. Raises UsageError."""
+    if not path:
+        return {}
+    headers = read_headers(path, setting)
+    if any(name.lower() == "authorization" for name in headers):
+        raise UsageError(f"{path} has a login in it: that goes into a file of its own, for its own setting")
+    return headers
 
 
 def _secret(path: str) -> str:

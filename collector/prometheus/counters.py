@@ -21,6 +21,11 @@ INTERVALS = 9
 
 _MAX_DIGITS = 8
 
+_ROUNDED = 0.01
+"""The share of the step by which a moment in an answer may be later than that asked for: milliseconds are rounded. It
+may be earlier by almost a step: Thanos' query frontend moves start and end back to multiples of the step
+(--query-range.align-range-with-step, its default)."""
+
 FIRST_INTERVAL = 2
 """The number of the first interval where intervals stand for steps: earlier steps count as warm-up."""
 
@@ -38,8 +43,9 @@ class Moments(NamedTuple):
 
 
 class Table:
-    """The values of one metric: [T, R], nan where there is none. Two series of one rank (two Prometheus behind one
-    Thanos, an agent and the rank itself) are one: the first that has a value."""
+    """The values of one metric: [T, R], nan where there is none. Two series of one rank (two Prometheus that write into
+    one store, an agent and the rank itself) are one: at each moment the larger value, which is the later scrape's of a
+    counter. So a replica that has died says nothing while the store still repeats its last value."""
 
     def __init__(self, moments: Moments) -> None:
         self._moments = moments
@@ -52,11 +58,9 @@ class Table:
         self._labels.append((numbers, series.labels))
         self._make_room(int(numbers.max(initial=-1)) + 1)
         rows = np.repeat(numbers, series.counts)
-        places = np.rint((series.times - self._moments.start) / self._moments.step).astype(np.int64)
+        places = np.ceil((series.times - self._moments.start) / self._moments.step - _ROUNDED).astype(np.int64)
         right = (rows >= 0) & (places >= 0) & (places <= self._moments.intervals)
-        rows, places, values = rows[right], places[right], series.values[right]
-        fresh = np.isnan(self._values[rows, places])
-        self._values[rows[fresh], places[fresh]] = values[fresh]
+        np.fmax.at(self._values, (rows[right], places[right]), series.values[right])
 
     def _make_room(self, count: int) -> None:
         if count > len(self._values):
@@ -76,13 +80,18 @@ class Table:
         for numbers, labels in self._labels:
             for number, each in zip(numbers.tolist(), labels, strict=True):
                 if number >= 0:
-                    found[number] = each.instance.rpartition(":")[0] or each.instance
+                    found[number] = machine(each.instance)
         return found
 
     @property
     def count(self) -> int:
         """One more than the largest number of a rank."""
         return self._count
+
+
+def machine(instance: str) -> str:
+    """The address without its port: one for all that is scraped on a machine."""
+    return instance.rpartition(":")[0] or instance
 
 
 def table(moments: Moments, parts: Iterable[Series]) -> Table:

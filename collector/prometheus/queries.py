@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 STEPS = "laggard_rank_steps_total"
@@ -17,22 +17,38 @@ LAST_BEAT = "laggard_rank_last_beat_timestamp_seconds"
 IN_FLIGHT = "laggard_rank_in_flight_seconds"
 UP = "laggard_rank_up"
 INFO = "laggard_rank_info"
+FINDING = "laggard_finding"
+PROBED = "laggard_agent_probe_round_seconds"
 
 FIRST_RANKS = ("rank=~", "[0-9]|[1-9][0-9]")
 """The first hundred ranks."""
 
 
+MAX_RANKS = 1500
+"""The most ranks that a query names: some 12,000 characters, where VictoriaMetrics takes 16,384 by default
+(-search.maxQueryLen)."""
+
+
 class Job(NamedTuple):
-    """A job by its labels; `user` empty: not known."""
+    """A job by its labels; `user` empty: not known. `cluster`: empty where its series have no such label; None: not
+    known, whichever. Two clusters that write into one store may have jobs of one name."""
 
     job_id: str
     user: str = ""
+    cluster: str | None = None
 
 
 def selector(metric: str, job: Job | None, *more: tuple[str, str]) -> str:
     """`metric{job_id="...",user="..."}`; `more` are pairs of a label with its operator, and a value."""
     asked = [] if job is None else [("job_id=", job.job_id), *([("user=", job.user)] if job.user else [])]
+    if job is not None and job.cluster is not None:
+        asked.append(("cluster=", job.cluster))
     return f"{metric}{{{','.join(f'{name}{quoted(value)}' for name, value in (*asked, *more))}}}"
+
+
+def parts(ranks: Sequence[int]) -> list[Sequence[int]]:
+    """The ranks in parts that one query may name."""
+    return [ranks[first : first + MAX_RANKS] for first in range(0, len(ranks), MAX_RANKS)]
 
 
 def among(ranks: Iterable[int]) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +27,14 @@ class Reading:
     def counters(self, moments: Moments, few: Sequence[int], ranks: Sequence[int] | None = None) -> Counters:
         """Returns the counters of `ranks`. None: of all ranks, but without the time outside phases, because asking for
         that costs more than looking closely at too many ranks. `few`: the ranks whose step durations are asked for."""
-        some = () if ranks is None else (queries.among(ranks),)
+        some = [()] if ranks is None else [(queries.among(part),) for part in queries.parts(ranks)]
         measured = tuple(few) if ranks is None else tuple(ranks[:100])
-        asked = {
-            "steps": queries.selector(queries.STEPS, self.job, *some),
-            "own": queries.selector(queries.OWN_SECONDS, self.job, *some),
-            "input": queries.selector(queries.INPUT_SECONDS, self.job, *some),
-            "few": queries.selector(queries.STEP_SECONDS, self.job, queries.among(measured)),
-        }
+        metrics = {"steps": queries.STEPS, "own": queries.OWN_SECONDS, "input": queries.INPUT_SECONDS}
+        asked = {name: [queries.selector(metric, self.job, *them) for them in some] for name, metric in metrics.items()}
+        asked["few"] = [queries.selector(queries.STEP_SECONDS, self.job, queries.among(measured))]
         if ranks is not None:
-            asked["other"] = queries.selector(queries.PHASE_SECONDS, self.job, ("phase=", "other"), *some)
+            other = ("phase=", "other")
+            asked["other"] = [queries.selector(queries.PHASE_SECONDS, self.job, other, *them) for them in some]
         tables = self._tables(asked, moments)
         count = max(each.count for each in tables.values())
         steps, none = tables["steps"].of(count), Table(moments)
@@ -62,7 +61,8 @@ class Reading:
                 by_phase.setdefault(phase, Table(moments)).add(some)
         waits = queries.selector(queries.COLLECTIVE_SECONDS, self.job, queries.among(ranks))
         steps = queries.selector(queries.STEPS, self.job, queries.among(ranks))
-        tables = self._tables({"steps": steps, "waits": f"sum by (rank) ({waits})"}, moments)
+        once = f"max by (rank, op, group) ({waits})"  # of replicas that write into one store, one
+        tables = self._tables({"steps": [steps], "waits": [f"sum by (rank) ({once})"]}, moments)
         columns, count = np.array(ranks, np.int64), max(ranks) + 1
 
         def of(found: Table) -> Floats:
@@ -106,9 +106,12 @@ class Reading:
                     found[number] = labels
         return found
 
-    def _tables(self, asked: Mapping[str, str], moments: Moments) -> dict[str, Table]:
-        def one(query: str) -> Table:
-            return table(moments, self.prometheus.over_time(query, moments.start, moments.end, moments.step))
+    def _tables(self, asked: Mapping[str, Sequence[str]], moments: Moments) -> dict[str, Table]:
+        """One of each, from one query or several."""
+
+        def one(several: Sequence[str]) -> Table:
+            times = moments.start, moments.end, moments.step
+            return table(moments, chain.from_iterable(self.prometheus.over_time(query, *times) for query in several))
 
         return dict(zip(asked, self._pool.map(one, asked.values()), strict=True))
 

@@ -4,6 +4,7 @@ Prometheus' averages say."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import structs
 
@@ -22,20 +23,29 @@ PEER_AGENTS = 3
 
 
 def with_agents(
-    culprits: Sequence[Culprit], key: JobKey, known: Mapping[int, Labels]
+    culprits: Sequence[Culprit],
+    key: JobKey,
+    known: Mapping[int, Labels],
+    stored: Mapping[str, NodeFindings] = MappingProxyType({}),
+    sure_of_place: bool = True,
 ) -> tuple[tuple[Culprit, ...], tuple[Note, ...]]:
     """The culprits with what their agents add, and a note on how many of those told. `known`: who each rank is, by
-    laggard_rank_info."""
-    urls = _agents_to_ask(culprits, known)
-    told = ask_agents(urls, key) if urls else FromAgents(0, 0, {}, None)
+    laggard_rank_info. `stored`: what the store has of findings, by node: it counts where no agent told. Where several
+    clusters may have machines of these addresses, `sure_of_place` is false: then the GPUs say whose an agent is."""
+    gpus = None if sure_of_place else {rank: info.gpu for rank, info in known.items() if info.gpu}
+    asked = known if gpus is None else {rank: known[rank] for rank in gpus}
+    urls = _agents_to_ask(culprits, asked)
+    told = ask_agents(urls, key, gpus) if urls else FromAgents(0, 0, {}, None)
     exact = locate(told.timings) if told.timings is not None else None
     text = f"{told.answered} of {counted(told.asked, 'agent')} of suspects and peers told of single steps"
     better = [_compared(culprit, exact) for culprit in culprits]
-    return advised(better, told.findings), (Note("agents_asked", text),)
+    if asked is not known and len(asked) < len(known):
+        text += "; of a cluster among several, only agents whose GPUs are known are asked"
+    return advised(better, {**stored, **told.findings}), (Note("agents_asked", text),)
 
 
 def advised(culprits: Sequence[Culprit], found: Mapping[str, NodeFindings]) -> tuple[Culprit, ...]:
-    """The culprits with what to do, and with the findings that explain them. `found`: by node, of those asked."""
+    """The culprits with what to do, and with the findings that explain them. `found`: by node."""
     state = RankState("unknown", None, None, None)
     machines = {place: RankInfo(node, None, state) for place, node in enumerate(found)}
     timings = build_timings(None, len(machines), machines, {}, found)

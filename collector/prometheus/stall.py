@@ -70,7 +70,7 @@ def silent_note(numbers: NDArray[np.int64], nodes: Sequence[str | None], absent:
     places = sorted({nodes[int(column)] or "an unknown machine" for column in np.flatnonzero(absent)})
     where = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
     ranks = tuple(int(number) for number in numbers[:MAX_NAMED_RANKS])
-    text = f"{ranks_text(int(number) for number in numbers)} on {where} no longer scraped: not judged"
+    text = f"{ranks_text(int(number) for number in numbers)} on {where} no longer scraped, or later: not judged"
     return Note("silent_ranks", text, ranks)
 
 

@@ -14,7 +14,14 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.answer import Labels
-from laggard.collector.prometheus.choice import STALL_INTERVALS, Few, choose_job, few_ranks
+from laggard.collector.prometheus.choice import (
+    STALL_INTERVALS,
+    Few,
+    choose_job,
+    few_ranks,
+    not_of_now,
+    with_what_is_left_out,
+)
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.counters import (
     FIRST_INTERVAL,
@@ -27,10 +34,11 @@ from laggard.collector.prometheus.counters import (
     intervals,
     typical_steps,
 )
+from laggard.collector.prometheus.findings import failing_nodes, findings_of
 from laggard.collector.prometheus.reading import Reading, small_number
 from laggard.collector.prometheus.screening import screened
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
-from laggard.collector.prometheus.stall import silent_note, stalled_by
+from laggard.collector.prometheus.stall import Mask, silent_note, stalled_by
 from laggard.collector.prometheus.suspects import chosen, described
 from laggard.locate.positions import REPLICAS, canonical_role
 from laggard.locate.verdict import locate
@@ -48,6 +56,11 @@ COARSE_LENGTH_RATIO = 4
 CONCURRENT_QUERIES = 3
 """The number of queries that are under way at once."""
 
+_NO_COUNTERS = (
+    "the job has samples, and its counters have no value at any of the moments asked for: the store hides what is new"
+    " (VictoriaMetrics' -search.latencyOffset), or has lost it"
+)
+
 POSITIONS_UNKNOWN_FACTOR = 0.5
 """The factor of the confidence where ranks do different work by design, and which does which is not known here."""
 
@@ -58,22 +71,25 @@ def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
         found = choose_job(prometheus, job, at)
         if isinstance(found, Location):
-            return found
-        return _Question(Reading(prometheus, pool, *found), live=at is None).answer()
+            return with_what_is_left_out(prometheus, found)
+        return _Question(Reading(prometheus, pool, found.job, found.now), at is None, found.ahead).answer()
 
 
-def locate_known(prometheus: Prometheus, job: queries.Job, now: float) -> Location:
-    """The verdict on a job that Prometheus has samples of, now by the server's clock. Raises UsageError."""
+def locate_known(prometheus: Prometheus, job: queries.Job, now: float, ahead: float = 0.0) -> Location:
+    """The verdict on a job that Prometheus has samples of, now by the server's clock, which is so many seconds `ahead`
+    of this machine's. Raises UsageError."""
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        return _Question(Reading(prometheus, pool, job, now), live=True).answer()
+        return _Question(Reading(prometheus, pool, job, now), live=True, ahead=ahead).answer()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """One job at one moment. `live`: whether the moment is now."""
+    """One job at one moment. `live`: whether the moment is now. `ahead`: the seconds by which the server's clock is
+    ahead of this machine's."""
 
     reading: Reading
     live: bool
+    ahead: float = 0.0
 
     def answer(self) -> Location:
         reading = self.reading
@@ -84,16 +100,20 @@ class _Question:
             return self._unknown("too_few_steps", f"a step takes {seconds_text(few.step)}: too long for counters")
         coarse = Moments(reading.now, COARSE_LENGTH_RATIO * few.apart, COARSE_INTERVALS)
         everyone = reading.counters(coarse, few.ranks)
+        if not len(everyone.ranks):
+            return self._unknown("stale", _NO_COUNTERS)
         world = max((small_number(it.world_size) for it in reading.who(few.ranks).values()), default=0)
         location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, few, world)
-        missing, notes = ~np.isfinite(everyone.steps[-1]), location.notes
+        missing, notes, verdict = _missing(everyone, few), location.notes, location.verdict
         if missing.any() and not any(note.kind == "silent_ranks" for note in notes):
             notes = (*notes, silent_note(everyone.ranks[missing], everyone.machines, missing))
+            verdict = Verdict.UNKNOWN if verdict is Verdict.OK else verdict
         location = structs.replace(
             location,
+            verdict=verdict,
             world_size=max(world, len(everyone.ranks)),
             ranks_seen=len(everyone.ranks),
-            notes=(*notes, _coarse_note(few)),
+            notes=(*notes, *self._failing(everyone), _coarse_note(few)),
         )
         return self._finished(location)
 
@@ -102,6 +122,8 @@ class _Question:
         moments = Moments(self.reading.now, few.apart)
         unseen = max(0, world - len(everyone.ranks))
         counters = self.reading.counters(moments, few.ranks, screened(everyone))
+        if not len(counters.ranks):
+            return self._unknown("stale", _NO_COUNTERS)
         found = intervals(counters)
         timings = as_timings(self.reading.job.job_id, counters, found, len(counters.ranks) + unseen)
         location = locate(timings)
@@ -146,9 +168,20 @@ class _Question:
         """The culprits under the names of their machines, with what the agents add. About the past nobody is asked."""
         known = self.reading.who([*(rank for culprit in culprits for rank in culprit.ranks[:8]), *peers])
         named = [_named(culprit, known) for culprit in culprits]
-        if named and self.live:
-            return with_agents(named, self._key, known)
-        return advised(named, {}), ()
+        if not named:
+            return (), ()
+        where = {labels.hostname: labels.instance for labels in known.values() if labels.hostname}
+        cluster = self.reading.job.cluster
+        stored = findings_of(self.reading.prometheus, cluster, where, self.reading.now)
+        if not self.live:
+            return advised(named, stored), ()
+        return with_agents(named, self._key, known, stored, sure_of_place=not cluster)
+
+    def _failing(self, everyone: Counters) -> tuple[Note, ...]:
+        """The machines of the job that fail their health checks."""
+        machines = frozenset(name for name in everyone.machines if name)
+        note = failing_nodes(self.reading.prometheus, self.reading.job.cluster, self.reading.now, machines)
+        return () if note is None else (note,)
 
     @property
     def _key(self) -> JobKey:
@@ -157,16 +190,22 @@ class _Question:
 
     def _finished(self, location: Location) -> Location:
         """The location with its job's user, and with what Prometheus says to have left out."""
-        warnings, verdict, notes = self.reading.prometheus.warnings, location.verdict, location.notes
-        if warnings:
-            verdict = Verdict.UNKNOWN if verdict is Verdict.OK else verdict
-            text = f"the answer is not whole, ranks may be missing: {warnings[0]}"
-            notes = (Note("partial_answer", text), *notes)
         owner = self._key.owner if self._key.owner >= 0 else None
-        return structs.replace(location, verdict=verdict, notes=notes, owner=owner)
+        location = with_what_is_left_out(self.reading.prometheus, structs.replace(location, owner=owner))
+        return not_of_now(location, self.ahead)
 
     def _unknown(self, kind: str, text: str) -> Location:
         return self._finished(unknown_location(kind, text, self.reading.job.job_id))
+
+
+def _missing(everyone: Counters, few: Few) -> Mask:
+    """[R]: the ranks without a sample now, or of which none has come since the moment before, while the others of their
+    job made steps: their Prometheus writes late, and the store repeats what it had last. A rank that never made one is
+    no such."""
+    made = intervals(everyone).made[-1]
+    stand = ~np.isfinite(made) & (everyone.steps[-1] > 0) & bool(np.isfinite(made).any()) & (not few.stands_still)
+    missing: Mask = ~np.isfinite(everyone.steps[-1]) | stand
+    return missing
 
 
 def _named(culprit: Culprit, known: dict[int, Labels]) -> Culprit:

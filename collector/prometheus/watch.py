@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
-from laggard.collector.prometheus.choice import Known, known_jobs
+from laggard.collector.prometheus.choice import Known, clusters_text, known_jobs
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.verdict import locate_known
 from laggard.errors import UsageError
@@ -61,24 +61,34 @@ class PrometheusWatch:
         left = len(found) - MAX_JOBS
         text = f"{left} jobs in Prometheus are not watched: {MAX_JOBS} at once are, those that got on last"
         self.notes = (Note("prometheus", text),) if left > 0 else ()
+        if self._prometheus.warnings:
+            missing = f"the answer is not whole, jobs may be missing: {self._prometheus.warnings[0]}"
+            self.notes = (Note("prometheus", missing), *self.notes)
 
     def _judged(self, found: list[Known]) -> Iterator[JobSnapshot]:
-        for each in found:
-            key = key_of(each)
-            if key is not None:
-                yield judged(self._prometheus, key, each)
+        for key, alike in by_key(found).items():
+            yield judged(self._prometheus, key, alike)
 
 
 def key_of(each: Known) -> JobKey | None:
     """The job's key; None where its labels are those of no metric of laggard's."""
-    job_id, user = each.job
+    job_id, user = each.job[:2]
     return JobKey(int(user), job_id) if job_id and user.isdecimal() and len(user) <= 10 else None
 
 
-def judged(prometheus: Prometheus, key: JobKey, each: Known) -> JobSnapshot:
-    """The job with its verdict now. Raises UsageError where Prometheus does not answer."""
-    location = _locate(prometheus, each)
-    return snapshot_of(key, location, each.progressed_at)
+def by_key(listed: Iterable[Known]) -> dict[JobKey, list[Known]]:
+    """The jobs by their keys: several of one key are of several clusters. In the order of `listed`."""
+    found: dict[JobKey, list[Known]] = {}
+    for each in listed:
+        key = key_of(each)
+        if key is not None:
+            found.setdefault(key, []).append(each)
+    return found
+
+
+def judged(prometheus: Prometheus, key: JobKey, alike: Sequence[Known]) -> JobSnapshot:
+    """The job with its verdict now. `alike`: those of its key. Raises UsageError where Prometheus does not answer."""
+    return snapshot_of(key, _locate(prometheus, alike), alike[0].progressed_at)
 
 
 def snapshot_of(key: JobKey, location: Location, progressed_at: float) -> JobSnapshot:
@@ -88,9 +98,13 @@ def snapshot_of(key: JobKey, location: Location, progressed_at: float) -> JobSna
     return JobSnapshot(key, _ENDED not in kinds, timings, location, progressed_at, told=_STALE not in kinds)
 
 
-def _locate(prometheus: Prometheus, each: Known) -> Location:
+def _locate(prometheus: Prometheus, alike: Sequence[Known]) -> Location:
+    each = alike[0]
+    if len(alike) > 1:
+        text = f"{len(alike)} clusters have this job: set prometheus_cluster to one of {clusters_text(alike)}"
+        return unknown_location("several_clusters", text, each.job.job_id)
     try:
-        return locate_known(prometheus, each.job, each.now)
+        return locate_known(prometheus, each.job, each.now, each.ahead)
     except UsageError:
         raise
     except Exception as error:  # a job that the analysis fails on leaves the others their verdict

@@ -45,20 +45,21 @@ def destination(endpoint: str, interval_seconds: float, headers_file: str) -> De
     return Destination(endpoint, interval_seconds, headers_file)
 
 
-def read_headers(path: str) -> dict[str, str]:
-    """The lines `NAME: VALUE` of a file. Raises UsageError, whose text has nothing of what is in it."""
+def read_headers(path: str, setting: str = "otlp_headers_file") -> dict[str, str]:
+    """The lines `NAME: VALUE` of a file. Raises UsageError, whose text has nothing of what is in it. `setting`: what
+    names the file."""
     try:
         with open(path, encoding="ascii") as file:
             text = file.read(_MAX_FILE_BYTES)
     except OSError as error:
-        raise UsageError(f"otlp_headers_file {path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{setting} {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"otlp_headers_file {path} is not ASCII text") from None
+        raise UsageError(f"{setting} {path} is not ASCII text") from None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     found = [_HEADER.fullmatch(line) for line in lines]
     if not lines or len(lines) > _MAX_HEADERS or not all(found):
-        raise UsageError(f"otlp_headers_file {path} has to have 1 to {_MAX_HEADERS} lines of the form NAME: VALUE")
+        raise UsageError(f"{setting} {path} has to have 1 to {_MAX_HEADERS} lines of the form NAME: VALUE")
     headers = {each[1]: each[2] for each in found if each}
     if any(name.lower() in _OWN for name in headers):
-        raise UsageError(f"otlp_headers_file {path} sets one of the headers that laggard sets: {', '.join(_OWN)}")
+        raise UsageError(f"{setting} {path} sets one of the headers that laggard sets: {', '.join(_OWN)}")
     return headers

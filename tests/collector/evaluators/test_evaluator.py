@@ -3,7 +3,7 @@ test_fleet.py has them real."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -35,19 +35,22 @@ class Cluster:
         self.jobs = [f"train-{number}" for number in range(12)]
         self.slow = {"train-1", "train-5"}
         self.away = ""
+        self.left_out = ""  # as a distributed store warns
         self.judged: list[str] = []
 
-    def known(self, *_: Any) -> list[Known]:
+    def known(self, prometheus: Prometheus, *_: Any) -> list[Known]:
         if self.away:
             raise UsageError(self.away)
+        if self.left_out:
+            prometheus.warnings.append(self.left_out)
         return [Known(queries.Job(name, "1000"), float(place), 0.0) for place, name in enumerate(self.jobs)]
 
-    def verdict(self, _: Prometheus, key: JobKey, each: Known) -> JobSnapshot:
+    def verdict(self, _: Prometheus, key: JobKey, alike: Sequence[Known]) -> JobSnapshot:
         self.judged.append(key.job_id)
         culprits = (Culprit("slow_compute", (3,), node="n0"),) if key.job_id in self.slow else ()
         verdict = Verdict.FAIL if culprits else Verdict.OK
         location = structs.replace(unknown_location("", "", key.job_id), verdict=verdict, culprits=culprits, notes=())
-        return snapshot_of(key, location, each.progressed_at)
+        return snapshot_of(key, location, alike[0].progressed_at)
 
 
 @pytest.fixture
@@ -222,3 +225,16 @@ def test_one_that_never_reached_the_database_judges_nothing(cluster: Cluster) ->
     begin(one)
     assert not cluster.judged and set(verdicts(one).values()) == {"unknown"} and len(one.jobs) == 12
     assert "the database: " in one.notes[0].text and own(one) == set()
+
+
+def test_where_a_store_says_that_it_left_something_out_no_job_is_gone(cluster: Cluster, make: Make) -> None:
+    one, other = make("a"), make("b")
+    begin(one, other)
+    everything = right(cluster)
+    cluster.jobs, cluster.left_out = cluster.jobs[:3], "store 2 does not answer"
+    begin(one, other)
+    assert verdicts(one).keys() == verdicts(other).keys() == everything.keys()
+    assert any("store 2 does not answer" in note.text for note in one.notes)
+    cluster.left_out = ""
+    begin(one, other)
+    assert verdicts(one) == verdicts(other) == right(cluster)

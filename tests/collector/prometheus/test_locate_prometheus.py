@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_series import Job, make_blocks, prometheus
+from support.fronts import served_by
 
 from laggard.cli import main
 from laggard.collector.jobs.job import JobKey
+from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.answer import Labels
 from laggard.collector.prometheus.queries import quoted
 from laggard.collector.prometheus.second_look import with_agents
+from laggard.locate.node_findings import NodeFindings
 from laggard.model import Culprit
 
 RANKS = 64
@@ -184,34 +186,6 @@ def _through_others(served: Served, locate: Locate, folder: Path) -> None:
         assert (status, kinds(document)[0]) == (2, "partial_answer") and "n7" in document["notes"][0]["text"]
 
 
-class served_by:
-    """A server on the loopback that answers each POST with what `reply` returns."""
-
-    def __init__(self, reply: Callable[[str, bytes, Any], tuple[int, bytes]]) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                form = self.rfile.read(int(self.headers["Content-Length"]))
-                status, body = reply(self.path, form, self.headers)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
 MANY = b'{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory"}'
 
 
@@ -255,7 +229,10 @@ def test_no_series_at_all(locate: Locate) -> None:
         (["--prometheus", "http://n1", "--at", "noon"], "--at noon is no time"),
         (["--prometheus", "http://n1", "--basic-auth-file", "/etc/hostname"], "/etc/hostname has no USER:PASSWORD"),
         (["--prometheus", "http://n1", "--bearer-token-file", "/nowhere"], "cannot read /nowhere: No such file"),
-        (["--at", "2026-01-01"], "--at, --bearer-token-file and --basic-auth-file go with --prometheus URL"),
+        (
+            ["--at", "2026-01-01"],
+            "--at, --cluster, --bearer-token-file, --basic-auth-file and --headers-file go with --prometheus URL",
+        ),
         (["--prometheus", "http://n1", "--record", "d"], "--record copies from a collector"),
     ],
 )
@@ -286,6 +263,31 @@ def test_the_agents_of_suspects_confirm_or_deny(fake_agent: Any, make: Any) -> N
         agents[name].ranks = make.node(name, ranks)
     (denied,), _ = with_agents([suspect(3)], JobKey(1000, "job-1"), known)
     assert denied.confidence == 0.35 and "do not show it" in denied.evidence[-1]
+    (other,), (note,) = with_agents([suspect(2)], JobKey(1000, "job-1"), known, sure_of_place=False)
+    assert other.confidence == 0.7 and note.text.startswith("0 of 0 agents ") and "whose GPUs are known" in note.text
     away = {2: Labels(hostname="n1", instance="127.0.0.1:9")}
     (alone,), (note,) = with_agents([suspect(2)], JobKey(1000, "job-1"), away)
     assert alone.confidence == 0.7 and note.text.startswith("0 of 1 agent ")
+
+
+def test_an_agent_of_another_cluster_is_not_believed(fake_agent: Any, make: Any) -> None:
+    """It has the address, and a job of the same name, but not the GPUs; what the store has of findings stays."""
+    agent = fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"]))
+    stored = {"n1": NodeFindings(("PCIE_DEGRADED",)), "n0": NodeFindings()}
+    for gpu, findings in (("GPU-b", ("PCIE_DEGRADED",)), ("GPU-a", ("GPU_THROTTLED",))):
+        known = {rank: Labels(hostname="n1", instance=agent.address, gpu=gpu) for rank in (2, 3)}
+        document = make.node("n1", [2, 3], slow=2)
+        ranks = tuple(structs.replace(row, gpu="GPU-a") for row in document.ranks)
+        agent.ranks = structs.replace(document, ranks=ranks)
+        (culprit,), _ = with_agents([suspect(2)], JobKey(1000, "job-1"), known, stored, sure_of_place=False)
+        assert (culprit.findings, culprit.phase == "forward") == (findings, gpu == "GPU-a"), culprit
+
+
+def test_a_query_names_so_many_ranks_at_most() -> None:
+    ranks = range(100_000, 103_001)
+    parts = queries.parts(ranks)
+    assert [rank for part in parts for rank in part] == list(ranks) and len(parts) == 3
+    longest = max(
+        len(queries.selector(queries.STEPS, queries.Job("j" * 200, "1000", "c"), queries.among(it))) for it in parts
+    )
+    assert longest < 16_384, "VictoriaMetrics' -search.maxQueryLen"
