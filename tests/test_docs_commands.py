@@ -60,6 +60,7 @@ REVIEWED = {
     ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": SCREENSHOTS,
     "amtool check-config": "tests/deploy/test_alertmanager_routes.py::test_amtool_takes_it",
     "amtool config routes test": ROUTES,
+    "dnf install": "needs RHEL or its kin; make install-check installs the package by rpm",
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "git": "needs the key of the person who publishes, and the public repository",
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
