@@ -34,11 +34,12 @@ from install_check_parts.rpm import PACKAGES as RPM_PACKAGES
 from install_check_parts.rpm import check_rpm
 from install_check_parts.site import Site, wheels
 from install_check_parts.slurm import check_slurm
+from install_check_parts.systemd import PACKAGES as SYSTEMD_PACKAGES
 from install_check_parts.systemd import check_systemd
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS: dict[str, tuple[Callable[[Site], None], tuple[str, ...]]] = {
-    "systemd": (check_systemd, BASE_PACKAGES),
+    "systemd": (check_systemd, BASE_PACKAGES + SYSTEMD_PACKAGES),
     "deb": (check_deb, BASE_PACKAGES),
     "rpm": (check_rpm, BASE_PACKAGES + RPM_PACKAGES),
     "ansible": (check_ansible, BASE_PACKAGES + ANSIBLE_PACKAGES),

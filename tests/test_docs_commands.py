@@ -45,6 +45,7 @@ A_CLUSTER = "needs a cluster with containers"
 SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
 RECEIVER = "tests/collector/webhook/test_webhook.py::test_the_receiver_of_the_docs_checks_the_signature"
 BACKUP = "tests/collector/incidents/test_backup.py::test_a_copy_of_a_live_database_is_a_whole_one"
+PG_DUMP = "tests/collector/incidents/test_backup.py::test_a_dump_is_restored_into_a_fresh_postgresql"
 SWITCH = "tests/test_wheelhouse.py::test_a_link_is_switched_without_a_moment_in_which_laggard_is_gone"
 ROUTES = "tests/deploy/test_alertmanager_routes.py::test_an_alert_goes_to_whom_the_example_means"
 RUNBOOKS = "tests/deploy/test_alertmanager_routes.py::test_runbooks_get_an_address_by_the_pages_command"
@@ -100,7 +101,9 @@ REVIEWED = {
     "podman push": "needs a registry",
     "podman build": "needs podman and its registry: what it copies is looked up below",
     "printf targets:": INSTALLED,
+    "pg_dump": PG_DUMP,
     "promtool check": RULES,
+    "psql": PG_DUMP,
     "python": "its script is looked up, and its flags in the script",
     "python3 -c": RECEIVER,
     "python3 -m venv": INSTALLED,
