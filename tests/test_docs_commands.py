@@ -41,6 +41,7 @@ MANIFESTS = f"{_MANIFESTS}::test_the_api_server_takes_every_manifest_strictly"
 BOARDS = "tests/dashboards/test_dashboards.py::test_the_files_are_what_the_code_makes"
 RULES = "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass"
 FIRST_ANSWER = "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers"
+PLUGIN = "tests/kubernetes/test_kubectl_laggard.py::test_it_asks_through_a_real_api_server"
 A_CLUSTER = "needs a cluster with containers"
 SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
 RECEIVER = "tests/collector/webhook/test_webhook.py::test_the_receiver_of_the_docs_checks_the_signature"
@@ -71,6 +72,7 @@ REVIEWED = {
     "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
     "install -D -t /etc/prometheus/laggard": RULES,
     "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS,
+    "install -m 755 deploy/kubernetes/kubectl-laggard": PLUGIN,
     "curl -s http://n0:25999/stacks": "tests/diagnose/test_evidence.py::test_the_rank_and_the_reason_are_told",
     "echo {}": INSTALLED,
     "kubectl annotate": f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere",
@@ -81,6 +83,7 @@ REVIEWED = {
     "kubectl get nodes": FIRST_ANSWER,
     "kubectl kustomize": MANIFESTS,
     "kubectl label namespace": MANIFESTS,
+    "kubectl laggard": PLUGIN,
     "kubectl -n laggard exec": A_CLUSTER,
     "kubectl -n laggard port-forward": A_CLUSTER,
     "kubectl -n laggard rollout": A_CLUSTER,
