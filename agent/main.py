@@ -21,7 +21,7 @@ from laggard.agent.ras.asker import RasAsker
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web.routes import Router, error_response
-from laggard.agent.web.stacks import StackService, read_stacks_token
+from laggard.agent.web.stacks import StackService, read_stacks_tokens
 from laggard.daemon import (
     add_config_flag,
     add_listen_flag,
@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
     send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
-    stacks_token = read_stacks_token(settings.stacks, settings.stacks_token_file)
+    stacks_tokens = read_stacks_tokens(settings.stacks, settings.stacks_token_file)
     if asked_about_settings(arguments, settings):
         return 0
     with bind(settings.listen_address) as listener:
@@ -91,7 +91,7 @@ def main(arguments: argparse.Namespace) -> int:
             traffic,
             turned_away=lambda: server.turned_away,
             otlp_exports=exports,
-            stacks=StackService.made(ranks, cached_ranks, settings.stacks, stacks_token),
+            stacks=StackService.made(ranks, cached_ranks, settings.stacks, stacks_tokens),
         )
         server = Server(listener, router.handle, error_response, tls=tls)
         log.info("listening on %s", url_of(listener, tls))

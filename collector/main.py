@@ -22,7 +22,7 @@ from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, incidents_writer, load_settings
 from laggard.collector.tenants.viewer import Admission
-from laggard.collector.web.stacks import read_stacks_token
+from laggard.collector.web.stacks import stacks_tokens
 from laggard.collector.webhook.receiver import receiver_of
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.errors import UsageError
@@ -30,7 +30,7 @@ from laggard.http.listen import bind, split_address
 from laggard.http.tls import ServerTls, client_context
 from laggard.locate.verdict import locate
 from laggard.otlp.settings import destination
-from laggard.rings.place import read_token_file
+from laggard.token_file import read_token_file
 from laggard.web_config import load_web_config
 
 
@@ -72,8 +72,9 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
-        token = read_stacks_token(settings)
-        serve(listener, ScrapeLoop(discovery, settings, locate, watch, token), settings, tls, send_to)
+        tokens = stacks_tokens(settings)
+        sent = tokens.sent if tokens else None
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch, sent), settings, tls, send_to)
     return 0
 
 

@@ -89,9 +89,9 @@ class ScrapeLoop:
         settings: CollectorSettings,
         locate: Locate,
         watch: PrometheusWatch | Evaluator | None = None,
-        stacks_token: str = "",
+        stacks_token: Callable[[], str] | None = None,
     ) -> None:
-        """`stacks_token`: that of the agents, which are asked for stacks; empty: none is."""
+        """`stacks_token`: tells the token to send to agents, which are asked for stacks; None: none is."""
         self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
         self.acknowledgements = Acknowledgements(acknowledged_path(settings, os.environ), time.time())

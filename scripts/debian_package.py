@@ -1,70 +1,24 @@
-"""The Debian package of a release: laggard with its dependencies in a virtual environment at /opt/laggard, where
-docs/install.md has it, for the Python that builds it. dpkg-deb makes it; its scripts are in scripts/debian."""
+"""The Debian package of a release: what package_tree.py makes, for the Python that builds it. dpkg-deb makes it; its
+scripts are in scripts/debian."""
 
 from __future__ import annotations
 
-import csv
 import gzip
 import os
-import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-LIBRARY = Path(f"opt/laggard/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages")
-SCRIPTS = ("postinst", "prerm", "postrm")
-STRAY = (("nvidia_ml_py", "example.py"),)
-"""Files of a dependency that would be importable by a name that is not its own."""
-LAUNCHER = """\
-#!/opt/laggard/bin/python3 -sE
-import sys
-from laggard.cli import main
-sys.exit(main())
-"""
-"""Without the user's own packages and PYTHON* variables: what runs before jobs must not depend on who calls it."""
+from package_tree import ROOT, write
 
-Run = Callable[..., str]
+SCRIPTS = ("postinst", "prerm", "postrm")
 
 
 def maintainer() -> str:
     """As Debian's own tools take it: who builds the package maintains it."""
     name, address = os.environ.get("DEBFULLNAME"), os.environ.get("DEBEMAIL")
     return f"{name or 'laggard'} <{address or 'laggard@example.org'}>"
-
-
-def install_packages(root: Path, what: str, run: Run) -> None:
-    """laggard and its dependencies into `root`, without what only their authors need: tests and examples."""
-    library = root / LIBRARY
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", library, what)
-    shutil.rmtree(library / "bin", ignore_errors=True)  # its programs start with this environment's Python
-    left_out = [path for package, path in STRAY if list(library.glob(f"{package}-*.dist-info"))]
-    for path in left_out:
-        (library / path).unlink(missing_ok=True)
-    for folder in sorted(library.rglob("tests")):
-        if folder.is_dir() and "laggard" not in folder.relative_to(library).parts:
-            shutil.rmtree(folder, ignore_errors=True)
-    for record in library.glob("*.dist-info/RECORD"):
-        _forget_what_is_gone(record, library)
-
-
-def _forget_what_is_gone(record: Path, library: Path) -> None:
-    with record.open(newline="") as file:
-        rows = [row for row in csv.reader(file) if row and (library / row[0]).exists()]
-    with record.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
-
-
-def put_environment(root: Path) -> None:
-    """What makes /opt/laggard a virtual environment of Debian's Python: the daemons start children by sys.executable,
-    which find laggard there."""
-    program = root / "opt/laggard/bin/python3"
-    program.parent.mkdir(parents=True)
-    program.symlink_to("/usr/bin/python3")
-    write(root / "opt/laggard/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
-    write(root / "opt/laggard/bin/laggard", LAUNCHER, 0o755)
 
 
 def put_documents(root: Path, version: str, page: str) -> None:
@@ -102,21 +56,6 @@ def put_control(root: Path, version: str, architecture: str) -> None:
     write(folder / "conffiles", "/etc/laggard/agent.yaml\n/etc/laggard/collector.yaml\n")
     for name in SCRIPTS:
         write(folder / name, (ROOT / "scripts" / "debian" / name).read_text(), 0o755)
-
-
-def set_modes(root: Path) -> None:
-    """A build under a strict umask is the same package; libraries are not programs."""
-    for path in (root, *root.rglob("*")):
-        if path.is_symlink():
-            continue
-        program = path.is_dir() or (path.stat().st_mode & 0o100 and ".so" not in path.suffixes)
-        path.chmod(0o755 if program else 0o644)
-
-
-def write(path: Path, text: str, mode: int = 0o644) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(mode)
 
 
 def _write_packed(path: Path, text: str) -> None:

@@ -41,13 +41,18 @@ MANIFESTS = f"{_MANIFESTS}::test_the_api_server_takes_every_manifest_strictly"
 BOARDS = "tests/dashboards/test_dashboards.py::test_the_files_are_what_the_code_makes"
 RULES = "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass"
 FIRST_ANSWER = "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers"
+PLUGIN = "tests/kubernetes/test_kubectl_laggard.py::test_it_asks_through_a_real_api_server"
 A_CLUSTER = "needs a cluster with containers"
 SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
 RECEIVER = "tests/collector/webhook/test_webhook.py::test_the_receiver_of_the_docs_checks_the_signature"
 BACKUP = "tests/collector/incidents/test_backup.py::test_a_copy_of_a_live_database_is_a_whole_one"
+PG_DUMP = "tests/collector/incidents/test_backup.py::test_a_dump_is_restored_into_a_fresh_postgresql"
 SWITCH = "tests/test_wheelhouse.py::test_a_link_is_switched_without_a_moment_in_which_laggard_is_gone"
 ROUTES = "tests/deploy/test_alertmanager_routes.py::test_an_alert_goes_to_whom_the_example_means"
 RUNBOOKS = "tests/deploy/test_alertmanager_routes.py::test_runbooks_get_an_address_by_the_pages_command"
+APPARMOR_UNITS = "needs systemd on a kernel with AppArmor; tests/vm/test_apparmor.py reads them"
+APPARMOR = "tests/vm/test_apparmor.py::test_the_kernel_enforces_them_and_the_daemons_run_under_them"
+SELINUX = "needs a kernel with SELinux and its policy; tests/deploy/test_selinux.py compiles the module"
 GPUS = "needs GPUs, or a SLURM cluster that has them"
 
 REVIEWED = {
@@ -58,17 +63,22 @@ REVIEWED = {
     "/opt/laggard/bin/python3 -c": BACKUP,
     "/opt/laggard-NEW/bin/pip install": INSTALLED,
     ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": SCREENSHOTS,
+    "apparmor_parser": APPARMOR,
     "amtool check-config": "tests/deploy/test_alertmanager_routes.py::test_amtool_takes_it",
     "amtool config routes test": ROUTES,
+    "dnf install": "needs RHEL or its kin; make install-check installs the package by rpm",
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "git": "needs the key of the person who publishes, and the public repository",
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
     "sbatch --exclude=$(laggard exclude)": "tests/slurm/test_suspects.py, where a job is submitted so",
     "install": INSTALLED,
+    "install -D -m 644 -t /etc/apparmor.d/abstractions": APPARMOR,
+    "install -m 644 -t /etc/apparmor.d": APPARMOR,
     "install -m 600 -o laggard": BACKUP,
     "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
     "install -D -t /etc/prometheus/laggard": RULES,
     "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS,
+    "install -m 755 deploy/kubernetes/kubectl-laggard": PLUGIN,
     "curl -s http://n0:25999/stacks": "tests/diagnose/test_evidence.py::test_the_rank_and_the_reason_are_told",
     "echo {}": INSTALLED,
     "kubectl annotate": f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere",
@@ -79,11 +89,13 @@ REVIEWED = {
     "kubectl get nodes": FIRST_ANSWER,
     "kubectl kustomize": MANIFESTS,
     "kubectl label namespace": MANIFESTS,
+    "kubectl laggard": PLUGIN,
     "kubectl -n laggard exec": A_CLUSTER,
     "kubectl -n laggard port-forward": A_CLUSTER,
     "kubectl -n laggard rollout": A_CLUSTER,
     "kubectl taint nodes": FIRST_ANSWER,
     "ln -s laggard-NEW": SWITCH,
+    "make -f /usr/share/selinux/devel/Makefile": SELINUX,
     "make": "its targets are looked up in the Makefile",
     "mv -T": SWITCH,
     "openssl rand": "tests/acknowledge/test_at_collector.py::test_nobody_without_the_token_changes_anything",
@@ -99,13 +111,17 @@ REVIEWED = {
     "podman push": "needs a registry",
     "podman build": "needs podman and its registry: what it copies is looked up below",
     "printf targets:": INSTALLED,
+    "pg_dump": PG_DUMP,
     "promtool check": RULES,
+    "psql": PG_DUMP,
     "python": "its script is looked up, and its flags in the script",
     "python3 -c": RECEIVER,
     "python3 -m venv": INSTALLED,
     "rm -f /var/lib/laggard/incidents.sqlite-wal": BACKUP,
     "rm -rf /opt/laggard": INSTALLED,
     "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER,
+    "restorecon": SELINUX,
+    "semodule": SELINUX,
     "sed -i s|runbook_url:": RUNBOOKS,
     "sqlite3": BACKUP,
     "sed -i": f"{_MANIFESTS}::test_with_tls_another_namespace_is_in_every_name",
@@ -117,6 +133,9 @@ REVIEWED = {
     "torchrun": "tests/trainer_hooks/test_ways_to_start.py::test_each_rank_is_recorded",
     "umask 077": BACKUP,
     "userdel": INSTALLED,
+    "cp -r deploy/apparmor/systemd/.": APPARMOR_UNITS,
+    "cp -r deploy/selinux/systemd/.": SELINUX,
+    "cd": SELINUX,
     "{ useradd": INSTALLED,
     "useradd": INSTALLED,
     "}": INSTALLED,
@@ -233,7 +252,7 @@ def _expect_reviewed(words: list[str], line: Line) -> None:
 def _expect_script(words: list[str], line: Line) -> None:
     """What make or python is given: the targets, or the script and its flags."""
     if words[0] == "make":
-        for target in re.findall(r"(?:^make| && make) ([\w-]+)", " ".join(words)):
+        for target in re.findall(r"(?:^make| && make) (\w[\w-]*)", " ".join(words)):
             makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{line.page.name}: no target {target}"
     if words[0] == "python":

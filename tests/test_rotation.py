@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,9 +15,17 @@ import pytest
 import trustme
 from support.certificates import SECONDS, Daemon, Files, Start, client
 
+from laggard.acknowledge.asked import signed as sign_acknowledge
+from laggard.agent.idle_rings.ask import NoAnswer, ask_for_ring
 from laggard.errors import UsageError
 from laggard.http.client import NoResponse, get
 from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
+from laggard.rings.authentication import new_nonce
+from laggard.token_file import read_token_file
+from laggard.wire import encode
+from laggard.wire.acknowledgement import AcknowledgeAsk
+from laggard.wire.stacks import StacksAsk
+from laggard.wire.stacks import signed as sign_stacks
 
 pytestmark = pytest.mark.slow
 
@@ -110,8 +119,61 @@ def test_a_key_that_comes_before_its_certificate_is_no_gap(files: Files, start: 
     assert "mismatch" not in collector.said().splitlines()[-1], "it reads the files again"
 
 
-def asked(agent: Daemon, token: str) -> int:
-    request = urllib.request.Request(f"{agent.url}/api/v1/stacks?owner=0&job=j")
+OLD, BOTH, TURNED, NEW = (
+    b"the old one\n",
+    b"the old one\nthe new one\n",
+    b"the new one\nthe old one\n",
+    b"the new one\n",
+)
+STEPS = (BOTH, TURNED, NEW)
+"""Each of them everywhere, in any order, before the next: docs/operate.md."""
+PARTS = ("agent", "collector", "node", "operator")
+
+
+class Asking:
+    """An agent and a collector, an operator who asks both, and an idle node; each has files of its own."""
+
+    def __init__(self, folder: Path, start_agent: Any, start_collector: Any) -> None:
+        self.folder, self.jobs = folder, 0
+        for part in PARTS:
+            self.put(part, OLD)
+        (folder / "agent.yaml").write_text(f"stacks_token_file: {folder / 'agent.token'}\n")
+        names = ("stacks_token_file", "acknowledge_token_file", "ring_token_file")
+        own = dict.fromkeys(names, str(folder / "collector.token"))
+        config = {**own, "incidents_database": "", "interval_seconds": 0.3, "acknowledged_file": str(folder / "kept")}
+        (folder / "collector.yaml").write_text(json.dumps(config))
+        self.agent = start_agent("--config", str(folder / "agent.yaml"))
+        flags = ("--config", str(folder / "collector.yaml"), "--target", self.agent.url)
+        self.collector = start_collector(*flags)
+        self.collector.wait_until(lambda: self.collector.get("/api/v1/ranks", job="j1").status_code == 200)
+
+    def put(self, part: str, tokens: bytes) -> None:
+        put(self.folder / f"{part}.token", tokens)
+
+    def refused(self) -> list[str]:
+        """Which of all questions is refused for its token: of the collector to the agent, of an operator to both, of a
+        node to the collector and back."""
+        sent = read_token_file(str(self.folder / "operator.token"), "--token-file")[0]
+        found = []
+        ask = sign_stacks(sent, StacksAsk(time.time(), new_nonce(), "j1"))
+        answer = self.collector.client.post("/api/v1/stacks/ask", content=encode(ask))
+        if answer.status_code != 200 or "token" in answer.text:  # asked too often: who asks was known
+            found.append(f"operator to collector to agent: {answer.text}")
+        if (status := asked(self.agent.url, sent)) != 200:
+            found.append(f"operator to agent: {status}")
+        withdraw = AcknowledgeAsk("x", time.time(), new_nonce(), withdraw="0" * 8)
+        answer = self.collector.client.post("/api/v1/acknowledge", content=encode(sign_acknowledge(sent, withdraw)))
+        if answer.status_code != 409 or "no acknowledgement has the id" not in answer.text:
+            found.append(f"operator to collector: {answer.text}")
+        try:
+            ask_for_ring(self.collector.url, "n0", read_token_file(str(self.folder / "node.token"), "token_file"))
+        except NoAnswer as error:
+            found.append(f"node to collector: {error}")
+        return found
+
+
+def asked(url: str, token: str) -> int:
+    request = urllib.request.Request(f"{url}/api/v1/stacks?owner=0&job=j")
     request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
@@ -121,12 +183,31 @@ def asked(agent: Daemon, token: str) -> int:
             return error.code
 
 
-def test_a_token_holds_until_its_daemon_is_started_again(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "agent.yaml").write_text(f"stacks_token_file: {tmp_path / 'token'}\n")
-    put(tmp_path / "token", b"the old one\n")
-    agents: list[Any] = [start("agent", "--config", str(tmp_path / "agent.yaml"))]
-    assert (asked(agents[0], "the old one"), asked(agents[0], "the new one")) == (200, 401)
-    put(tmp_path / "token", b"the new one\n")
-    assert (asked(agents[0], "the old one"), asked(agents[0], "the new one")) == (200, 401)
-    agents.append(start("agent", "--config", str(tmp_path / "agent.yaml")))
-    assert (asked(agents[1], "the old one"), asked(agents[1], "the new one")) == (401, 200)
+@pytest.mark.parametrize("order", [PARTS, PARTS[::-1]], ids=["agents-first", "agents-last"])
+def test_a_token_is_replaced_without_a_refused_request(
+    order: tuple[str, ...], start_agent: Any, start_collector: Any, start_rank: Any, tmp_path: Path
+) -> None:
+    """All questions are asked after each file that is written, and no daemon is started again."""
+    start_rank(rank=0)
+    asking = Asking(tmp_path, start_agent, start_collector)
+    assert asking.refused() == []
+    for tokens in STEPS:
+        for part in order:
+            asking.put(part, tokens)
+            assert asking.refused() == [], f"{part} has {tokens!r}"
+    for part in ("operator", "node"):
+        asking.put(part, OLD)
+    refused = "\n".join(asking.refused())
+    assert refused.count("another token than the") == 3 and "operator to agent: 401" in refused, refused
+    assert "node to collector" in refused, "the old one is gone everywhere"
+
+
+def test_without_the_steps_between_it_is_refused(
+    start_agent: Any, start_collector: Any, start_rank: Any, tmp_path: Path
+) -> None:
+    """The test above would see it."""
+    start_rank(rank=0)
+    asking = Asking(tmp_path, start_agent, start_collector)
+    asking.put("agent", NEW)
+    refused = asking.refused()
+    assert len(refused) == 2 and "its agent has another token" in refused[0], refused

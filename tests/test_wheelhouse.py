@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,9 @@ WITHOUT_SETTINGS = {
     "PIP_CONFIG_FILE": os.devnull,
 }
 """An environment in which pip knows no other place than those that it is told of."""
+
+WITHOUT_MAKE = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+"""An environment in which make is not one of another's."""
 
 
 def wheelhouse(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -99,6 +104,35 @@ def test_a_wheel_that_was_changed_on_the_way_is_refused(made: Path, tmp_path: Pa
     wheel.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     done = install(there, tmp_path / "environment", "agent.txt")
     assert done.returncode != 0 and "DO NOT MATCH THE HASHES" in done.stderr
+
+
+def another_python() -> str:
+    """A Python of the page's version that runs here, else this one."""
+    inside = sorted((Path.home() / ".pyenv" / "versions").glob("3.12.*/bin/python3.12"))
+    for program in (shutil.which("python3.12"), *map(str, inside)):
+        if program and subprocess.run([program, "-c", "import venv"], capture_output=True).returncode == 0:
+            return program
+    return sys.executable
+
+
+@pytest.mark.slow
+def test_make_makes_it_for_another_python(tmp_path: Path) -> None:
+    """By the command of docs/operate.md, in a copy of this repository, whose environment is this one."""
+    (line,) = (it for it in command_lines(REPOSITORY / "docs" / "operate.md") if it.text.startswith("make wheelhouse"))
+    source, python = tmp_path / "source", another_python()
+    left_out = shutil.ignore_patterns(".*", "out", "build", "dist", "tests", "bench", "__pycache__", "*.egg-info")
+    shutil.copytree(REPOSITORY, source, symlinks=True, ignore=left_out)
+    (source / ".venv").symlink_to(Path(sys.prefix))
+    (source / "scripts" / "setup").write_text("#!/bin/sh\n")  # which would make that environment
+    words = [*shlex.split(line.text.replace("python3.12", python))]
+    done = subprocess.run(words, cwd=source, capture_output=True, text=True, timeout=SECONDS, env=WITHOUT_MAKE)
+    if done.returncode and NO_INDEX.search(done.stderr):
+        pytest.skip(f"no package index can be reached: {done.stderr.strip()[-200:]}")
+    assert done.returncode == 0, done.stderr
+    version = subprocess.run([python, "-c", "import sys; print('%d%d' % sys.version_info[:2])"], capture_output=True)
+    wheels = [path.name for path in (source / "dist" / "wheelhouse").glob("*.whl")]
+    compiled = [name for name in wheels if name.startswith("msgspec-")]
+    assert len(compiled) == 1 and f"-cp{version.stdout.decode().strip()}-" in compiled[0], wheels
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:

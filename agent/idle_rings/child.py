@@ -32,12 +32,12 @@ _OOM_SCORE: Final = "1000"
 
 
 class RingOrder(msgspec.Struct, frozen=True):
-    """The order of the parent. `token`: this ring's alone."""
+    """The order of the parent. `tokens`: this ring's alone, of which this node shows the first."""
 
     task: RingTask
     node: str
     device: str
-    token: str
+    tokens: tuple[str, ...]
 
 
 class RingEnd(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def _run(order: RingOrder) -> RingEnd:
     settings = MemberSettings(
         place=_place(task),
         options=RingOptions(seconds=task.seconds, pairs=True, gang=True),
-        token=order.token,
+        tokens=order.tokens,
         device=order.device,
         local_ranks=None,
         environ=_environ(os.environ, order.node),

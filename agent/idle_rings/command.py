@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from laggard.address import without_login
@@ -15,7 +16,7 @@ from laggard.agent.idle_rings.arrivals import Arrivals, hidden_processes, make_a
 from laggard.agent.idle_rings.ask import NoAnswer, ask_for_ring
 from laggard.agent.idle_rings.child import RingOrder
 from laggard.agent.idle_rings.ring import LOOK_SECONDS, RingOutcome, find_user, run_ring
-from laggard.agent.idle_rings.settings import IdleRingsSettings, find_token, resolve_settings
+from laggard.agent.idle_rings.settings import IdleRingsSettings, find_tokens, resolve_settings
 from laggard.agent.idle_rings.state import StateFolder
 from laggard.daemon import add_config_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.errors import UsageError
@@ -41,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Runs until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
     settings = resolve_settings(arguments, os.environ)
-    token = find_token(settings)
+    tokens = find_tokens(settings)
     if asked_about_settings(arguments, settings):
         return 0
     if os.geteuid() == 0:
@@ -52,13 +53,16 @@ def main(arguments: argparse.Namespace) -> int:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    IdleRings(settings, token, stopped).run()
+    IdleRings(settings, tokens, stopped).run()
     return 0
 
 
 class IdleRings:
-    def __init__(self, settings: IdleRingsSettings, token: str, stopped: threading.Event) -> None:
-        self._settings, self._token, self._stopped = settings, token, stopped
+    def __init__(
+        self, settings: IdleRingsSettings, tokens: Callable[[], tuple[str, ...]], stopped: threading.Event
+    ) -> None:
+        """`tokens`: those that are accepted now, of which the first is sent."""
+        self._settings, self._tokens, self._stopped = settings, tokens, stopped
         self._state = StateFolder()
         self._arrivals: Arrivals = make_arrivals(settings.rank_dir, settings.node)
 
@@ -76,7 +80,7 @@ class IdleRings:
             log.debug("not idle: %s", busy)
             return _RETRY_SECONDS
         try:
-            due = ask_for_ring(self._settings.collector, self._settings.node, self._token)
+            due = ask_for_ring(self._settings.collector, self._settings.node, self._tokens())
         except NoAnswer as error:
             log.warning("%s", error)
             return _RETRY_SECONDS
@@ -92,7 +96,8 @@ class IdleRings:
         log.info("a ring of %d nodes begins in %.0f s", len(task.nodes), task.begin_seconds)
         if self._wait_idle(task.begin_seconds):
             return
-        order = RingOrder(task, self._settings.node, self._settings.device, token_of_ring(self._token, task.id))
+        tokens = tuple(token_of_ring(token, task.id) for token in self._tokens())
+        order = RingOrder(task, self._settings.node, self._settings.device, tokens)
         outcome = run_ring(order, self._settings.user, self._arrivals, self._state, self._stopped.is_set)
         self._note(outcome)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import structs
 
 from laggard.address import as_url, without_login
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
-from laggard.environment import ENV_RING_TOKEN, node_name, rank_dir
+from laggard.environment import node_name, rank_dir
 from laggard.errors import UsageError
-from laggard.rings.place import read_token_file
+from laggard.rings.place import read_tokens
+from laggard.token_file import TokenFile
 
 _DEVICES = ("auto", "cuda", "cpu")
 
@@ -54,13 +54,14 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
     )
 
 
-def find_token(settings: IdleRingsSettings) -> str:
-    """Raises UsageError where there is none."""
+def find_tokens(settings: IdleRingsSettings) -> Callable[[], tuple[str, ...]]:
+    """Returns what tells the tokens, of which the first is sent; those of a file are read anew when it changes. Raises
+    UsageError where there is none."""
     if settings.token_file:
-        return read_token_file(settings.token_file, "token_file")
-    token = os.environ.get(ENV_RING_TOKEN, "").strip()
-    if not token:
+        return TokenFile(settings.token_file, "token_file").accepted
+    tokens = read_tokens(None)
+    if not tokens:
         raise UsageError(
             "idle rings are off: no token. Give token_file, with the secret that the collector's ring_token_file has"
         )
-    return token
+    return lambda: tokens

@@ -15,8 +15,8 @@ from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web import questions
 from laggard.http.message import HttpError, Request
-from laggard.rings.place import read_token_file
 from laggard.stacks.ask import FOLDER, MIN_SECONDS_BETWEEN, new_ask, trusted_users, write_ask
+from laggard.token_file import TokenFile, proved_by
 from laggard.wire.query import read_question
 from laggard.wire.stacks import MissingStacks, StacksAsked, StacksDocument
 
@@ -35,9 +35,9 @@ _HOW: Final = "make it as deploy/systemd/tmpfiles.d does"
 _Job = tuple[int, str]
 
 
-def read_stacks_token(stacks: bool, path: str) -> str:
-    """The token; empty where stacks are off. Raises UsageError."""
-    return read_token_file(path, "stacks_token_file") if stacks and path else ""
+def read_stacks_tokens(stacks: bool, path: str) -> TokenFile:
+    """The tokens that are accepted; none where stacks are off. Raises UsageError."""
+    return TokenFile(path if stacks else "", "stacks_token_file")
 
 
 class Turns:
@@ -61,19 +61,23 @@ class Turns:
 
 
 class StackService(NamedTuple):
-    """`token`: empty where stacks are off; `off`: the line that says why."""
+    """`tokens`: none where stacks are off; `off`: the line that says why."""
 
     ranks: RankFiles
     cached_ranks: RankCache
-    token: str
+    tokens: TokenFile
     off: str
     turns: Turns
     lock: threading.Lock
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
-    def made(cls, ranks: RankFiles, cached_ranks: RankCache, stacks: bool = True, token: str = "") -> StackService:
-        return cls(ranks, cached_ranks, token, NO_TOKEN if stacks else OFF, Turns(), threading.Lock())
+    def made(
+        cls, ranks: RankFiles, cached_ranks: RankCache, stacks: bool = True, tokens: TokenFile | None = None
+    ) -> StackService:
+        return cls(
+            ranks, cached_ranks, tokens or TokenFile("", ""), NO_TOKEN if stacks else OFF, Turns(), threading.Lock()
+        )
 
     def document(self, request: Request) -> StacksDocument:
         """Raises HttpError, and WrongQuestion."""
@@ -111,9 +115,10 @@ class StackService(NamedTuple):
 
     def _check(self, request: Request) -> None:
         """Raises HttpError where the request has not the token."""
-        if not self.token:
+        if not self.tokens:
             raise HttpError(HTTPStatus.FORBIDDEN, self.off)
         scheme, _, given = request.authorization.partition(" ")
-        known = hmac.compare_digest(given.strip().encode("latin-1"), self.token.encode())
-        if scheme.lower() != "bearer" or not known:
+        sent = given.strip().encode("latin-1")
+        known = proved_by(self.tokens.accepted(), lambda token: hmac.compare_digest(sent, token.encode()))
+        if scheme.lower() != "bearer" or known is None:
             raise HttpError(HTTPStatus.UNAUTHORIZED, REFUSED, (("WWW-Authenticate", "Bearer"),))

@@ -83,6 +83,7 @@ class PostgresReader:
 
     def __init__(self, place: str, connection: psycopg.Connection[Any]) -> None:
         self.place, self.connection = without_login(place), connection
+        self._backend = _backend(connection)
 
     def run(self, text: str, words: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         cursor = self._executed(text, words)
@@ -100,7 +101,14 @@ class PostgresReader:
         """All readings of one moment."""
         with self.connection.transaction():
             self.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            self._expect_own(_backend(self.connection))
             yield
+
+    def _expect_own(self, backend: int) -> None:
+        """Raises DatabaseError where a pooler has given this transaction to another process of the server than the one
+        that has this connection's settings and locks."""
+        if backend != self._backend:
+            raise _shared(self.place)
 
     def told(self) -> contextlib.AbstractContextManager[None]:
         return told(self.place)
@@ -133,6 +141,7 @@ class PostgresStore(PostgresReader):
         with told(place):
             connection = _connect(place)
             try:
+                _refuse_shared(place, connection)
                 return cls(place, connection, max_bytes, writer)
             except BaseException:
                 connection.close()
@@ -152,7 +161,8 @@ class PostgresStore(PostgresReader):
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         with self.connection.transaction():
-            self.run("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
+            ((_, backend),) = self.run("SELECT pg_advisory_xact_lock(?), pg_backend_pid()", (_LOCK,))
+            self._expect_own(backend)
             yield
 
     def run(self, text: str, words: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -273,6 +283,32 @@ def _connect(place: str) -> psycopg.Connection[Any]:
         connection.close()
         raise
     return connection
+
+
+def _refuse_shared(place: str, connection: psycopg.Connection[Any]) -> None:
+    """Raises DatabaseError where a pooler lends this connection's process of the server to others between transactions.
+    A pooler that does not (PgBouncer's pool_mode session) has given its own number at the start, too, but no two of its
+    clients ever have the same process."""
+    backend = _backend(connection)
+    if connection.info.backend_pid == backend:
+        return  # the server itself
+    with contextlib.closing(_connect(place)) as other:
+        if _backend(other) == backend:
+            raise _shared(without_login(place))
+
+
+def _backend(connection: psycopg.Connection[Any]) -> int:
+    """The process of the server that answers on the connection."""
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _shared(place: str) -> DatabaseError:
+    return DatabaseError(
+        f"{place} is reached through a pooler that lends a connection for a transaction, and a collector holds a lock "
+        "as long as it is connected: set pool_mode to session in PgBouncer, or name PostgreSQL itself"
+    )
 
 
 def _in_postgres_words(statements: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -55,10 +55,12 @@ class _Answers(NamedTuple):
 
 
 class StackRounds:
-    """`token`: that of the agents; empty: none is asked. To be used on the event loop."""
+    """`token`: tells the one to send to agents; None: none is asked. To be used on the event loop."""
 
-    def __init__(self, windows: JobWindows, token: str, timeout_seconds: float, server_name: str = "") -> None:
-        self.is_on = bool(token)
+    def __init__(
+        self, windows: JobWindows, token: Callable[[], str] | None, timeout_seconds: float, server_name: str = ""
+    ) -> None:
+        self.is_on = token is not None
         self._windows = windows
         self._token = token
         self._timeout_seconds = timeout_seconds
@@ -186,9 +188,10 @@ class StackRounds:
             return _Answers({}, ())
 
     async def _fetch(self, address: str, method: str) -> bytes | FetchFailure:
+        token = self._token() if self._token else ""
         async with self._slots:
             return await fetch(
-                address, self._timeout_seconds, MAX_BODY_BYTES, self._server_name, method=method, token=self._token
+                address, self._timeout_seconds, MAX_BODY_BYTES, self._server_name, method=method, token=token
             )
 
 

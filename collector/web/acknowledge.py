@@ -16,8 +16,8 @@ from laggard.acknowledge.asked import NotAcknowledged, is_signed
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.bodies import LargeBodies
 from laggard.collector.web.source import ClusterSource
-from laggard.rings.place import read_token_file
 from laggard.text.words import printable_line
+from laggard.token_file import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 
@@ -32,18 +32,17 @@ _REFUSED: Final = "another token than the collector's\n"
 
 def acknowledge_handler(source: ClusterSource, settings: CollectorSettings) -> Callable[[Request], Awaitable[Response]]:
     """Raises UsageError where the token cannot be read."""
-    file = settings.acknowledge_token_file
-    token = read_token_file(file, "acknowledge_token_file") if file else ""
+    tokens = TokenFile(settings.acknowledge_token_file, "acknowledge_token_file")
     bodies = LargeBodies(_LARGE_AT_ONCE * _MAX_BYTES)
 
     async def acknowledge(request: Request) -> Response:
-        if not token:
+        if not tokens:
             return PlainTextResponse(_OFF, 403)
         try:
             ask = decode(await bodies.read(request, _MAX_BYTES), AcknowledgeAsk)
         except (WireError, ClientDisconnect) as error:
             return PlainTextResponse(f"no acknowledgement: {error}\n", 400)
-        if not is_signed(token, ask):
+        if not is_signed(tokens.accepted(), ask):
             return PlainTextResponse(_REFUSED, 403)
         now = time.time()
         if refusal := source.acknowledgements.refusal(ask, now):

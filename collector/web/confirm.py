@@ -18,8 +18,8 @@ from laggard.collector.fleet.nonces import Nonces
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.bodies import read_body
 from laggard.collector.web.source import ClusterSource
-from laggard.rings.place import read_token_file
 from laggard.text.words import printable_line
+from laggard.token_file import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument
 
@@ -33,18 +33,17 @@ _REFUSED: Final = "another token than the collector's\n"
 
 def confirm_handler(source: ClusterSource, settings: CollectorSettings) -> Callable[[Request], Awaitable[Response]]:
     """Raises UsageError where the token cannot be read."""
-    file = settings.acknowledge_token_file
-    token = read_token_file(file, "acknowledge_token_file") if file else ""
+    tokens = TokenFile(settings.acknowledge_token_file, "acknowledge_token_file")
     nonces, lock = Nonces(CLOCK_SECONDS, _MAX_NONCES, time.time()), threading.Lock()
 
     async def confirm(request: Request) -> Response:
-        if not token:
+        if not tokens:
             return PlainTextResponse(_OFF, 403)
         try:
             ask = decode(await read_body(request, _MAX_BYTES), ConfirmAsk)
         except (WireError, ClientDisconnect) as error:
             return PlainTextResponse(f"no measurement of a suspect: {error}\n", 400)
-        if not is_signed(token, ask):
+        if not is_signed(tokens.accepted(), ask):
             return PlainTextResponse(_REFUSED, 403)
         with lock:
             refusal = nonces.refusal(ask.nonce, ask.at, time.time())

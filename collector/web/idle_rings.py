@@ -15,8 +15,8 @@ from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.bodies import read_body
 from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.source import ClusterSource
-from laggard.rings.authentication import is_signed, signed
-from laggard.rings.place import read_token_file
+from laggard.rings.authentication import signed, signer
+from laggard.token_file import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 
@@ -27,7 +27,7 @@ _REFUSED: Final = "another token than the collector's\n"
 
 def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Callable[[Request], Awaitable[Response]]:
     """Raises UsageError where the token cannot be read."""
-    token = read_token_file(settings.ring_token_file, "ring_token_file") if settings.ring_token_file else ""
+    tokens = TokenFile(settings.ring_token_file, "ring_token_file")
     rings = IdleRings(
         IdleRingSettings(
             settings.ring_period_seconds, settings.ring_nodes, settings.ring_ask_seconds, settings.ring_port
@@ -36,13 +36,14 @@ def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Cal
     )
 
     async def due(request: Request) -> Response:
-        if not token:
+        if not tokens:
             return PlainTextResponse(_OFF, 403)
         try:
             ask = decode(await read_body(request, _MAX_BYTES), RingAsk)
         except (WireError, ClientDisconnect) as error:
             return PlainTextResponse(f"no question about a ring: {error}\n", 400)
-        if not is_signed(token, "agent", ask):
+        token = signer(tokens.accepted(), "agent", ask)
+        if token is None:
             return PlainTextResponse(_REFUSED, 403)
         refusal = rings.refusal(ask, time.time())
         if refusal:
@@ -50,6 +51,7 @@ def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Cal
         suspects = ring_suspects(source, settings.ring_period_seconds)
         answer = rings.answer(ask.node, source.snapshot.nodes, suspects, time.monotonic())
         document = RingDue(ask.nonce, answer.reason, settings.ring_ask_seconds, answer.ring)
-        return Response(encode(signed(token, "collector", document)), media_type="application/json")
+        answered = signed(token, "collector", document)  # by the one that this agent knows
+        return Response(encode(answered), media_type="application/json")
 
     return due

@@ -17,7 +17,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.bodies import LargeBodies
 from laggard.collector.web.source import ClusterSource
-from laggard.rings.place import read_token_file
+from laggard.token_file import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.stacks import MissingStacks, RankStacks, StacksAsk, StacksDocument, is_signed, rank_stacks
 
@@ -36,10 +36,9 @@ _REFUSED: Final = "another token than the collector's stacks_token_file\n"
 _NOT_ASKED: Final = "nothing is held of it: nobody has asked it, or it has not answered"
 
 
-def read_stacks_token(settings: CollectorSettings) -> str:
+def stacks_tokens(settings: CollectorSettings) -> TokenFile:
     """Raises UsageError."""
-    file = settings.stacks_token_file
-    return read_token_file(file, "stacks_token_file") if file else ""
+    return TokenFile(settings.stacks_token_file, "stacks_token_file")
 
 
 def stacks_document(key: JobKey, held: JobStacks, ranks: Collection[int] = ()) -> StacksDocument:
@@ -59,18 +58,18 @@ def stacks_document(key: JobKey, held: JobStacks, ranks: Collection[int] = ()) -
 
 def stacks_handler(source: ClusterSource, settings: CollectorSettings) -> Callable[[Request], Awaitable[Response]]:
     """Raises UsageError where the token cannot be read."""
-    token = read_stacks_token(settings)
+    tokens = stacks_tokens(settings)
     bodies = LargeBodies(_LARGE_AT_ONCE * _MAX_BYTES)
     nonces = Nonces(CLOCK_SECONDS, _MAX_NONCES, time.time())
 
     async def ask(request: Request) -> Response:
-        if not token:
+        if not tokens:
             return PlainTextResponse(_OFF, 403)
         try:
             asked = decode(await bodies.read(request, _MAX_BYTES), StacksAsk)
         except (WireError, ClientDisconnect) as error:
             return PlainTextResponse(f"no ask for stacks: {error}\n", 400)
-        if not is_signed(token, asked):
+        if not is_signed(tokens.accepted(), asked):
             return PlainTextResponse(_REFUSED, 403)
         if refusal := nonces.refusal(asked.nonce, asked.at, time.time()):
             return PlainTextResponse(f"{refusal}\n", 409)

@@ -93,8 +93,9 @@ def test_an_acknowledged_finding_is_a_warning_that_says_who_and_why() -> None:
 
 def test_only_who_knows_the_token_signs() -> None:
     question = signed("secret", ask())
-    assert is_signed("secret", question) and not is_signed("guess", question) and not is_signed("secret", ask())
-    assert not is_signed("secret", signed("secret", ask()).__class__(**{**_fields(question), "seconds": 9999.0}))
+    assert is_signed(["secret"], question) and not is_signed(["guess"], question) and not is_signed(["secret"], ask())
+    assert is_signed(["new", "secret"], question) and not is_signed([], question), "either of two"
+    assert not is_signed(["secret"], signed("secret", ask()).__class__(**{**_fields(question), "seconds": 9999.0}))
 
 
 def _fields(struct: Any) -> dict[str, Any]:

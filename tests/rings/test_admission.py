@@ -87,7 +87,7 @@ def with_coordinator(
     test: Callable[[Coordinator, int], Awaitable[None]], token: str = "", place: Membership = PLACE
 ) -> None:
     async def run() -> None:
-        coordinator = Coordinator(place, token)
+        coordinator = Coordinator(place, tuple(token.split()))
         try:
             await test(coordinator, await coordinator.listen())
         finally:
@@ -184,6 +184,20 @@ def test_without_the_token_nobody_gets_in(token: str) -> None:
         assert isinstance(answer, Accepted)
 
     with_coordinator(test, "secret")
+
+
+def test_while_a_token_is_replaced_either_is_let_in_and_speaks_with_its_own() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        for index, token in enumerate(("new", "old")):
+            link, answer = await enter(port, index, token)
+            assert isinstance(answer, Accepted), f"node {index} shows the {token} one"
+            link.send(Beat())  # signed with a key of that token
+        _, answer = await enter(port, 1, "older")
+        assert isinstance(answer, Refused) and "another token" in answer.text
+        await coordinator.gather(soon())
+        assert len(coordinator.nodes) == 2
+
+    with_coordinator(test, "new old")
 
 
 def test_a_proof_is_for_one_node_and_one_connection_and_all_that_was_said() -> None:
@@ -283,12 +297,12 @@ def test_a_busy_port_is_told_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = PLACE._replace(port=taken.getsockname()[1])
         with pytest.raises(UsageError, match=f"port {place.port} is in use on this machine"):
-            asyncio.run(Coordinator(place, "").listen())
+            asyncio.run(Coordinator(place, ()).listen())
 
 
 def test_an_address_of_another_machine_is_told() -> None:
     with pytest.raises(UsageError, match="name an address of this machine"):
-        asyncio.run(Coordinator(PLACE._replace(host="192.0.2.1"), "").listen())
+        asyncio.run(Coordinator(PLACE._replace(host="192.0.2.1"), ()).listen())
 
 
 def test_messages_hold_no_field_that_nobody_knows() -> None:
@@ -332,7 +346,7 @@ def test_the_leading_node_s_own_part_alone_takes_its_place() -> None:
     """Who knows the token, or whoever comes where there is none, is not the process beside the coordinator."""
 
     async def run() -> None:
-        coordinator = Coordinator(PLACE, "", "own secret")
+        coordinator = Coordinator(PLACE, (), "own secret")
         try:
             port = await coordinator.listen()
             _, answer = await enter(port, 0)

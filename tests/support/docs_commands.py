@@ -61,7 +61,10 @@ def simple_commands(text: str) -> list[list[str]]:
 def laggard_words(words: list[str]) -> list[str] | None:
     """The words behind `laggard` of a command that runs it, or has a launcher or kubectl run it; else None."""
     for place, (word, after) in enumerate(zip(words, words[1:], strict=False)):
-        if word.rpartition("/")[2] == "laggard" and after in NAMES:
+        is_plugin = (
+            place > 0 and words[place - 1] == "kubectl"
+        )  # deploy/kubernetes/kubectl-laggard has words of its own
+        if word.rpartition("/")[2] == "laggard" and after in NAMES and not is_plugin:
             return words[place + 1 :]
     return None
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +116,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(folder: str = "/tmp") -> Iterator[Server]:
+def running(folder: str = "/tmp", configure: Callable[[Server], None] = lambda server: None) -> Iterator[Server]:
+    """`configure`: is called before the server starts."""
     if why := why_none():
         pytest.skip(why)
     own = Path(tempfile.mkdtemp(prefix="laggard-pg-", dir=folder))  # its socket's path is to be short
     server = Server(own)
     try:
+        configure(server)
         server.start()
         yield server
     finally:

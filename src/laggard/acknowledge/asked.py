@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
 from msgspec import structs
@@ -14,6 +14,7 @@ from msgspec import structs
 from laggard.acknowledge.matching import covered
 from laggard.catalogue.findings import FINDINGS
 from laggard.model import Finding
+from laggard.token_file import proved_by
 from laggard.wire import encode
 from laggard.wire.acknowledgement import ALL_CODES, ANY_DEVICE, AcknowledgeAsk, Acknowledgement, Covered
 from laggard.wire.exclusion import ConfirmAsk
@@ -70,9 +71,10 @@ def signed(token: str, ask: T) -> T:
     return structs.replace(ask, proof=_proof(token, ask))
 
 
-def is_signed(token: str, ask: AcknowledgeAsk | ConfirmAsk) -> bool:
-    """Whether somebody who knows the token asks this."""
-    return hmac.compare_digest(ask.proof.encode(), _proof(token, ask).encode())
+def is_signed(tokens: Sequence[str], ask: AcknowledgeAsk | ConfirmAsk) -> bool:
+    """Whether somebody who knows one of the tokens asks this."""
+    proof = ask.proof.encode()
+    return proved_by(tokens, lambda token: hmac.compare_digest(proof, _proof(token, ask).encode())) is not None
 
 
 def _proof(token: str, ask: AcknowledgeAsk | ConfirmAsk) -> str:

@@ -30,10 +30,10 @@ from laggard.environment import node_name
 from laggard.errors import UsageError
 from laggard.model import Finding, Report
 from laggard.rings.membership import expand_hosts
-from laggard.rings.place import read_token_file
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.text.words import counted, printable_line
+from laggard.token_file import read_token_file
 from laggard.wire.acknowledgement import (
     ALL_CODES,
     MAX_NODES,
@@ -161,7 +161,7 @@ def _present(port: int) -> Sequence[Finding]:
 
 def _at_collector(arguments: argparse.Namespace, asked: AcknowledgeAsk) -> tuple[Acknowledgement, ...]:
     """Raises UsageError."""
-    token = read_token_file(arguments.token_file, "--token-file")
+    token = read_token_file(arguments.token_file, "--token-file")[0]
     body = ask(arguments.collector, "acknowledge", wire.encode(signed(token, asked)))
     return _decoded(body, arguments.collector).acknowledgements
 

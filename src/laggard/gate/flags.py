@@ -19,7 +19,7 @@ from laggard.probes.choose import choose_probes, is_active
 from laggard.probes.host.host import open_host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import DEFAULT, PROFILES, Profile, find_profile, with_expectations
-from laggard.rings.place import Meeting, add_meeting, check_join_seconds, find_place, meeting_of, read_token
+from laggard.rings.place import Meeting, add_meeting, check_join_seconds, find_place, meeting_of, read_tokens
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership
@@ -222,12 +222,12 @@ def _gang(arguments: argparse.Namespace) -> Gang | None:
     if not arguments.active:
         raise UsageError("--gang loads the GPUs of all nodes: add --active")
     check_join_seconds(meeting)
-    place, token = _gang_place(meeting), read_token(meeting.token_file)
-    if not token and arguments.drain:
+    place, tokens = _gang_place(meeting), read_tokens(meeting.token_file)
+    if not tokens and arguments.drain:
         raise UsageError(
             "--gang with --drain needs --token-file: without a secret, anybody who can reach the port may accuse nodes"
         )
-    return Gang(place, token, meeting.join_seconds)
+    return Gang(place, tokens, meeting.join_seconds)
 
 
 def _gang_place(meeting: Meeting) -> Membership | None:

@@ -75,7 +75,7 @@ def _meet(place: Membership, gang: Gang, until: float) -> Observation:
     settings = MemberSettings(
         place=place,
         options=RingOptions(seconds=SECONDS, pairs=True, gang=True),
-        token=gang.token,
+        tokens=gang.tokens,
         device="auto",
         local_ranks=None,
         environ=os.environ,

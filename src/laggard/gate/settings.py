@@ -47,7 +47,7 @@ class Gang(NamedTuple):
 
     place: Membership | None
     """None: the only node of SLURM's job, which meets nobody."""
-    token: str
+    tokens: tuple[str, ...]
     join_seconds: float
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from typing import TypeVar
 
 from msgspec import structs
 
 from laggard.rings.messages import Hello
+from laggard.token_file import proved_by
 from laggard.wire.codec import encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 
@@ -30,6 +32,13 @@ def new_nonce() -> str:
 def member_proof(token: str, challenge: str, hello: Hello) -> str:
     """The proof is over all that the node says of itself."""
     return _proof(token, "member", challenge, encode(structs.replace(hello, proof="")).decode())
+
+
+def shown_token(tokens: Sequence[str], challenge: str, hello: Hello) -> str:
+    """Returns the one of the tokens that the node has proved to know; the first where it proves none. Where no token
+    is needed it is empty."""
+    proved = proved_by(tokens or ("",), lambda token: is_proof(hello.proof, member_proof(token, challenge, hello)))
+    return next(iter(tokens), "") if proved is None else proved
 
 
 def coordinator_proof(token: str, challenge: str, nonce: str) -> str:
@@ -64,6 +73,11 @@ def signed(token: str, side: str, document: T) -> T:
 def is_signed(token: str, side: str, document: Signable) -> bool:
     """Whether somebody who knows the token said this, as `side`."""
     return is_proof(document.proof, _document_proof(token, side, document))
+
+
+def signer(tokens: Sequence[str], side: str, document: Signable) -> str | None:
+    """Returns the one of the tokens with which somebody said this, as `side`; None: it is none of them."""
+    return proved_by(tokens, lambda token: is_signed(token, side, document))
 
 
 def token_of_ring(token: str, ring_id: str) -> str:

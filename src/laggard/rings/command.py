@@ -18,7 +18,7 @@ from laggard.rings.job_environment import as_the_job, read_job_environment
 from laggard.rings.member import MemberSettings
 from laggard.rings.nccl_tests import render_nccl_tests
 from laggard.rings.options import RingOptions
-from laggard.rings.place import add_meeting, check_join_seconds, find_place, meeting_of, read_token
+from laggard.rings.place import add_meeting, check_join_seconds, find_place, meeting_of, read_tokens
 from laggard.rings.run import run_node
 from laggard.terminal.output import show
 
@@ -94,7 +94,7 @@ def main(arguments: argparse.Namespace) -> int:
     settings = MemberSettings(
         place=place,
         options=options,
-        token=read_token(meeting.token_file),
+        tokens=read_tokens(meeting.token_file),
         device=arguments.device,
         local_ranks=arguments.local_ranks,
         environ=_environment(arguments.env_from),

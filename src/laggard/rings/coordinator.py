@@ -24,7 +24,7 @@ from laggard.http.listen import listen
 from laggard.rings import messages
 from laggard.rings.addresses import Addresses
 from laggard.rings.admission import refusal
-from laggard.rings.authentication import coordinator_proof, new_nonce, session_key
+from laggard.rings.authentication import coordinator_proof, new_nonce, session_key, shown_token
 from laggard.rings.link import LINE_BYTES, Forged, Link, beat
 from laggard.rings.membership import Membership
 from laggard.rings.messages import (
@@ -113,10 +113,11 @@ class Coordinator:
     """The first node to come must be like this one, the leading node itself: node 0, or a gang's node 1 where node 0
     does not come. Its first rank is rank 0."""
 
-    def __init__(self, place: Membership, token: str, own_secret: str = "") -> None:
-        """`own_secret`: what the leading node's own part knows in place of the token, so that no other process takes
-        its place; empty: it has none."""
-        self._place, self._token, self._own_secret = place, token, own_secret or token
+    def __init__(self, place: Membership, tokens: tuple[str, ...], own_secret: str = "") -> None:
+        """`tokens`: those that a node may show; none: it needs none. `own_secret`: what the leading node's own part
+        knows in place of a token, so that no other process takes its place; empty: it has none."""
+        self._place, self._tokens = place, tokens
+        self._own_secrets = (own_secret,) if own_secret else tokens
         self.lead = place.number
         self.nodes: dict[int, JoinedNode] = {}
         self.first_ranks: dict[int, int] = {}
@@ -317,12 +318,13 @@ class Coordinator:
 
     async def _admit(self, link: Link, task: asyncio.Task[Any]) -> int | None:
         """Returns the index of the node that has connected; None: it was refused."""
-        challenge = Challenge(new_nonce(), bool(self._token))
+        challenge = Challenge(new_nonce(), bool(self._tokens))
         link.send(challenge)
         hello = messages.read_from_member(await link.read(_HELLO_SECONDS))
         if not isinstance(hello, Hello):
             return None
-        token = self._own_secret if hello.index == self.lead else self._token
+        tokens = self._own_secrets if hello.index == self.lead else self._tokens
+        token = shown_token(tokens, challenge.nonce, hello)
         if text := self._refusal(hello, {}, token, challenge.nonce):
             self._refuse(link, text)
             return None

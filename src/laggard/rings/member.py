@@ -59,12 +59,18 @@ class MemberSettings:
 
     place: Membership
     options: RingOptions
-    token: str
+    tokens: tuple[str, ...]
+    """The secrets that others may show, of which this node shows the first; none: nobody needs one."""
     device: str
     local_ranks: int | None
     environ: Mapping[str, str]
     deadline: float
     """The time on the monotonic clock by which the ring is over, whatever happens."""
+
+    @property
+    def token(self) -> str:
+        """The one that this node shows; empty: it has none."""
+        return self.tokens[0] if self.tokens else ""
 
 
 class RingBroken(Exception):

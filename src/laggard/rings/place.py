@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.environment import ENV_RING_TOKEN
 from laggard.errors import UsageError
-from laggard.secret_file import refuse_exposed
+from laggard.token_file import read_token_file, tokens_of
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership
-
-_MAX_TOKEN_BYTES: Final = 4096
 
 
 class Meeting(NamedTuple):
@@ -74,21 +72,12 @@ def find_place(meeting: Meeting) -> Membership | None:
     return membership.from_environment(os.environ)
 
 
-def read_token(path: str | None) -> str:
-    """Returns the ring's token: the content of the file, else that of the environment; empty: none. Raises
-    UsageError."""
-    return os.environ.get(ENV_RING_TOKEN, "").strip() if path is None else read_token_file(path, "--token-file")
-
-
-def read_token_file(path: str, where: str) -> str:
-    """`where`: the flag or setting that names the file. Raises UsageError, also where every user can read it: the token
-    lets its holder start rings on the nodes."""
-    refuse_exposed(path, where)
+def read_tokens(path: str | None) -> tuple[str, ...]:
+    """Returns the ring's tokens, of which the first is sent: those of the file, else of the environment; none: no node
+    needs one. Raises UsageError."""
+    if path is not None:
+        return read_token_file(path, "--token-file")
     try:
-        with open(path, encoding="utf-8") as file:
-            token = file.read(_MAX_TOKEN_BYTES).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{where} {path} cannot be read: {error}") from None
-    if not token:
-        raise UsageError(f"{where} {path} is empty")
-    return token
+        return tokens_of(os.environ.get(ENV_RING_TOKEN, ""))
+    except ValueError as error:
+        raise UsageError(f"{ENV_RING_TOKEN} {error}") from None

@@ -50,7 +50,7 @@ def run_node(settings: MemberSettings, join_seconds: float, leave: int | None = 
         ended = asyncio.run(_until_told(settings, join_seconds, leave))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    if ended.share is not None and settings.token and settings.place.nodes > 1:
+    if ended.share is not None and settings.tokens and settings.place.nodes > 1:
         keep_share(ended.share, pairs=pairs_of(ended.ring))
     return ended
 
@@ -119,7 +119,7 @@ async def _without_node_0(member: Member, place: Membership, join_seconds: float
 
 async def _lead_and_take_part(member: Member, place: Membership, join_seconds: float) -> Ended:
     own_secret = secrets.token_hex(32)
-    coordinator = Coordinator(place, member.settings.token, own_secret)
+    coordinator = Coordinator(place, member.settings.tokens, own_secret)
     port = await coordinator.listen()  # before the workers start: a busy port is told at once
     await _start_workers(member)
     host = place.store[0] if place.store is not None else place.host  # it is reached as the others reach it
@@ -166,7 +166,7 @@ async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -
         ring = broken_ring(f"{error}", time.monotonic() - began)
     finally:
         progress.clear()
-    if not settings.token and settings.place.nodes > 1:
+    if not settings.tokens and settings.place.nodes > 1:
         ring = without_token(ring, settings.options.gang or settings.place.store is not None)
     reasons = [f"{finding.device} {finding.summary}" for finding in ring.findings] or [ring.unknown]
     shares = {node.number: share_of(ring, node.number) for node in ring.nodes}

@@ -13,7 +13,6 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.collector_client import COLLECTOR_HELP
 from laggard.environment import node_name, rank_dir
 from laggard.errors import UsageError
-from laggard.rings.place import read_token_file
 from laggard.stack_answers.answer import Answers, answer_lines
 from laggard.stack_answers.collector import ask_collector
 from laggard.stack_answers.node import Gathered, ask_node
@@ -24,6 +23,7 @@ from laggard.terminal.parts import Line
 from laggard.terminal.progress import Bar
 from laggard.text.users import user_text
 from laggard.text.words import printable_line
+from laggard.token_file import read_token_file
 from laggard.wire.stacks import MAX_RANKS, StacksDocument, rank_stacks
 
 _MIN_SECONDS: Final = 0.1
@@ -70,7 +70,7 @@ def _gather(arguments: argparse.Namespace) -> Gathered:
     with ExitStack() as stack:
         bar = stack.enter_context(Bar())
         if arguments.collector:
-            token = read_token_file(arguments.token_file, "--token-file") if arguments.token_file else ""
+            token = read_token_file(arguments.token_file, "--token-file")[0] if arguments.token_file else ""
             return ask_collector(arguments.collector, token, *asked, bar.show)
         if arguments.rank_dir is not None and not os.path.isdir(arguments.rank_dir):
             what = "is no directory" if os.path.exists(arguments.rank_dir) else "does not exist"

@@ -19,7 +19,6 @@ from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.describe import suspect_text
 from laggard.rings.document import Ring
 from laggard.rings.membership import expand_hosts
-from laggard.rings.place import read_token_file
 from laggard.suspects.exclude_command import seconds_of
 from laggard.suspects.measured import confirmation_of, tell
 from laggard.suspects.names import KnownNames
@@ -38,6 +37,7 @@ from laggard.suspects.slurm_ring import (
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.text.words import counted, joined, printable_line
+from laggard.token_file import read_token_file
 from laggard.wire.exclusion import ExclusionsDocument, SuspectDocument
 from laggard.wire.nodes import NodeRow, NodesDocument
 
@@ -87,7 +87,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0: acquitted, 1: confirmed, 2: not measured, or it cannot be told. Raises UsageError."""
-    token = "" if arguments.only_measure else read_token_file(arguments.token_file, "--token-file")
+    token = "" if arguments.only_measure else read_token_file(arguments.token_file, "--token-file")[0]
     fleet = _fleet(arguments.collector)
     node = _known_name(arguments.node, fleet)
     try:

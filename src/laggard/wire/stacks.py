@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec import Meta, structs
 
 from laggard.stacks.ask import MAX_SAMPLES, MAX_SECONDS, SAMPLES, SECONDS
 from laggard.stacks.sampled import MAX_BYTES, Sampled, encode, from_value
+from laggard.token_file import proved_by
 from laggard.wire.codec import encode as encode_document
 
 STACKS_SCHEMA = "laggard.stacks/1"
@@ -137,9 +139,10 @@ def signed(token: str, ask: StacksAsk) -> StacksAsk:
     return structs.replace(ask, proof=_proof(token, ask))
 
 
-def is_signed(token: str, ask: StacksAsk) -> bool:
-    """Whether somebody who knows the token asks this."""
-    return hmac.compare_digest(ask.proof.encode(), _proof(token, ask).encode())
+def is_signed(tokens: Sequence[str], ask: StacksAsk) -> bool:
+    """Whether somebody who knows one of the tokens asks this."""
+    proof = ask.proof.encode()
+    return proved_by(tokens, lambda token: hmac.compare_digest(proof, _proof(token, ask).encode())) is not None
 
 
 def _proof(token: str, ask: StacksAsk) -> str:

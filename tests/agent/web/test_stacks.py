@@ -63,17 +63,17 @@ def test_switched_off_it_is_off(start_agent: Start, tmp_path: Path, with_token: 
 
 
 def test_a_token_that_every_user_can_read_is_refused(tmp_path: Path, with_token: tuple[str, ...]) -> None:
-    from laggard.agent.web.stacks import read_stacks_token
+    from laggard.agent.web.stacks import read_stacks_tokens
     from laggard.errors import UsageError
 
     settings = load(with_token[1], AgentSettings)
-    assert read_stacks_token(settings.stacks, settings.stacks_token_file) == TOKEN
+    assert read_stacks_tokens(settings.stacks, settings.stacks_token_file).accepted() == (TOKEN,)
     (tmp_path / "token").chmod(0o644)
     for folder in (tmp_path, *tmp_path.parents):
         if not folder.stat().st_mode & 0o001 and folder.stat().st_uid == os.geteuid():
             folder.chmod(folder.stat().st_mode | 0o011)
     with pytest.raises(UsageError, match="is for every user of this machine to read"):
-        read_stacks_token(True, settings.stacks_token_file)
+        read_stacks_tokens(True, settings.stacks_token_file)
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
-"""Backup and restore of the incidents' database by the commands of docs/operate.md, beside a real collector."""
+"""Backup and restore of incidents, in a file and in PostgreSQL, by the commands of docs/operate.md, beside a real
+collector."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -15,6 +17,7 @@ import pytest
 from support.collectors import Make as Documents
 from support.docs_commands import command_lines
 from support.paths import REPOSITORY
+from support.postgres import Server, running
 
 from laggard.collector.incidents.database import read_incidents
 from laggard.collector.incidents.incident import IncidentQuery
@@ -68,6 +71,44 @@ def test_a_copy_of_a_live_database_is_a_whole_one(
     second.wait_until(lambda: incidents(second) == known)
     assert "laggard_incidents_history_up 1.0" in second.get("/metrics").text
     assert second.stop() == 0
+
+
+def test_a_dump_is_restored_into_a_fresh_postgresql(
+    postgres: Server, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
+) -> None:
+    """By the page's commands, while the collector runs; another one then begins with what was restored."""
+    if not (shutil.which("pg_dump") and shutil.which("psql")):
+        pytest.skip("needs pg_dump and psql (Debian: postgresql-client)")
+    agent = fake_agent(Documents.node("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
+    dump = tmp_path / "laggard.sql"
+
+    def collector_of(url: str) -> Any:
+        (tmp_path / "collector.yaml").write_text(f"incidents_database: {url}\nincidents_writer: one\n")
+        flags = ("--target", agent.address, "--interval", "0.3", "--config", str(tmp_path / "collector.yaml"))
+        found = start_collector(*flags)
+        found.wait_until(lambda: "laggard_incidents_history_up 1.0" in found.get("/metrics").text)
+        found.wait_until(lambda: len(ids(found)) == 1)
+        return found
+
+    def ids(collector: Any) -> list[str]:
+        return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
+
+    def run(beginning: str, url: str) -> None:
+        words = shlex.split(shown(beginning).replace("/backup/laggard.sql", str(dump)))
+        subprocess.run([*words[:-1], url], check=True, timeout=300, capture_output=True)
+
+    source = postgres.database()
+    first = collector_of(source)
+    run("pg_dump ", source)
+    known = ids(first)
+    assert first.stop() == 0
+    with running() as fresh:
+        target = fresh.database()
+        run("psql ", target)
+        assert [it.id for it in read_incidents(target, IncidentQuery())[0].incidents] == known
+        second = collector_of(target)
+        assert ids(second) == known
+        assert second.stop() == 0
 
 
 def _restore(live: Path, kept: Path) -> None:

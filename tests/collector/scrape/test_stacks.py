@@ -142,7 +142,7 @@ def test_ranks_are_asked_with_the_token_and_their_answers_are_held(
     windows, job = job_of(make, {agent.url: range(2), off.url: range(2, 4)}, 4)
 
     async def run(token: str) -> StacksAsked:
-        rounds = StackRounds(windows, token, 30.0)
+        rounds = StackRounds(windows, lambda: token, 30.0)
         answer = await rounds.ask(KEY, (), 5, 0.1, {agent.url, off.url})
         await asyncio.gather(*rounds._tasks.values())
         return answer
@@ -180,7 +180,7 @@ def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
     windows, job = job_of(make, split, 4096)
 
     async def run() -> None:
-        rounds = StackRounds(windows, TOKEN, 300.0)
+        rounds = StackRounds(windows, lambda: TOKEN, 300.0)
         rounds.look({KEY: location(Culprit("hung", (7,)))}, set(split), 0.0)
         await asyncio.gather(*rounds._tasks.values())
 

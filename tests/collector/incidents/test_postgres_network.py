@@ -1,0 +1,265 @@
+"""PostgreSQL as sites have it: over TLS with its certificate checked and a password from a file; behind PgBouncer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from support.collectors import Make as Documents
+from support.ports import free_port
+from support.postgres import Server, running, user, why_none
+from support.stores import open_store
+
+from laggard.cli import main
+from laggard.collector.incidents import postgres as postgres_module
+from laggard.collector.incidents.database import DatabaseError, read_incidents
+from laggard.collector.incidents.incident import IncidentQuery
+
+pytestmark = pytest.mark.slow
+
+PASSWORD = "a password of the role"
+ACCESS = """\
+local all all trust
+hostssl all all 127.0.0.1/32 scram-sha-256
+"""
+"""Over the network by TLS alone, and with a password."""
+
+
+class OverTls:
+    """A server that listens at a port of 127.0.0.1, with a certificate for `name`."""
+
+    def __init__(self, server: Server, folder: Path, name: str = "127.0.0.1") -> None:
+        self.server, self.folder, self.authority, self.port = server, folder, trustme.CA(), free_port()
+        self.authority.cert_pem.write_to_path(folder / "ca.pem")
+        certificate = self.authority.issue_cert(name)
+        for file, blob in (("server.key", certificate.private_key_pem), ("server.crt", certificate.cert_chain_pems[0])):
+            blob.write_to_path(server.data / file)
+            self._give(server.data / file)
+        (server.data / "pg_hba.conf").write_text(ACCESS)
+        self._give(server.data / "pg_hba.conf")
+        with open(server.data / "postgresql.conf", "a") as file:
+            file.write(f"ssl = on\nlisten_addresses = '127.0.0.1'\nport = {self.port}\n")
+
+    def _give(self, path: Path) -> None:
+        """Gives a file to the server's user."""
+        path.chmod(0o600)
+        found = user() if os.geteuid() == 0 else None
+        if found is not None:
+            os.chown(path, found.pw_uid, found.pw_gid)
+
+    def make_role(self) -> None:
+        with self.server.connect() as connection:
+            connection.execute(f"ALTER ROLE laggard PASSWORD '{PASSWORD}'")
+            connection.execute("CREATE DATABASE incidents OWNER laggard ENCODING 'UTF8' TEMPLATE template0")
+        self.put_password(PASSWORD)
+
+    def put_password(self, password: str) -> None:
+        path = self.folder / "pgpass"
+        path.write_text(f"127.0.0.1:{self.port}:incidents:laggard:{password}\nlocalhost:*:*:*:{password}\n")
+        path.chmod(0o600)
+
+    def url(self, host: str = "127.0.0.1", **changes: str) -> str:
+        """As docs/incidents.md has it."""
+        checked = {"sslmode": "verify-full", "sslrootcert": f"{self.folder}/ca.pem"}
+        options = {**checked, "passfile": f"{self.folder}/pgpass"}
+        told = "&".join(f"{name}={value}" for name, value in {**options, **changes}.items())
+        return f"postgresql://laggard@{host}:{self.port}/incidents?{told}"
+
+
+@pytest.fixture
+def over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverTls]:
+    if why := why_none():
+        pytest.skip(why)
+    made: list[OverTls] = []
+
+    def configure(server: Server) -> None:
+        made.append(OverTls(server, tmp_path))
+        monkeypatch.setenv("PGPORT", str(made[0].port))  # its Unix socket has the port in its name
+
+    with running(configure=configure):
+        made[0].make_role()
+        yield made[0]
+
+
+def ids(collector: Any) -> list[int]:
+    return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
+
+
+def collector_of(
+    start_collector: Callable[..., Any], folder: Path, agent: Any, url: str, name: str, **changes: Any
+) -> Any:
+    path = folder / f"{name}.yaml"
+    own = {"incidents_database": url, "incidents_writer": name, **changes}
+    path.write_text("".join(f"{key}: {value}\n" for key, value in own.items()))
+    return start_collector("--target", agent.address, "--interval", "0.3", "--config", str(path))
+
+
+def is_kept(collector: Any) -> bool:
+    return "laggard_incidents_history_up 1.0" in collector.get("/metrics").text
+
+
+def test_a_collector_keeps_its_incidents_over_tls_with_the_certificate_checked(
+    over_tls: OverTls, start_collector: Any, fake_agent: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = fake_agent(Documents.node("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
+    collector = collector_of(start_collector, tmp_path, agent, over_tls.url(), "one")
+    collector.wait_until(lambda: is_kept(collector) and len(ids(collector)) == 1)
+    with over_tls.server.connect() as connection:
+        text = "SELECT DISTINCT ssl, application_name FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
+        assert connection.execute(f"{text} WHERE client_addr IS NOT NULL").fetchall() == [(True, "laggard")]
+    assert main(["incidents", "--database", over_tls.url()]) == 1
+    assert "rank 2 on n0 is slow in forward" in capsys.readouterr().out
+    assert collector.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sslrootcert": "other"}, "certificate verify failed"),
+        ({"host": "localhost"}, 'does not match host name "localhost"'),
+        ({"sslmode": "disable"}, "no encryption"),
+        ({"passfile": "wrong"}, "password authentication failed"),
+    ],
+)
+def test_what_cannot_be_trusted_is_one_line_without_a_secret(
+    over_tls: OverTls, tmp_path: Path, changes: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "other")
+    if "passfile" in changes:
+        over_tls.put_password("another password")
+        changes = {}
+    if "sslrootcert" in changes:
+        changes = {"sslrootcert": f"{tmp_path}/other"}
+    url = over_tls.url(**changes)
+    with pytest.raises(DatabaseError) as error:
+        open_store(url)
+    text = str(error.value)
+    assert (
+        said in text
+        and "\n" not in text
+        and "password of the role" not in text
+        and "passfile" not in text.split(";")[0]
+    )
+    assert main(["incidents", "--database", url]) == 64 and said in capsys.readouterr().err
+
+
+class PgBouncer:
+    """PgBouncer before a server, with a pool of `size` connections."""
+
+    def __init__(self, server: Server, folder: Path, mode: str, size: int = 20) -> None:
+        self.folder, self.port = folder, free_port()
+        folder.mkdir()
+        (folder / "users").write_text('"laggard" ""\n')
+        (folder / "pgbouncer.ini").write_text(
+            f"[databases]\ntests = host={server.folder} dbname=tests\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users\n"
+            f"pool_mode = {mode}\ndefault_pool_size = {size}\nlogfile = {folder}/log\n"
+        )
+        found = user() if os.geteuid() == 0 else None
+        as_user: dict[str, Any] = {}
+        if found is not None:
+            shutil.chown(folder, found.pw_uid, found.pw_gid)
+            as_user = {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
+        words = [shutil.which("pgbouncer") or "/usr/sbin/pgbouncer", "-q", str(folder / "pgbouncer.ini")]
+        self._process = subprocess.Popen(words, cwd=folder, stderr=subprocess.DEVNULL, **as_user)
+        self._wait()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://laggard@127.0.0.1:{self.port}/tests"
+
+    def _wait(self) -> None:
+        import psycopg
+
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(self.url).close()
+                return
+            except psycopg.OperationalError:
+                said = (self.folder / "log").read_text() if (self.folder / "log").exists() else ""
+                assert time.monotonic() < deadline and self._process.poll() is None, said
+                time.sleep(0.05)
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(60)
+
+
+@pytest.fixture
+def bouncer(postgres: Server) -> Iterator[Callable[..., PgBouncer]]:
+    if not (shutil.which("pgbouncer") or os.path.exists("/usr/sbin/pgbouncer")):
+        pytest.skip("needs pgbouncer")
+    postgres.database()
+    made: list[PgBouncer] = []
+    with tempfile.TemporaryDirectory(prefix="laggard-bouncer-", dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+
+        def start(mode: str, size: int = 20) -> PgBouncer:
+            made.append(PgBouncer(postgres, Path(folder) / str(len(made)), mode, size))
+            return made[-1]
+
+        yield start
+        for each in made:
+            each.close()
+
+
+def test_collectors_share_a_database_behind_pgbouncer_in_session_mode(
+    bouncer: Any, start_collector: Any, fake_agent: Any, tmp_path: Path
+) -> None:
+    """One incident, known to both, as without it (test_postgres.py)."""
+    url = bouncer("session").url
+    agent = fake_agent(Documents.node("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
+    one, other = (collector_of(start_collector, tmp_path, agent, url, name) for name in ("one", "other"))
+    for collector in (one, other):
+        collector.wait_until(lambda it=collector: is_kept(it) and len(ids(it)) == 1)
+    one.wait_until(lambda: ids(one) == ids(other))
+    known = ids(one)
+    one.stop(signal.SIGKILL)
+    again = collector_of(start_collector, tmp_path, agent, url, "one")
+    again.wait_until(lambda: is_kept(again) and ids(again) == known)
+    assert again.stop() == 0 and other.stop() == 0
+    assert [it.id for it in read_incidents(url, IncidentQuery())[0].incidents] == known
+
+
+def test_transaction_mode_is_told_in_one_line_and_nothing_is_made(
+    bouncer: Any, postgres: Server, start_collector: Any, fake_agent: Any, tmp_path: Path
+) -> None:
+    url = bouncer("transaction").url
+    agent = fake_agent(Documents.node("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
+    collector = collector_of(start_collector, tmp_path, agent, url, "one")
+    collector.wait_until(lambda: "laggard_incidents_history_up 0.0" in collector.get("/metrics").text)
+    reason = collector.get("/api/v1/incidents").json()["history"]["reason"]
+    assert "a pooler that lends a connection for a transaction" in reason and "set pool_mode to session" in reason
+    assert "\n" not in reason
+    collector.wait_until(lambda: len(ids(collector)) == 1)  # the verdict and the open incidents go on
+    assert collector.stop() == 0
+    with postgres.connect("tests") as connection:
+        assert not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'laggard'").fetchall()
+
+
+def test_a_transaction_with_another_process_of_the_server_is_refused(
+    bouncer: Any, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where other clients come between later, after a start that has seen nothing."""
+    import psycopg
+
+    monkeypatch.setattr(postgres_module, "_refuse_shared", lambda place, connection: None)
+    url = bouncer("transaction").url
+    with contextlib.closing(postgres_module.PostgresStore.open(url, 1 << 20, "one")) as store:
+        with store.transaction():
+            assert store.run("SELECT count(*) FROM incidents") == [(0,)]
+        with psycopg.connect(url, autocommit=True) as other, other.transaction():
+            assert other.execute("SELECT count(*) FROM laggard.incidents").fetchone() == (0,)  # on this one's process
+            with pytest.raises(DatabaseError, match="set pool_mode to session"), store.transaction():
+                raise AssertionError("it has the settings and locks of nobody")

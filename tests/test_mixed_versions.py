@@ -1,0 +1,281 @@
+"""Neighbouring releases on the wire (docs/contracts.md): what 0.1.0 writes is kept as files, which later releases have
+to read; what a later release says more is passed over; what an earlier one does not say yet has its default.
+
+A new document is added to the files by LAGGARD_WRITE_GOLDEN=1; what stands there is never written anew.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.agents import RankProcess
+from support.collectors import Make as Documents
+from support.examples import example, optional_fields, with_default, with_more, without
+from support.made_pages import script
+from support.paths import DATA
+
+from laggard import wire
+from laggard.acknowledge.asked import is_signed, signed
+from laggard.collector.scrape.validation import validate_ranks, validate_report
+from laggard.model import Report
+from laggard.rankfile import Lane, RankFileError, RankFileReader
+from laggard.rankfile.layout import VERSION
+from laggard.rankfile.writer import RankFileWriter
+from laggard.wire.acknowledgement import AcknowledgeAsk
+from laggard.wire.ranks import RanksDocument
+
+GOLDEN = DATA / "golden" / "documents_0.1.0.jsonl"
+RANK_FILE = DATA / "golden" / "rank_file_0.1.0.gz"
+KINDS: dict[str, type[msgspec.Struct]] = {
+    field.default: it.kind
+    for it in script("format_docs").DOCUMENTS
+    for field in msgspec.structs.fields(it.kind)
+    if field.name == "schema"
+}
+"""The documents of docs/formats.md, by what stands in `schema`."""
+
+SIGNED = (
+    "laggard.acknowledge/1",
+    "laggard.confirm/1",
+    "laggard.stacks_ask/1",
+    "laggard.ring_ask/1",
+    "laggard.ring_due/1",
+)
+"""Those that are signed as a whole, and refused with a field that the reader does not know: what asks for something is
+not half understood."""
+
+
+def golden() -> dict[str, Any]:
+    documents = [json.loads(line) for line in GOLDEN.read_text().splitlines()] if GOLDEN.exists() else []
+    known = {it["schema"]: it for it in documents}
+    if os.environ.get("LAGGARD_WRITE_GOLDEN"):
+        known |= {schema: example(kind) for schema, kind in KINDS.items() if schema not in known}
+        GOLDEN.write_text("".join(json.dumps(known[schema], separators=(",", ":")) + "\n" for schema in sorted(known)))
+    return known
+
+
+DOCUMENTS = golden()
+
+
+def test_every_document_of_the_release_is_kept() -> None:
+    assert DOCUMENTS.keys() >= KINDS.keys(), f"write {sorted(KINDS.keys() - DOCUMENTS.keys())} (see above)"
+    assert KINDS.keys() >= DOCUMENTS.keys(), f"a document was taken away: {sorted(DOCUMENTS.keys() - KINDS.keys())}"
+
+
+@pytest.mark.parametrize("schema", sorted(DOCUMENTS))
+def test_what_the_release_wrote_is_read_with_every_field(schema: str) -> None:
+    """Fields keep their name and type, and what came later has a default."""
+    read = msgspec.json.decode(json.dumps(DOCUMENTS[schema]), type=KINDS[schema])
+    written = json.loads(wire.encode(read))
+    assert not _lost(DOCUMENTS[schema], written), "these fields are not kept"
+
+
+def _lost(before: Any, after: Any, path: str = "") -> list[str]:
+    """What of `before` is not in `after`, which may have more."""
+    if isinstance(before, dict):
+        lost = [f"{path}.{key}" for key in before if not isinstance(after, dict) or key not in after]
+        return lost or [it for key in before for it in _lost(before[key], after[key], f"{path}.{key}")]
+    if isinstance(before, list):
+        if not isinstance(after, list) or len(after) < len(before):
+            return [path]
+        return [it for number, each in enumerate(before) for it in _lost(each, after[number], f"{path}[{number}]")]
+    return [] if before == after else [path]
+
+
+@pytest.mark.parametrize("schema", sorted(DOCUMENTS.keys() - {*SIGNED}))
+def test_what_a_later_release_says_more_is_passed_over(schema: str) -> None:
+    kind, document = KINDS[schema], DOCUMENTS[schema]
+    more = with_more(kind, document)
+    assert more != document
+    known = msgspec.json.decode(json.dumps(document), type=kind)
+    assert msgspec.json.decode(json.dumps(more), type=kind) == known
+
+
+@pytest.mark.parametrize("schema", sorted(DOCUMENTS))
+def test_what_an_earlier_release_does_not_say_has_its_default(schema: str) -> None:
+    """Each such field left out by itself, the others as they were; then all of them."""
+    kind, document = KINDS[schema], DOCUMENTS[schema]
+    fields = list(optional_fields(kind, document))
+    for field in fields:
+        expected = msgspec.json.decode(json.dumps(with_default(document, field)), type=kind)
+        found = msgspec.json.decode(json.dumps(without(document, field)), type=kind)
+        if isinstance(field.path[-1], str):
+            assert found == expected, field.path
+    least = document
+    for field in reversed(fields):  # what is inside comes behind what holds it
+        least = without(least, field)
+    assert msgspec.json.decode(json.dumps(least), type=kind) is not None
+
+
+@pytest.mark.parametrize("schema", SIGNED)
+def test_a_signed_document_gets_no_field(schema: str) -> None:
+    """A field that only one side knows would be in one side's signature alone: the next form has the next number."""
+    document, kind = DOCUMENTS[schema], KINDS[schema]
+    assert kind.__struct_config__.forbid_unknown_fields
+    with pytest.raises(wire.WireError, match="unknown field"):
+        wire.decode(json.dumps({**document, "added": 1}).encode(), kind)
+    written = json.loads(wire.encode(wire.decode(json.dumps(document).encode(), kind)))
+    assert _keys(written) == _keys(document), f"{schema} has other fields than the release's: give it the next number"
+
+
+def _keys(value: Any) -> Any:
+    """The names of the fields, however deep."""
+    if isinstance(value, dict):
+        return {key: _keys(each) for key, each in value.items()}
+    return [_keys(it) for it in value] if isinstance(value, list) else None
+
+
+def test_a_signature_of_the_release_holds() -> None:
+    """The bytes that are signed are those that 0.1.0 signs."""
+    ask = wire.decode(json.dumps({**DOCUMENTS["laggard.acknowledge/1"], "proof": ""}).encode(), AcknowledgeAsk)
+    kept = "fef04171489a74fa"
+    assert signed("a token", ask).proof.startswith(kept) and is_signed(["a token"], signed("a token", ask))
+
+
+# The agent's answers, as a collector really takes them: with bounds.
+
+RANKS = json.loads(wire.encode(Documents.node("n0", [0, 1, 2, 3], slow=2)))
+REPORT = json.loads(wire.encode(Documents.report("n0", ["GPU_LOST"])))
+
+
+def test_an_agents_answers_of_both_neighbours_pass_the_collectors_checks() -> None:
+    known = validate_ranks(json.dumps(RANKS).encode())
+    assert validate_ranks(json.dumps(with_more(RanksDocument, RANKS)).encode()) == known
+    report = validate_report(json.dumps(REPORT).encode())
+    assert validate_report(json.dumps(with_more(Report, REPORT)).encode()) == report
+    for kind, document, check in (
+        (RanksDocument, RANKS, validate_ranks),
+        (Report, REPORT, validate_report),
+    ):
+        for field in optional_fields(kind, document):
+            check(json.dumps(without(document, field)).encode())
+
+
+def _least(kind: type[msgspec.Struct], document: Any) -> bytes:
+    """What an agent says that knows no field which may be left out, but for the steps of its ranks."""
+    for field in reversed(list(optional_fields(kind, document))):
+        if field.path[-1] != "rows":
+            document = without(document, field)
+    return json.dumps(document).encode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("neighbour", ["later", "earlier"])
+def test_a_real_collector_judges_with_agents_of_both_neighbours(
+    neighbour: str, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
+) -> None:
+    """An agent of the other release beside one of this: both are up, and the slow rank is named."""
+    split = [
+        json.loads(wire.encode(Documents.node(name, ranks, slow=2))) for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))
+    ]
+    report = json.loads(wire.encode(Documents.report("n1")))
+    if neighbour == "later":
+        other = fake_agent(
+            *(json.dumps(it).encode() for it in (with_more(RanksDocument, split[1]), with_more(Report, report)))
+        )
+    else:
+        other = fake_agent(_least(RanksDocument, split[1]), _least(Report, report))
+    same = fake_agent(json.dumps(split[0]).encode(), Documents.report("n0"))
+    collector = start_collector("--target", same.address, "--target", other.address, "--interval", "0.3")
+    collector.wait_ready()
+
+    def location() -> Any:
+        return collector.get("/api/v1/location").json()
+
+    collector.wait_until(lambda: location()["culprits"])
+    assert [culprit["ranks"] for culprit in location()["culprits"]] == [[2]]
+    nodes = {row["node"]: row["state"] for row in collector.get("/api/v1/nodes").json()["nodes"]}
+    assert nodes == {"n0": "up", "n1": "up"}
+
+
+@pytest.mark.slow
+def test_a_real_agent_passes_over_what_a_later_collector_asks_more(
+    start_agent: Callable[..., Any], start_rank: Callable[..., RankProcess]
+) -> None:
+    rank = start_rank(rank=0)
+    rank.do("step")
+    agent = start_agent()
+    plain, more = agent.request("/api/v1/ranks?since=0"), agent.request("/api/v1/ranks?since=0&added=1&since_step=7")
+    assert (plain.status, more.status) == (200, 200)
+    assert [it["rank"] for it in more.json()["ranks"]] == [it["rank"] for it in plain.json()["ranks"]] == [0]
+    answer = with_more(RanksDocument, more.json())
+    assert validate_ranks(json.dumps(answer).encode()).ranks[0].rank == 0
+
+
+# The rank file.
+
+IDENTITY = {
+    **{"job_id": "job", "rank": 3, "local_rank": 1, "world_size": 8, "node": "n0", "gpu": None, "attempt": 2},
+    **{"wall_ns": 1_700_000_000_000_000_000, "monotonic_ns": 5_000_000_000, "pid": 4242},
+}
+PHASES = (100, 200, 300, 100, 0, 0, 0, 0, 50)
+LANES = (Lane("all_reduce", "dp", "dp:0-7", -1), Lane("send", "pp", "pp:0-1", 4))
+
+
+def write_rank_file(folder: Path, identity: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    writer = RankFileWriter(str(folder), identity)
+    for lane in LANES:
+        writer.add_lane(lane)
+    for step in range(3):
+        writer.write_step(step, 1000 * step, 1000 * step + 900, *PHASES, 250, 4096)
+    writer.write_counters(
+        (3, 2, 2700, 1500, *(3 * it for it in PHASES), 750, 2, 1, 3 * 4096), (4, 100, 1 << 20, 5, 200, 2 << 20)
+    )
+    writer.write_collectives(2, [1, 2000, 2100, 50, 1 << 20])
+    content = Path(writer.path).read_bytes()
+    writer.close()
+    path = folder / "3.rank"
+    path.write_bytes(content)
+    return path
+
+
+def content(path: Path) -> tuple[Any, ...]:
+    with RankFileReader(str(path)) as file:
+        return (file.identity, file.lanes(), file.counters(), file.steps(), file.collectives())
+
+
+def test_a_rank_file_of_the_release_is_read(tmp_path: Path) -> None:
+    """An agent reads the version of its release and of the one before. Version 4 is the first."""
+    if os.environ.get("LAGGARD_WRITE_GOLDEN") and not RANK_FILE.exists():
+        written = write_rank_file(tmp_path / "written", IDENTITY).read_bytes()
+        RANK_FILE.write_bytes(gzip.compress(written, 9, mtime=0))
+    kept = tmp_path / "kept.rank"
+    kept.write_bytes(gzip.decompress(RANK_FILE.read_bytes()))
+    assert VERSION == 4, "keep what reads version 4, and a file of the new version beside this one"
+    identity, lanes, counters, steps, collectives = content(kept)
+    assert {name: identity[name] for name in IDENTITY} == IDENTITY and lanes == LANES
+    assert (counters.steps, counters.last_step, counters.step_ns) == (3, 2, 2700)
+    assert counters.lanes == ((4, 100, 1 << 20), (5, 200, 2 << 20))
+    assert [(it.step, it.start, it.end, it.phases, it.waited) for it in steps] == [
+        (step, 1000 * step, 1000 * step + 900, PHASES, 250) for step in range(3)
+    ]
+    assert [tuple(it) for it in collectives] == [(2, 0, 1, 2000, 2100, 50, 1 << 20)]
+
+
+def test_a_later_ranks_identity_says_more_and_an_earlier_ones_less(tmp_path: Path) -> None:
+    more = content(write_rank_file(tmp_path / "more", {**IDENTITY, "added": {"of": [1, None]}}))
+    plain = content(write_rank_file(tmp_path / "plain", IDENTITY))
+    assert {name: more[0][name] for name in IDENTITY} == IDENTITY and more[1:] == plain[1:]
+    least = {
+        name: IDENTITY[name]
+        for name in ("job_id", "rank", "local_rank", "world_size", "node", "attempt", "wall_ns", "monotonic_ns")
+    }
+    assert content(write_rank_file(tmp_path / "least", least))[1:] == plain[1:]
+
+
+def test_a_rank_file_of_another_version_is_refused_and_not_guessed_at(tmp_path: Path) -> None:
+    path = write_rank_file(tmp_path / "other", IDENTITY)
+    head = bytearray(path.read_bytes())
+    place = head.index(VERSION, 4)
+    head[place] = VERSION + 1
+    path.write_bytes(head)
+    with pytest.raises(RankFileError, match="another version"):
+        content(path)
