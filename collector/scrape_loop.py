@@ -42,6 +42,7 @@ from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
+from laggard.collector.scrape.slots import Slot, Slots
 from laggard.collector.scrape.stack_rounds import StackRounds
 from laggard.collector.scrape.validation import validate_ranks_answer, validate_report
 from laggard.collector.settings import (
@@ -219,7 +220,7 @@ class ScrapeLoop:
         """One round."""
         began = time.monotonic()
         self._update_agents()
-        slots = asyncio.Semaphore(self._settings.concurrency)
+        slots = Slots(self._settings.concurrency)
         await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
         if self._wanted is not None:
             await self._collectives.ask(self._wanted, time.monotonic())
@@ -341,24 +342,25 @@ class ScrapeLoop:
             self._changes.forget(target.url)
         self._agents = [known.get(target) or AgentState(target) for target in wanted]
 
-    async def _ask(self, slots: asyncio.Semaphore, agent: AgentState) -> None:
+    async def _ask(self, slots: Slots, agent: AgentState) -> None:
         """Asks one agent, and takes its answer over at once: those of all agents together may have gigabytes."""
-        async with slots:
+        async with slots.one(agent.is_silent) as slot:
             asked_at = time.monotonic()
-            ranks = await self._get(f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks_answer)
+            ranks = await self._get(f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks_answer, slot)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
             report: Report | FetchFailure | None = None
             if due and not isinstance(ranks, FetchFailure):
-                report = await self._get(f"{agent.url}/api/v1/report", validate_report)
+                report = await self._get(f"{agent.url}/api/v1/report", validate_report, slot)
             before, now = agent.state, time.monotonic()
             agent.update_ranks(ranks, self._windows, now, asked_at)
             agent.update_report(report, now, self._settings.forget_after_seconds)
             if agent.state != before:
                 self._changes.add(agent.url, agent.state, agent.reason)
 
-    async def _get(self, url: str, validate: Callable[[bytes], T]) -> T | FetchFailure:
+    async def _get(self, url: str, validate: Callable[[bytes], T], slot: Slot) -> T | FetchFailure:
+        settings = self._settings
         body = await fetch(
-            url, self._settings.timeout_seconds, self._settings.max_body_bytes, self._settings.target_server_name
+            url, settings.timeout_seconds, settings.max_body_bytes, settings.target_server_name, slot=slot
         )
         if isinstance(body, FetchFailure):
             return body

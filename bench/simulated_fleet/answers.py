@@ -177,7 +177,7 @@ def rank_row(share: Share, local: int, now: Now, node: int) -> RankRow:
         "backward", 0, stopped=victim and job.fault == "stopped",
         beat=BeatRow(silent, 1.0, "on", lanes, ()), last_beat_timestamp_seconds=now.unix - silent,
         facts={"script": "train.py", "started": now.unix - now.fleet - job.age, "groups": _groups(job, rank)},
-        end=RankEnd(now.unix - still, exit_code=-9, signal="SIGKILL") if dead else None,
+        end=RankEnd(now.unix - still, signal="SIGKILL") if dead else None,
     )  # fmt: skip
 
 

@@ -1,0 +1,91 @@
+"""How many agents are asked at once. What an agent that says nothing takes is time: it does not hold up the others, so
+that a round does not take minutes where half of a large network is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+PATIENCE_SECONDS: Final = 0.25
+"""The time for which an agent may say nothing before another is asked in its place. Healthy ones answer within tens of
+milliseconds."""
+
+MAX_SILENT: Final = 1024
+"""The most agents that are waited for beside those that answer, of those that were silent in the last round and of
+those that have become so, each. Such a connection has sent nothing yet, so it takes a descriptor and no memory."""
+
+
+class Slots:
+    """`count` agents are asked at once. As many answers that came late are read at once beside those."""
+
+    def __init__(self, count: int) -> None:
+        self._free = asyncio.Semaphore(count)
+        self._late = asyncio.Semaphore(count)
+        self._known = asyncio.Semaphore(MAX_SILENT)
+        self._given_up = 0
+
+    @contextlib.asynccontextmanager
+    async def one(self, silent: bool = False) -> AsyncIterator[Slot]:
+        """Waits until an agent may be asked, and counts it meanwhile. `silent`: it did not answer in the last round."""
+        place = self._known if silent else self._free
+        await place.acquire()
+        slot = Slot(self, place.release, silent)
+        try:
+            yield slot
+        finally:
+            slot.end()
+
+    async def turn_of_late(self) -> Callable[[], None]:
+        """Waits until an answer that came late may be read. Returns what ends that."""
+        await self._late.acquire()
+        return self._late.release
+
+    def give_up(self) -> Callable[[], None] | None:
+        """Lets another agent take the slot of one that says nothing, if not too many do. Returns what forgets it."""
+        if self._given_up >= MAX_SILENT:
+            return None
+        self._given_up += 1
+        self._free.release()
+        return self._forget
+
+    def _forget(self) -> None:
+        self._given_up -= 1
+
+
+class Slot:
+    """The place of one agent among those that are asked."""
+
+    def __init__(self, slots: Slots, release: Callable[[], None], silent: bool) -> None:
+        self._slots = slots
+        self._release = release
+        self._must_wait = silent
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self) -> None:
+        """The agent is asked now."""
+        if not self._must_wait:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up)
+
+    def heard(self) -> bool:
+        """The agent begins to answer. Returns whether the answer may be read at once; else turn() has to be waited
+        for."""
+        if self._timer is not None:
+            self._timer.cancel()
+        return not self._must_wait
+
+    async def turn(self) -> None:
+        release = await self._slots.turn_of_late()
+        self._release()
+        self._release, self._must_wait = release, False
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._release()
+
+    def _give_up(self) -> None:
+        forget = None if self._must_wait else self._slots.give_up()
+        if forget is not None:
+            self._release, self._must_wait = forget, True
