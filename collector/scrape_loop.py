@@ -27,6 +27,7 @@ from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.collector.incidents.sights import node_sight
+from laggard.collector.jobs.calm import CalmJobs
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.holdings import Limits
@@ -103,6 +104,8 @@ class ScrapeLoop:
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
         self._held = HeldCulprits()
+        self._calm = CalmJobs()
+        self._asked_for = True  # whether somebody asked for this round
         self._pasts = OwnPasts()
         self._advice = AdviceBook(partial(self.incidents.advice, kind=RunAdvice))
         self._incidents_told: set[int] = set()
@@ -200,6 +203,7 @@ class ScrapeLoop:
         await asyncio.sleep(max(0.05, began + min(MIN_INTERVAL_SECONDS, interval) - time.monotonic()))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._refresh_wanted.wait(), max(0.0, began + interval - time.monotonic()))
+        self._asked_for = self._refresh_wanted.is_set()
         self._refresh_wanted.clear()
 
     def _patience_seconds(self) -> float:
@@ -235,7 +239,10 @@ class ScrapeLoop:
         cluster = dataclasses.replace(self._cluster(comparison, began, now), labels=labels)
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
         launched = launched_jobs(_ras_answers(self._agents, now))
-        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
+        self._calm.begin_round(judges_all=self._asked_for)
+        snapshot = await asyncio.to_thread(
+            build_snapshot, self._windows, cluster, self._locate, launched, self._calm
+        )
         jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
         jobs = self._pasts.noted(jobs)
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)

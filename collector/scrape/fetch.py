@@ -53,7 +53,9 @@ async def fetch(
     answer = _Answer(_request(parts, method, token), max_bytes, slot)
     try:
         failure = await _connect(answer, parts, timeout_seconds * _CONNECT_SHARE, server_name)
-        found = failure or await asyncio.wait_for(answer.found, deadline - loop.time())
+        if failure:
+            return failure
+        found = await asyncio.wait_for(answer.found, deadline - loop.time())
         if slot is not None and found is None:
             left = deadline - loop.time()
             await slot.turn()
