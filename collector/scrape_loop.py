@@ -20,7 +20,7 @@ from laggard.collector.evaluators.evaluator import Evaluator
 from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
-from laggard.collector.fleet.outliers import FleetComparison, compare_nodes, with_codes
+from laggard.collector.fleet.outliers import FleetComparison, NodeComparison, with_codes
 from laggard.collector.fleet.returned import with_returns
 from laggard.collector.incidents.fault import NodeSight
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
@@ -42,10 +42,11 @@ from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
+from laggard.collector.scrape.last_steps import last_steps_since
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.slots import Slot, Slots
 from laggard.collector.scrape.stack_rounds import StackRounds
-from laggard.collector.scrape.validation import validate_ranks_answer, validate_report
+from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answer, validate_report
 from laggard.collector.settings import (
     INCIDENTS_DATABASE,
     CollectorSettings,
@@ -103,6 +104,7 @@ class ScrapeLoop:
         self._locate = locate
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
+        self._comparison = NodeComparison()
         self._held = HeldCulprits()
         self._calm = CalmJobs()
         self._asked_for = True  # whether somebody asked for this round
@@ -233,7 +235,7 @@ class ScrapeLoop:
         for level, line in self._changes.lines(now):
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
-        comparison = await asyncio.to_thread(compare_nodes, self._agents)
+        comparison = await asyncio.to_thread(self._comparison.of, self._agents)
         names = [(agent.target, agent.node or "") for agent in self._agents]
         labels = await asyncio.to_thread(self._discovery.labels, names)
         cluster = dataclasses.replace(self._cluster(comparison, began, now), labels=labels)
@@ -353,7 +355,7 @@ class ScrapeLoop:
         """Asks one agent, and takes its answer over at once: those of all agents together may have gigabytes."""
         async with slots.one(agent.is_silent) as slot:
             asked_at = time.monotonic()
-            ranks = await self._get(f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks_answer, slot)
+            ranks = await self._ask_for_ranks(agent, slot)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
             report: Report | FetchFailure | None = None
             if due and not isinstance(ranks, FetchFailure):
@@ -363,6 +365,17 @@ class ScrapeLoop:
             agent.update_report(report, now, self._settings.forget_after_seconds)
             if agent.state != before:
                 self._changes.add(agent.url, agent.state, agent.reason)
+
+    async def _ask_for_ranks(self, agent: AgentState, slot: Slot) -> RanksAnswer | FetchFailure:
+        """The agent's ranks with the steps that are new; of an agent that was never asked before, with the last ones:
+        which these are, it is asked first."""
+        address, since = f"{agent.url}/api/v1/ranks", agent.since
+        if agent.boot_id is None:
+            found = await self._get(address, validate_ranks_answer, slot)
+            if isinstance(found, FetchFailure):
+                return found
+            since = last_steps_since(found.document)
+        return await self._get(f"{address}?since={since!r}", validate_ranks_answer, slot)
 
     async def _get(self, url: str, validate: Callable[[bytes], T], slot: Slot) -> T | FetchFailure:
         settings = self._settings
