@@ -242,9 +242,7 @@ class ScrapeLoop:
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
         launched = launched_jobs(_ras_answers(self._agents, now))
         self._calm.begin_round(judges_all=self._asked_for)
-        snapshot = await asyncio.to_thread(
-            build_snapshot, self._windows, cluster, self._locate, launched, self._calm
-        )
+        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched, self._calm)
         jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
         jobs = self._pasts.noted(jobs)
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)

@@ -13,12 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from simulated_fleet.plan import RANKS, Job, Plan, Share
-
 from laggard.model import RankEnd
 from laggard.wire import encode
 from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 from laggard.wire.ranks import BeatRow, CollectiveTotal, InFlight, LaneProgress, RankRow, RanksDocument
+from simulated_fleet.plan import RANKS, Job, Plan, Share
 
 BOOT: Final = 100_000.0
 """The seconds for which the nodes had been up when the fleet's clock was 0."""
@@ -134,9 +133,7 @@ class Answers:
 def _prefixes(job: Job, steps: range) -> tuple[bytes, ...]:
     """The begin of each step's row, which is the same for all ranks of a job."""
     start = BOOT - job.age
-    return tuple(
-        b"[%d,%.6f,%.6f," % (step, start + step * job.step, start + (step + 1) * job.step) for step in steps
-    )
+    return tuple(b"[%d,%.6f,%.6f," % (step, start + step * job.step, start + (step + 1) * job.step) for step in steps)
 
 
 def _step_texts(job: Job, speed: int, victim: bool) -> tuple[bytes, ...]:

@@ -21,12 +21,14 @@ MAX_TOLD: Final = 8
 
 
 class Judged(NamedTuple):
-    """A job and whether its verdict is right. `whole`: all of its agents tell the truth."""
+    """A job and whether its verdict is right. `whole`: all of its agents tell the truth. `liars`: how many machines are
+    named besides whose own agents claim to have the job's ranks, and to be slow: that is what they are asked for."""
 
     job: Job
     outcome: str
     whole: bool
     said: str
+    liars: int = 0
 
 
 def judged(plan: Plan, locations: Mapping[str, Mapping[str, Any]], now: float) -> list[Judged]:
@@ -38,18 +40,22 @@ def _judged(plan: Plan, job: Job, location: Mapping[str, Any] | None, now: float
     whole = not plan.unseen(job)
     if location is None:
         return Judged(job, UNKNOWN, whole, "not known")
-    verdict, culprits = location["verdict"], location["culprits"]
+    claiming = {f"n{node}" for node, bad in plan.bad.items() if bad == "claims"}
+    culprits = [each for each in location["culprits"] if each.get("node") not in claiming]
+    liars, verdict = len(location["culprits"]) - len(culprits), location["verdict"]
     named = [(culprit["kind"], tuple(culprit["ranks"])) for culprit in culprits]
     said = f"{job.name} ({job.fault or 'healthy'} {job.victim}): {verdict} {named[:3]}"
     began = job.fault and (job.fault in ("slow_gpu", "slow_link") or now > job.stop)
     right = [kind == KINDS[job.fault] and set(ranks) <= job.victims for kind, ranks in named] if began else []
     if named and not (right and all(right)):
-        return Judged(job, FALSE, whole, said)
-    if verdict == "unknown":
-        return Judged(job, UNKNOWN, whole, said)
-    if began:
-        return Judged(job, RIGHT if named else MISSED, whole, said)
-    return Judged(job, RIGHT if verdict == "ok" else FALSE, whole, said)
+        outcome = FALSE
+    elif verdict == "unknown":
+        outcome = UNKNOWN
+    elif began:
+        outcome = RIGHT if named else MISSED
+    else:
+        outcome = RIGHT if verdict == "ok" or liars else FALSE
+    return Judged(job, outcome, whole, said, liars)
 
 
 def counts(found: Iterable[Judged]) -> dict[str, int]:

@@ -1,5 +1,5 @@
-"""Who is in the fleet: its jobs and what is wrong with them, which agents are away, lie or are slow. The same seed makes
-the same fleet. Pure."""
+"""Who is in the fleet: its jobs and what is wrong with them, which agents are away, lie or are slow. The same seed
+makes the same fleet. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ LARGEST_RANKS: Final = 4096
 
 IDLE_SHARE: Final = 0.03
 """The share of the nodes on which no job runs."""
+
+MIN_MEAN_NODES: Final = 4
+"""The nodes of a job on average, at least: a small fleet has fewer jobs, so that they are of several sizes."""
 
 FAULTY_SHARE: Final = 0.1
 """The share of the jobs in which something is wrong; the largest one always has a slow GPU."""
@@ -55,8 +58,8 @@ AGE_SECONDS: Final = (120.0, 3600.0)
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A job on `nodes` neighbouring nodes from `first` on. Its last `age` seconds were trained when the fleet's clock
-    was 0. `victim`: the rank at which `fault` is, of a slow link the lower of the two machines' first ranks; `stop`: when
+    """A job on `nodes` neighbouring nodes from `first` on. It had trained for `age` seconds when the fleet's clock was
+    0. `victim`: the rank at which `fault` is, of a slow link the lower of the two machines' first ranks; `stop`: when
     it stops, in seconds of the fleet's clock."""
 
     number: int
@@ -105,8 +108,8 @@ class Share(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """`bad`: by node, how its agent lies or is slow. `away`: the nodes that answer nothing. `ill`: by node, the recorded
-    machine that its report is of; the others are healthy."""
+    """`bad`: by node, how its agent lies or is slow. `away`: the nodes that answer nothing. `ill`: by node, the
+    recorded machine that its report is of; the others are healthy."""
 
     nodes: int
     jobs: tuple[Job, ...]
@@ -159,7 +162,7 @@ def _sizes(nodes: int, jobs: int, draw: random.Random) -> list[int]:
     """The nodes of each job, the largest first: the others' sizes are equally often of each order of magnitude."""
     largest = min(LARGEST_RANKS // RANKS, nodes // 2)
     left = round(nodes * (1 - IDLE_SHARE)) - largest
-    count = min(jobs, left)
+    count = min(jobs, left // MIN_MEAN_NODES)
     drawn = [math.exp(draw.uniform(0, math.log(64))) for _ in range(count)]
     unit = (left - count) / sum(drawn) if count else 0.0
     return [largest, *(1 + int(unit * size) for size in drawn)]

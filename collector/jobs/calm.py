@@ -121,4 +121,6 @@ def _newer(tables: Sequence[NDArray[np.float64]], last: int) -> NDArray[np.float
     if any(len(part) != common for part in parts):
         return None
     found = np.stack(parts)
-    return found if bool((found[:, 0, STEP] == last + 1).all() and (found[:, -1, STEP] == last + common).all()) else None
+    return (
+        found if bool((found[:, 0, STEP] == last + 1).all() and (found[:, -1, STEP] == last + common).all()) else None
+    )
