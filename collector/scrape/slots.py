@@ -55,24 +55,25 @@ class Slots:
 
 
 class Slot:
-    """The place of one agent among those that are asked."""
+    """The place of one agent among those that are asked: one of the slots, beside them while it says nothing, or in
+    turn with others that came late, which it then stays."""
 
     def __init__(self, slots: Slots, release: Callable[[], None], silent: bool) -> None:
         self._slots = slots
         self._release = release
+        self._may_give_up = not silent
         self._must_wait = silent
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self) -> None:
         """The agent is asked now."""
-        if not self._must_wait:
+        if self._may_give_up:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up)
 
     def heard(self) -> bool:
         """The agent begins to answer. Returns whether the answer may be read at once; else turn() has to be waited
         for."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         return not self._must_wait
 
     async def turn(self) -> None:
@@ -81,11 +82,14 @@ class Slot:
         self._release, self._must_wait = release, False
 
     def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self._release()
 
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _give_up(self) -> None:
-        forget = None if self._must_wait else self._slots.give_up()
+        forget = self._slots.give_up()
         if forget is not None:
-            self._release, self._must_wait = forget, True
+            self._release, self._may_give_up, self._must_wait = forget, False, True
