@@ -12,6 +12,9 @@ from laggard.collector.scrape import slots
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.slots import Slots
 
+LONGEST_SECONDS = 120.0
+"""Of a test: a place that is not given back is waited for without end."""
+
 BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -62,7 +65,7 @@ def test_silent_agents_do_not_hold_up_the_others() -> None:
             assert set(await asyncio.gather(*waiting)) == {FetchFailure("down", "it closed the connection")}
             assert await ask(quick) == b"{}", "all places are free again"
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
 
 
 def test_late_answers_are_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +100,7 @@ def test_late_answers_are_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
                 go_on.clear()
                 asked = 0
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
 
 
 def test_there_is_a_most_of_silent_agents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +132,7 @@ def test_there_is_a_most_of_silent_agents(monkeypatch: pytest.MonkeyPatch) -> No
             await asyncio.gather(*tasks)
             assert asked == 20
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
 
 
 def test_the_time_that_an_agent_has_is_bounded() -> None:
@@ -142,4 +145,4 @@ def test_the_time_that_an_agent_has_is_bounded() -> None:
             found = await fetch(url, 0.3, 100, slot=slot)
         assert found == FetchFailure("slow", "no complete answer within 0.3 s")
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
