@@ -39,20 +39,21 @@ HUNG_SECONDS: Final = 75.0
 """The time after which a silent rank must be named: 60 s by the rule (docs/location.md), and a round."""
 
 PARTITION_SECONDS: Final = 60.0
-ROUNDS: Final = 3
-"""The rounds for which what the collector takes is measured."""
-
 Found = dict[str, Any]
 
 
 class Fleet:
-    """The fleet while it runs, with its collector. `patience`: the seconds that anything may take."""
+    """The fleet while it runs, with its collector. `patience`: the seconds that anything may take; `rounds`: for so many it is
+    measured what the collector takes."""
 
-    def __init__(self, plan: Plan, orders: Orders, collector: Collector, zero: float, patience: float) -> None:
+    def __init__(
+        self, plan: Plan, orders: Orders, collector: Collector, zero: float, patience: float, rounds: int
+    ) -> None:
         self.plan = plan
         self.orders = orders
         self.collector = collector
         self.patience = patience
+        self.rounds = rounds
         self._zero = zero
 
     @property
@@ -105,7 +106,7 @@ def measure_verdicts(fleet: Fleet) -> Found:
     if known and left > 0:
         time.sleep(left)
     began, before = time.monotonic(), fleet.collector.usage()
-    lengths = fleet.next_rounds(ROUNDS)
+    lengths = fleet.next_rounds(fleet.rounds)
     after = fleet.collector.usage()
     share = 100 * (after.cpu - before.cpu) / (time.monotonic() - began)
     found = fleet.judged()
@@ -237,7 +238,7 @@ def running(options: argparse.Namespace, nodes: int) -> Iterator[Fleet]:
         with agents(partial(Answers, plan, zero, machines), orders, options.processes, port):
             collector = Collector(folder, targets(plan, port), json.loads(options.settings))
             try:
-                yield Fleet(plan, orders, collector, zero, options.patience)
+                yield Fleet(plan, orders, collector, zero, options.patience, options.rounds)
             finally:
                 collector.end()
 
@@ -267,6 +268,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="that answer as agents")
     parser.add_argument("--measure", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--patience", type=float, default=300.0, help="seconds that anything may take")
+    parser.add_argument("--rounds", type=int, default=3, help="for which is measured what the collector takes")
     parser.add_argument("--settings", default="{}", help="of the collector, as JSON")
     parser.add_argument("--out", type=Path, help="a file for all figures, as JSON")
     options = parser.parse_args()

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from laggard.collector.finding_places import NodeGpus, findings_by_node
 from laggard.collector.jobs.failing_nodes import failing_note
-from laggard.collector.jobs.job import Job, JobKey, Run
+from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
@@ -24,10 +24,10 @@ from laggard.locate.hang.launches import locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, live_timings
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.stacked import with_stacks
-from laggard.model import Location, Note, Verdict, Window
+from laggard.model import MAX_NAMED_RANKS, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.text.job_names import is_numbered
-from laggard.text.words import counted
+from laggard.text.words import counted, joined, natural, printable_line, ranks_text
 from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
@@ -345,6 +345,17 @@ def _with_notes(location: Location, job: Job, silent: Sequence[NodeRow]) -> Loca
         names = ", ".join(f"{row.node or row.url} ({row.state})" for row in silent[:4])
         more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
         notes.append(Note(kind="agents_silent", text=f"no longer reporting: {names}{more}"))
+    if contested := job.contested:
+        notes.append(_contested_note(contested))
     if not job.running:
         notes.append(Note(kind="ended", text="the job has ended; these were its last steps"))
     return structs.replace(location, notes=tuple(notes))
+
+
+def _contested_note(contested: Mapping[int, RankWindow]) -> Note:
+    ranks = tuple(sorted(contested))
+    machines = sorted({name for rank in contested.values() for name in (rank.reporter[0], rank.rival)}, key=natural)
+    more = [f"{len(machines) - 4} more"] if len(machines) > 4 else []
+    names = joined([*(printable_line(name, 64) for name in machines[:4]), *more])
+    text = f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} reported by more than one machine ({names}):"
+    return Note("contested", f"{text} what is told there is not believed", ranks=ranks[:MAX_NAMED_RANKS])
