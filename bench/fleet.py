@@ -43,8 +43,8 @@ Found = dict[str, Any]
 
 
 class Fleet:
-    """The fleet while it runs, with its collector. `patience`: the seconds that anything may take; `rounds`: for so many it is
-    measured what the collector takes."""
+    """The fleet while it runs, with its collector. `patience`: the seconds that anything may take; `rounds`: of how
+    many it is measured what the collector takes."""
 
     def __init__(
         self, plan: Plan, orders: Orders, collector: Collector, zero: float, patience: float, rounds: int
