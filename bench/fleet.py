@@ -19,7 +19,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,12 +31,15 @@ from simulated_fleet.agents import Orders, agents, is_cut_off, targets
 from simulated_fleet.answers import Answers
 from simulated_fleet.collector import Collector
 from simulated_fleet.judge import FALSE, MISSED, RIGHT, UNKNOWN, Judged, counts, judged, total, wrong
-from simulated_fleet.plan import STOPS, Job, Plan, made
+from simulated_fleet.plan import STOPS, Plan, made
 from support.ports import free_port
 
 LOOK_SECONDS: Final = 1.0
 HUNG_SECONDS: Final = 75.0
 """The time after which a silent rank must be named: 60 s by the rule (docs/location.md), and a round."""
+
+LONG_LOOK_SECONDS: Final = 10.0
+"""The time between two looks at every culprit: each takes some hundred questions, which the collector answers."""
 
 PARTITION_SECONDS: Final = 60.0
 Found = dict[str, Any]
@@ -187,26 +190,29 @@ def measure_partition(fleet: Fleet) -> Found:
     be accused; then all come back."""
     fleet.next_rounds(1)
     before = fleet.judged()
-    lost = [job for job in fleet.plan.jobs if is_cut_off(job.first, fleet.plan.nodes)]
+    falsely = {each.job.key for each in before if each.outcome == FALSE}
+    lost = {job.key for job in fleet.plan.jobs if is_cut_off(job.first, fleet.plan.nodes)}
     fleet.orders.partition[0], began = 1.0, time.monotonic()
-    unknown, falsely, oldest = None, {each.job.key for each in before if each.outcome == FALSE}, 0.0
+    unknown, oldest = None, 0.0
     accused: set[str] = set()
-    while time.monotonic() - began < max(PARTITION_SECONDS, 0 if unknown else fleet.patience / 2):
+    looked = began
+    while (passed := time.monotonic() - began) < fleet.patience and (unknown is None or passed < PARTITION_SECONDS):
         time.sleep(LOOK_SECONDS)
-        age = fleet.collector.age_seconds() or 0.0
-        found = fleet.judged()
-        oldest = max(oldest, age)
-        accused |= {each.job.key for each in found if each.outcome == FALSE} - falsely
-        if unknown is None and _are_unknown(found, lost):
+        oldest = max(oldest, fleet.collector.age_seconds() or 0.0)
+        if unknown is None and _are_unknown(fleet, lost):
             unknown = round(time.monotonic() - began, 1)
-        if unknown is not None and time.monotonic() - began >= PARTITION_SECONDS:
-            break
+        if time.monotonic() - looked > LONG_LOOK_SECONDS:
+            accused |= {each.job.key for each in fleet.judged() if each.outcome == FALSE} - falsely
+            looked = time.monotonic()
     fleet.orders.partition[0] = 0.0
+    were = fleet.collector.verdicts()
     right = {each.job.key for each in before if each.outcome == RIGHT}
-    back = fleet.wait(lambda: right <= {each.job.key for each in fleet.judged() if each.outcome == RIGHT})
+    wanted = {each.job.key: _verdict(each) for each in before if each.job.key in right}
+    back = fleet.wait(lambda: wanted.items() <= fleet.collector.verdicts().items())
     return {
         "jobs that are away": len(lost),
         "seconds until all of them are unknown": unknown,
+        "of them unknown at the end": sum(were.get(key) == "unknown" for key in lost),
         "the oldest that was shown, seconds": round(oldest, 1),
         "accused falsely meanwhile": len(accused),
         "seconds until the verdicts are as before": back,
@@ -214,9 +220,14 @@ def measure_partition(fleet: Fleet) -> Found:
     }
 
 
-def _are_unknown(found: list[Judged], lost: list[Job]) -> bool:
-    keys = {job.key for job in lost}
-    return all(each.outcome == UNKNOWN for each in found if each.job.key in keys)
+def _verdict(right: Judged) -> str:
+    """The verdict of a job of which it is right."""
+    return "fail" if right.said.partition(": ")[2].startswith("fail") else "ok"
+
+
+def _are_unknown(fleet: Fleet, lost: Set[str]) -> bool:
+    verdicts = fleet.collector.verdicts()
+    return all(verdicts.get(key, "unknown") == "unknown" for key in lost)
 
 
 MEASURES: Final[Mapping[str, Callable[[Fleet], Found]]] = {

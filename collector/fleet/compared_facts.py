@@ -102,8 +102,8 @@ COMPARED_FACTS: tuple[ComparedFact, ...] = (
 
 
 class ComparedNode(NamedTuple):
-    """What is compared of one node: its values of COMPARED_FACTS, in their order. `hardware`: None where it is not
-    known; `has_facts`: whether it told anything."""
+    """The node's values of COMPARED_FACTS, in their order. `hardware`: None where it is not known; `has_facts`: whether
+    the node told anything."""
 
     hardware: str | None
     values: tuple[Values | None, ...]
@@ -111,7 +111,7 @@ class ComparedNode(NamedTuple):
 
 
 def compared_node(facts: Mapping[str, Any]) -> ComparedNode:
-    """What a report's facts say. Reading it takes a fifth of a millisecond."""
+    """The values in a report's facts. Reading them takes a fifth of a millisecond."""
     hardware = hardware_of(facts)
     values = tuple(value_of(facts, fact) for fact in COMPARED_FACTS) if hardware is not None else ()
     return ComparedNode(hardware, values, bool(facts))

@@ -1,4 +1,4 @@
-"""Which jobs need not be judged again in this round: those that were healthy in the last one and go on as they did.
+"""The jobs that need not be judged again in this round: they were healthy in the last one, and go on as they did.
 
 A job is judged in every second round whatever it does, and in the others where anything has moved, so that a fault is
 named one round later at most, and a verdict is never older than the round before. Pure but for what is kept.

@@ -1,5 +1,5 @@
-"""From when on an agent is asked for steps at first. Its rank files hold up to ten times as many as a collector keeps:
-to read them all takes minutes where thousands of agents are asked anew, as after a restart. Pure."""
+"""The steps that an agent is asked for at first. Its rank files hold up to ten times as many as a collector keeps: to
+read them all takes minutes where thousands of agents are asked anew, as after a restart. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.wire.ranks import RankRow, RanksDocument
 
 SPARE: Final = 2.0
-"""By how much more is asked for than the steps of a usual length take, since the last ones may be longer."""
+"""The time that is asked for, over that which steps of the usual length take: the last ones may be longer."""
 
 
 def last_steps_since(document: RanksDocument) -> float:
@@ -22,7 +22,7 @@ def last_steps_since(document: RanksDocument) -> float:
 
 
 def _seconds_back(row: RankRow, now: float) -> float:
-    """From now back to the first of the rank's last steps, and before: one that hangs or ended made none of late."""
+    """The seconds from now back to the first of the rank's last steps, and before: one that hangs made none of late."""
     if not row.steps:
         return SPARE * WINDOW_SECONDS
     quiet = max(0.0, now - row.last_progress_timestamp_seconds)

@@ -1,5 +1,5 @@
-"""How many agents are asked at once. What an agent that says nothing takes is time: it does not hold up the others, so
-that a round does not take minutes where half of a large network is away."""
+"""The agents that are asked at once. One that says nothing does not hold up the others, so that a round does not take
+minutes where half of a large network is away."""
 
 from __future__ import annotations
 
