@@ -22,8 +22,9 @@ from laggard.stacks.sampled import Sampled
 from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
 
-CONTESTED_SECONDS: Final = 60.0
-"""The time for which a rank that a second machine reports, too, is not believed after that was seen last."""
+CONTESTED_ANSWERS: Final = 2
+"""The number of answers about a rank in a row, none by a second machine among them, after which it is believed again:
+rounds take as long as they take."""
 
 COLLECTIVES_SECONDS: Final = 30.0
 """The time for which single collectives count; the agents are asked for them every ten seconds."""
@@ -34,7 +35,7 @@ class RankWindow:
     """The newest row about one rank, without its steps, and the rank's last steps.
     `source` is the URL of the agent that reports the rank; `asked_at` and `updated_at` are when it was last asked, and
     when its answer was there (monotonic seconds). `reporter`: the node and boot id of that agent. `rival`: the node of
-    another machine that reported the rank as running, too, last at `contested_at`."""
+    another machine that reported the rank as running, too; `contested`: how many answers have to come without that."""
 
     source: str
     newest: RankRow
@@ -43,7 +44,7 @@ class RankWindow:
     window: StepWindow = dataclasses.field(default_factory=StepWindow)
     reporter: tuple[str, str] = ("", "")
     rival: str = ""
-    contested_at: float = float("-inf")
+    contested: int = 0
 
     @property
     def table(self) -> NDArray[np.float64]:
@@ -96,8 +97,7 @@ class Job:
     @property
     def contested(self) -> dict[int, RankWindow]:
         """The ranks that two machines report at once: one of them lies, and which of them nothing tells."""
-        since = self.updated_at - CONTESTED_SECONDS
-        return {number: rank for number, rank in self.ranks.items() if rank.contested_at >= since}
+        return {number: rank for number, rank in self.ranks.items() if rank.contested}
 
     @property
     def sources(self) -> set[str]:

@@ -16,7 +16,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
-from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
+from laggard.collector.jobs.job import CONTESTED_ANSWERS, Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.locate.job_timings import WINDOW_STEPS
 from laggard.locate.step_tables import step_table
@@ -157,6 +157,7 @@ class JobWindows:
                 return claimed
             rank = claimed
         rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
+        rank.contested = max(0, rank.contested - 1)
         rank.updated_at = job.updated_at = now
         job.ended_at = max(job.ended_at, self._last_ran(row, now, job.ended_at))
         if rank.window.add(steps, self._most_steps(source)):
@@ -210,9 +211,11 @@ class JobWindows:
     def _claim(self, key: JobKey, job: Job, source: str, row: RankRow, now: float) -> RankWindow | Refusal:
         """A new window for the rank, unless another agent has claimed it or there are too many ranks."""
         rank = job.ranks.get(row.rank)
-        if rank is not None and rank.newest.state == "running" and now - rank.updated_at < CLAIM_SECONDS:
-            if row.state == "running" and rank.reporter != self._reporter:
-                rank.rival, rank.contested_at = self._reporter[0], now
+        goes_on = rank is not None and rank.newest.state == "running"
+        contested = goes_on and row.state == "running" and rank is not None and rank.reporter != self._reporter
+        if rank is not None and goes_on and now - rank.updated_at < CLAIM_SECONDS:
+            if contested:
+                rank.rival, rank.contested = self._reporter[0], CONTESTED_ANSWERS
             return Refusal.CLAIMED
         if rank is not None:
             self._held.add_rank(key.owner, rank.source, -1)
@@ -220,6 +223,8 @@ class JobWindows:
             return Refusal.NO_ROOM
         self._held.add_rank(key.owner, source)
         window = job.ranks[row.rank] = RankWindow(source, row, now, self._asked_at, reporter=self._reporter)
+        if rank is not None and contested:  # it may have moved; but a round may also take longer than a claim holds
+            window.rival, window.contested = rank.reporter[0], CONTESTED_ANSWERS
         return window
 
     # Which run of a job is shown.
