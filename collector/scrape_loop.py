@@ -370,7 +370,7 @@ class ScrapeLoop:
         address, since = f"{agent.url}/api/v1/ranks", agent.since
         if agent.boot_id is None:
             found = await self._get(address, validate_ranks_answer, slot)
-            if isinstance(found, FetchFailure):
+            if isinstance(found, FetchFailure) or not found.document.ranks:
                 return found
             since = last_steps_since(found.document)
         return await self._get(f"{address}?since={since!r}", validate_ranks_answer, slot)

@@ -101,9 +101,11 @@ class Answers:
         return self.ranks(node, 0.0, False).replace(b'"step_seconds":', b'"step_seconds":1e300,"was":', 1)
 
     def _claims(self, node: int, now: Now) -> bytes:
-        """The answer of an agent that tells of the largest job's ranks as if they ran on its node, and slowly."""
+        """The answer of an agent that tells of ranks of the largest job, which run on another node, as if they ran on
+        its own, and slowly."""
         job = self.plan.jobs[0]
-        rows = tuple(rank_row(Share(job, (node % job.nodes) * RANKS), local, now, node) for local in range(RANKS))
+        first = (node + 1) % job.nodes * RANKS
+        rows = tuple(rank_row(Share(job, first), local, now, node) for local in range(RANKS))
         slow = f"[0,{0.9 * job.step:.6f},0,0,0,0,0,0,0],{0.1 * job.step:.6f}]".encode()
         steps = list(_prefixes(job, range(max(0, job.done(now.fleet) - 40), job.done(now.fleet))))
         body = encode(RanksDocument(f"n{node}", f"boot-{node}", BOOT + now.fleet - 1, rows, (), now=now.unix))
