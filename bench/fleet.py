@@ -212,7 +212,7 @@ def measure_partition(fleet: Fleet) -> Found:
     return {
         "jobs that are away": len(lost),
         "seconds until all of them are unknown": unknown,
-        "of them unknown at the end": sum(were.get(key) == "unknown" for key in lost),
+        "of them unknown at the end": sum(were.get(key, "unknown") == "unknown" for key in lost),
         "the oldest that was shown, seconds": round(oldest, 1),
         "accused falsely meanwhile": len(accused),
         "seconds until the verdicts are as before": back,

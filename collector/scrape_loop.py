@@ -351,7 +351,7 @@ class ScrapeLoop:
 
     async def _ask(self, slots: Slots, agent: AgentState) -> None:
         """Asks one agent, and takes its answer over at once: those of all agents together may have gigabytes."""
-        async with slots.one(agent.is_silent) as slot:
+        async with slots.one() as slot:
             asked_at = time.monotonic()
             ranks = await self._ask_for_ranks(agent, slot)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)

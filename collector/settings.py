@@ -67,8 +67,8 @@ class CollectorSettings(Settings, frozen=True):
     report_interval_seconds: float = 30.0
     """The time between two requests for the report: probes run every minute or so, so less often than the ranks."""
     concurrency: int = 64
-    """The number of agents that are asked at once, beside those that say nothing for a quarter of a second, or said
-    nothing in the last round: of each up to 1,024 are waited for."""
+    """The number of agents that are asked at once, beside those that say nothing for a quarter of a second: up to 1,024
+    of these are waited for."""
     max_body_bytes: int = 16 << 20
     """The largest answer of an agent."""
     max_jobs: int = 4096

@@ -55,11 +55,6 @@ class AgentState:
         """The node's name, the agent's URL before it is known."""
         return self.node or (self.report.node if self.report else self.url)
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether it did not answer when it was asked last."""
-        return self.state in ("down", "slow")
-
     def report_due(self, now: float, interval_seconds: float) -> bool:
         return self.report_at is None or bool(self.report_failure) or now - self.report_at >= interval_seconds
 

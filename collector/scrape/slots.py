@@ -13,8 +13,8 @@ PATIENCE_SECONDS: Final = 0.25
 milliseconds."""
 
 MAX_SILENT: Final = 1024
-"""The most agents that are waited for beside those that answer, of those that were silent in the last round and of
-those that have become so, each. Such a connection has sent nothing yet, so it takes a descriptor and no memory."""
+"""The most agents that are waited for beside those that answer. Such a connection has sent nothing yet, so it takes a
+descriptor and no memory."""
 
 
 class Slots:
@@ -23,15 +23,14 @@ class Slots:
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
         self._late = asyncio.Semaphore(count)
-        self._known = asyncio.Semaphore(MAX_SILENT)
         self._given_up = 0
 
     @contextlib.asynccontextmanager
-    async def one(self, silent: bool = False) -> AsyncIterator[Slot]:
-        """Waits until an agent may be asked, and counts it meanwhile. `silent`: it did not answer in the last round."""
-        place = self._known if silent else self._free
-        await place.acquire()
-        slot = Slot(self, place.release, silent)
+    async def one(self) -> AsyncIterator[Slot]:
+        """Waits until an agent may be asked, and counts it meanwhile. All that are silent are not asked at once: when
+        they answer again the collector has to connect to each in time."""
+        await self._free.acquire()
+        slot = Slot(self, self._free.release)
         try:
             yield slot
         finally:
@@ -58,11 +57,11 @@ class Slot:
     """The place of one agent among those that are asked: one of the slots, beside them while it says nothing, or in
     turn with others that came late, which it then stays."""
 
-    def __init__(self, slots: Slots, release: Callable[[], None], silent: bool) -> None:
+    def __init__(self, slots: Slots, release: Callable[[], None]) -> None:
         self._slots = slots
         self._release = release
-        self._may_give_up = not silent
-        self._must_wait = silent
+        self._may_give_up = True
+        self._must_wait = False
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self) -> None:

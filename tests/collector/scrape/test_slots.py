@@ -86,13 +86,13 @@ def test_late_answers_are_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
         places = Slots(1)
 
-        async def ask(url: str, silent: bool) -> tuple[bytes | FetchFailure, ...]:
-            async with places.one(silent) as slot:
+        async def ask(url: str) -> tuple[bytes | FetchFailure, ...]:
+            async with places.one() as slot:
                 return tuple([await fetch(url, 600.0, 100, slot=slot) for _ in range(3)])
 
         async with _served(late) as url:
             for _ in range(2):  # what was taken was given back
-                tasks = [asyncio.create_task(ask(url, number % 2 == 0)) for number in range(20)]
+                tasks = [asyncio.create_task(ask(url)) for _ in range(20)]
                 while asked < 20:
                     await asyncio.sleep(0.01)
                 go_on.set()
@@ -141,7 +141,7 @@ def test_the_time_that_an_agent_has_is_bounded() -> None:
             writer.write(BODY[:-1])
             await asyncio.sleep(30)
 
-        async with _served(half) as url, Slots(1).one(silent=True) as slot:
+        async with _served(half) as url, Slots(1).one() as slot:
             found = await fetch(url, 0.3, 100, slot=slot)
         assert found == FetchFailure("slow", "no complete answer within 0.3 s")
 
