@@ -216,6 +216,7 @@ def measure_partition(fleet: Fleet) -> Found:
         "the oldest that was shown, seconds": round(oldest, 1),
         "accused falsely meanwhile": len(accused),
         "seconds until the verdicts are as before": back,
+        "not as before": [each.said for each in fleet.judged() if each.job.key in right and each.outcome != RIGHT],
         "defects": fleet.collector.defects(),
     }
 
