@@ -207,8 +207,7 @@ def measure_partition(fleet: Fleet) -> Found:
     fleet.orders.partition[0] = 0.0
     were = fleet.collector.verdicts()
     right = {each.job.key for each in before if each.outcome == RIGHT}
-    wanted = {each.job.key: _verdict(each) for each in before if each.job.key in right}
-    back = fleet.wait(lambda: wanted.items() <= fleet.collector.verdicts().items())
+    back = fleet.wait(lambda: right <= {each.job.key for each in fleet.judged() if each.outcome == RIGHT})
     return {
         "jobs that are away": len(lost),
         "seconds until all of them are unknown": unknown,
@@ -219,11 +218,6 @@ def measure_partition(fleet: Fleet) -> Found:
         "not as before": [each.said for each in fleet.judged() if each.job.key in right and each.outcome != RIGHT],
         "defects": fleet.collector.defects(),
     }
-
-
-def _verdict(right: Judged) -> str:
-    """The verdict of a job of which it is right."""
-    return "fail" if right.said.partition(": ")[2].startswith("fail") else "ok"
 
 
 def _are_unknown(fleet: Fleet, lost: Set[str]) -> bool:
