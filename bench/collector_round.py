@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from laggard.collector import garbage
+from laggard.collector.jobs.calm import CalmJobs
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
@@ -90,8 +91,10 @@ def step_row(rank: int, step: int, slow: float) -> StepRow:
 class Round:
     """A collector's round, without the network and the page."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, judges_all: bool = False) -> None:
         self.case = case
+        self.judges_all = judges_all
+        self.calm = CalmJobs()
         self.agents = [
             AgentState(parse_target(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}:9400")) for n in range(case.agents)
         ]
@@ -116,7 +119,8 @@ class Round:
                 agent.update_ranks(answer, self.windows, now, now)
         with self.counting("judge"):
             nodes = tuple(agent.row(now) for agent in self.agents)
-            snapshot = build_snapshot(self.windows, ClusterSnapshot(nodes=nodes), locate)
+            self.calm.begin_round(self.judges_all)
+            snapshot = build_snapshot(self.windows, ClusterSnapshot(nodes=nodes), locate, calm=self.calm)
             self.held.held(snapshot.jobs, now)
         return snapshot
 
@@ -128,10 +132,10 @@ def require_slow_rank(snapshot: ClusterSnapshot, case: Case) -> None:
         raise SystemExit(f"{case}: {len(snapshot.jobs)} jobs, of which are slow: {failed}")
 
 
-def measured(case: Case, rounds: int) -> dict[str, float]:
+def measured(case: Case, rounds: int, judges_all: bool) -> dict[str, float]:
     """The CPU seconds of each part in the first round and, on average, in those that follow; and the memory in MiB."""
     garbage.look_rarely()
-    collector, found = Round(case), {}
+    collector, found = Round(case, judges_all), {}
     require_slow_rank(collector.run(0.0, FIRST_SECONDS), case)
     found.update({f"first {part}": collector.seconds[part] for part in PARTS})
     for each in range(rounds):
@@ -143,8 +147,9 @@ def measured(case: Case, rounds: int) -> dict[str, float]:
     return found
 
 
-def in_own_process(case: Case, rounds: int) -> dict[str, float]:
+def in_own_process(case: Case, rounds: int, judges_all: bool) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", str(case.agents), str(case.jobs), "--rounds", str(rounds)]
+    command += ["--judge-all"] if judges_all else []
     found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return found
 
@@ -164,14 +169,15 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--agents", type=int, nargs="+", default=[512, 1024, 2048, 4096])
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 500])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4, help="even: calm jobs are judged in every second one")
+    parser.add_argument("--judge-all", action="store_true", help="judge calm jobs in each round, too")
     parser.add_argument("--one", type=int, nargs=2, metavar=("AGENTS", "JOBS"), help="one case, as JSON")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measured(Case(*arguments.one), arguments.rounds)))
+        print(json.dumps(measured(Case(*arguments.one), arguments.rounds, arguments.judge_all)))
         return 0
     cases = [Case(agents, jobs) for jobs in arguments.jobs for agents in arguments.agents]
-    show(cases, lambda case: in_own_process(case, arguments.rounds))
+    show(cases, lambda case: in_own_process(case, arguments.rounds, arguments.judge_all))
     return 0
 
 

@@ -20,13 +20,14 @@ from laggard.collector.evaluators.evaluator import Evaluator
 from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
-from laggard.collector.fleet.outliers import FleetComparison, compare_nodes, with_codes
+from laggard.collector.fleet.outliers import FleetComparison, NodeComparison, with_codes
 from laggard.collector.fleet.returned import with_returns
 from laggard.collector.incidents.fault import NodeSight
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.collector.incidents.sights import node_sight
+from laggard.collector.jobs.calm import CalmJobs
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.holdings import Limits
@@ -41,9 +42,11 @@ from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
+from laggard.collector.scrape.last_steps import last_steps_since
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
+from laggard.collector.scrape.slots import Slot, Slots
 from laggard.collector.scrape.stack_rounds import StackRounds
-from laggard.collector.scrape.validation import validate_ranks_answer, validate_report
+from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answer, validate_report
 from laggard.collector.settings import (
     INCIDENTS_DATABASE,
     CollectorSettings,
@@ -101,7 +104,10 @@ class ScrapeLoop:
         self._locate = locate
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
+        self._comparison = NodeComparison()
         self._held = HeldCulprits()
+        self._calm = CalmJobs()
+        self._asked_for = True  # whether somebody asked for this round
         self._pasts = OwnPasts()
         self._advice = AdviceBook(partial(self.incidents.advice, kind=RunAdvice))
         self._incidents_told: set[int] = set()
@@ -199,6 +205,7 @@ class ScrapeLoop:
         await asyncio.sleep(max(0.05, began + min(MIN_INTERVAL_SECONDS, interval) - time.monotonic()))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._refresh_wanted.wait(), max(0.0, began + interval - time.monotonic()))
+        self._asked_for = self._refresh_wanted.is_set()
         self._refresh_wanted.clear()
 
     def _patience_seconds(self) -> float:
@@ -219,7 +226,7 @@ class ScrapeLoop:
         """One round."""
         began = time.monotonic()
         self._update_agents()
-        slots = asyncio.Semaphore(self._settings.concurrency)
+        slots = Slots(self._settings.concurrency)
         await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
         if self._wanted is not None:
             await self._collectives.ask(self._wanted, time.monotonic())
@@ -228,13 +235,14 @@ class ScrapeLoop:
         for level, line in self._changes.lines(now):
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
-        comparison = await asyncio.to_thread(compare_nodes, self._agents)
+        comparison = await asyncio.to_thread(self._comparison.of, self._agents)
         names = [(agent.target, agent.node or "") for agent in self._agents]
         labels = await asyncio.to_thread(self._discovery.labels, names)
         cluster = dataclasses.replace(self._cluster(comparison, began, now), labels=labels)
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
         launched = launched_jobs(_ras_answers(self._agents, now))
-        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
+        self._calm.begin_round(judges_all=self._asked_for)
+        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched, self._calm)
         jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
         jobs = self._pasts.noted(jobs)
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
@@ -341,24 +349,36 @@ class ScrapeLoop:
             self._changes.forget(target.url)
         self._agents = [known.get(target) or AgentState(target) for target in wanted]
 
-    async def _ask(self, slots: asyncio.Semaphore, agent: AgentState) -> None:
+    async def _ask(self, slots: Slots, agent: AgentState) -> None:
         """Asks one agent, and takes its answer over at once: those of all agents together may have gigabytes."""
-        async with slots:
+        async with slots.one() as slot:
             asked_at = time.monotonic()
-            ranks = await self._get(f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks_answer)
+            ranks = await self._ask_for_ranks(agent, slot)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
             report: Report | FetchFailure | None = None
             if due and not isinstance(ranks, FetchFailure):
-                report = await self._get(f"{agent.url}/api/v1/report", validate_report)
+                report = await self._get(f"{agent.url}/api/v1/report", validate_report, slot)
             before, now = agent.state, time.monotonic()
             agent.update_ranks(ranks, self._windows, now, asked_at)
             agent.update_report(report, now, self._settings.forget_after_seconds)
             if agent.state != before:
                 self._changes.add(agent.url, agent.state, agent.reason)
 
-    async def _get(self, url: str, validate: Callable[[bytes], T]) -> T | FetchFailure:
+    async def _ask_for_ranks(self, agent: AgentState, slot: Slot) -> RanksAnswer | FetchFailure:
+        """The agent's ranks with the steps that are new; of an agent that was never asked before, with the last ones:
+        which these are, it is asked first."""
+        address, since = f"{agent.url}/api/v1/ranks", agent.since
+        if agent.boot_id is None:
+            found = await self._get(address, validate_ranks_answer, slot)
+            if isinstance(found, FetchFailure) or not found.document.ranks:
+                return found
+            since = last_steps_since(found.document)
+        return await self._get(f"{address}?since={since!r}", validate_ranks_answer, slot)
+
+    async def _get(self, url: str, validate: Callable[[bytes], T], slot: Slot) -> T | FetchFailure:
+        settings = self._settings
         body = await fetch(
-            url, self._settings.timeout_seconds, self._settings.max_body_bytes, self._settings.target_server_name
+            url, settings.timeout_seconds, settings.max_body_bytes, settings.target_server_name, slot=slot
         )
         if isinstance(body, FetchFailure):
             return body

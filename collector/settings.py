@@ -63,12 +63,12 @@ class CollectorSettings(Settings, frozen=True):
     interval_seconds: float = 5.0
     """The time from the start of one round of scrapes to the start of the next."""
     timeout_seconds: float = 3.0
-    """The time limit for one agent's complete answer. A round takes longer where more than `concurrency` agents
-    fail."""
+    """The time limit for one agent's complete answer. A round takes longer where more than 1,024 agents say nothing."""
     report_interval_seconds: float = 30.0
     """The time between two requests for the report: probes run every minute or so, so less often than the ranks."""
     concurrency: int = 64
-    """The number of agents that are asked at once."""
+    """The number of agents that are asked at once, beside those that say nothing for a quarter of a second: up to 1,024
+    of these are waited for."""
     max_body_bytes: int = 16 << 20
     """The largest answer of an agent."""
     max_jobs: int = 4096

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from laggard.catalogue.findings import finding_type
-from laggard.collector.fleet.compared_facts import COMPARED_FACTS, ComparedFact, Values, hardware_of, value_of
+from laggard.collector.fleet.compared_facts import COMPARED_FACTS, ComparedFact, ComparedNode, Values, compared_node
 from laggard.majority import majority
 from laggard.model import Finding, Fix, Note
 from laggard.text.words import counted, printable_line
@@ -45,13 +45,18 @@ class Consensus(NamedTuple):
 def consensus(nodes: Mapping[str, Facts]) -> Consensus:
     """Compares the nodes' facts, hardware by hardware. `nodes`: facts by any unique name of the node; their order does
     not matter."""
+    return consensus_of({node: compared_node(facts) for node, facts in nodes.items()})
+
+
+def consensus_of(nodes: Mapping[str, ComparedNode]) -> Consensus:
+    """The same of facts that were read before."""
     by_hardware: dict[str, list[str]] = {}
     unknown = []
     for node in sorted(nodes):
-        hardware = hardware_of(nodes[node])
+        hardware = nodes[node].hardware
         if hardware is not None:
             by_hardware.setdefault(hardware, []).append(node)
-        elif nodes[node]:
+        elif nodes[node].has_facts:
             unknown.append(node)
     notes = [_unknown_hardware_note(unknown)] if unknown else []
     findings: dict[str, list[Finding]] = {}
@@ -59,8 +64,8 @@ def consensus(nodes: Mapping[str, Facts]) -> Consensus:
         if len(members) < MIN_NODES:
             notes.append(_too_few_note(hardware, members))
             continue
-        for fact in COMPARED_FACTS:
-            for result in _compare(hardware, fact, {node: value_of(nodes[node], fact) for node in members}):
+        for place, fact in enumerate(COMPARED_FACTS):
+            for result in _compare(hardware, fact, {node: nodes[node].values[place] for node in members}):
                 if isinstance(result, Note):
                     notes.append(result)
                 else:

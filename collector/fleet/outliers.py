@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.fleet.consensus import consensus
+from laggard.collector.fleet.compared_facts import ComparedNode, compared_node
+from laggard.collector.fleet.consensus import consensus_of
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.model import Note
+from laggard.model import Note, Report
 from laggard.text.words import capital, printable_line
 from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
@@ -31,17 +32,37 @@ class FleetComparison(NamedTuple):
         return {url: tuple(codes) for url, codes in by_url.items()}
 
 
+class NodeComparison:
+    """Compares the nodes round by round. A report is read once: it stays the same for several rounds. Not
+    thread-safe."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[Report, ComparedNode]] = {}  # by the agent's URL
+
+    def of(self, agents: Sequence[AgentState]) -> FleetComparison:
+        """Compares the nodes whose agents answer now: the facts of a silent node are not counted."""
+        by_label: dict[str, AgentState] = {}
+        nodes: dict[str, ComparedNode] = {}
+        before, self._read = self._read, {}
+        for agent in agents:
+            if agent.report is None:
+                continue
+            known = before.get(agent.url)
+            if known is None or known[0] is not agent.report:
+                known = agent.report, compared_node(agent.report.facts)
+            self._read[agent.url] = known
+            if agent.state == "up":
+                label = agent.name if agent.name not in by_label else f"{agent.name} ({agent.url})"
+                by_label[label], nodes[label] = agent, known[1]
+        agreed = consensus_of(nodes)
+        found = ((by_label[label], finding) for label, findings in agreed.findings.items() for finding in findings)
+        findings = tuple(NodeFinding(agent.url, agent.name, finding) for agent, finding in found)
+        return FleetComparison(findings, agreed.notes)
+
+
 def compare_nodes(agents: Sequence[AgentState]) -> FleetComparison:
-    """Compares the nodes whose agents answer now: the facts of a silent node are not counted."""
-    by_label: dict[str, AgentState] = {}
-    facts = {}
-    for agent in agents:
-        if agent.state == "up" and agent.report:
-            label = agent.name if agent.name not in by_label else f"{agent.name} ({agent.url})"
-            by_label[label], facts[label] = agent, agent.report.facts
-    agreed = consensus(facts)
-    found = ((by_label[label], finding) for label, findings in agreed.findings.items() for finding in findings)
-    return FleetComparison(tuple(NodeFinding(agent.url, agent.name, finding) for agent, finding in found), agreed.notes)
+    """The comparison of one round alone."""
+    return NodeComparison().of(agents)
 
 
 def with_codes(row: NodeRow, codes: Mapping[str, tuple[str, ...]]) -> NodeRow:

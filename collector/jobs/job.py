@@ -22,6 +22,10 @@ from laggard.stacks.sampled import Sampled
 from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
 
+CONTESTED_ANSWERS: Final = 2
+"""The number of answers about a rank in a row, none by a second machine among them, after which it is believed again:
+rounds take as long as they take."""
+
 COLLECTIVES_SECONDS: Final = 30.0
 """The time for which single collectives count; the agents are asked for them every ten seconds."""
 
@@ -30,13 +34,17 @@ COLLECTIVES_SECONDS: Final = 30.0
 class RankWindow:
     """The newest row about one rank, without its steps, and the rank's last steps.
     `source` is the URL of the agent that reports the rank; `asked_at` and `updated_at` are when it was last asked, and
-    when its answer was there (monotonic seconds)."""
+    when its answer was there (monotonic seconds). `reporter`: the node and boot id of that agent. `rival`: the node of
+    another machine that reported the rank as running, too; `contested`: how many answers have to come without that."""
 
     source: str
     newest: RankRow
     updated_at: float
     asked_at: float
     window: StepWindow = dataclasses.field(default_factory=StepWindow)
+    reporter: tuple[str, str] = ("", "")
+    rival: str = ""
+    contested: int = 0
 
     @property
     def table(self) -> NDArray[np.float64]:
@@ -87,6 +95,11 @@ class Job:
         return any(rank.newest.state == "running" for rank in self.ranks.values())
 
     @property
+    def contested(self) -> dict[int, RankWindow]:
+        """The ranks that two machines report at once: one of them lies, and which of them nothing tells."""
+        return {number: rank for number, rank in self.ranks.items() if rank.contested}
+
+    @property
     def sources(self) -> set[str]:
         return {rank.source for rank in self.ranks.values()}
 
@@ -115,12 +128,13 @@ class Job:
 
     def timings(self, job_id: str, answering: Collection[str], findings: Mapping[str, NodeFindings]) -> JobTimings:
         """The newest steps of the job: WINDOW_STEPS, or as many as are held of the rank with the most. A rank whose
-        agent does not answer keeps its steps, but its state is unknown: an agent's silence does not prove a hang.
-        `findings`: by node."""
-        tables = {number: rank.table for number, rank in self.ranks.items()}
+        agent does not answer keeps its steps, but its state is unknown: an agent's silence does not prove a hang. Those
+        that are contested are left out. `findings`: by node."""
+        contested = self.contested
+        tables = {number: rank.table for number, rank in self.ranks.items() if number not in contested}
         first = _first_step(list(tables.values()))
         tables = {number: _from_step(first, table) for number, table in tables.items()}
-        rows = self.newest_rows(answering)
+        rows = {number: row for number, row in self.newest_rows(answering).items() if number in tables}
         world_size = max((row.world_size for row in rows.values()), default=0)
         asked, layout = self.asked_seconds_ago(), self.layout.of(rows)
         timings = live_timings(job_id, world_size, tables, rows, findings, asked, layout)

@@ -8,13 +8,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import structs
 
 from laggard.collector.finding_places import NodeGpus, findings_by_node
 from laggard.collector.jobs.failing_nodes import failing_note
-from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
@@ -24,10 +24,10 @@ from laggard.locate.hang.launches import locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, live_timings
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.stacked import with_stacks
-from laggard.model import Location, Note, Verdict, Window
+from laggard.model import MAX_NAMED_RANKS, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.text.job_names import is_numbered
-from laggard.text.words import counted
+from laggard.text.words import counted, joined, natural, printable_line, ranks_text
 from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
@@ -58,6 +58,14 @@ class JobSnapshot:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     told: bool = True
     elsewhere: bool = False
+
+
+class Calm(Protocol):
+    """The jobs that need not be judged in each round (calm.py)."""
+
+    def still(self, key: JobKey, job: Job, answering: Collection[str]) -> JobSnapshot | None: ...
+
+    def judged(self, snapshot: JobSnapshot, run: Run) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,24 +205,35 @@ def _name_text(job: JobSnapshot) -> str:
 
 
 def build_snapshot(
-    windows: JobWindows, cluster: ClusterSnapshot, locate: Locate, launched: Sequence[LaunchedJob] = ()
+    windows: JobWindows,
+    cluster: ClusterSnapshot,
+    locate: Locate,
+    launched: Sequence[LaunchedJob] = (),
+    calm: Calm | None = None,
 ) -> ClusterSnapshot:
-    """`cluster` with the jobs in `windows`, analysed, then those without hooks in `launched`. Pure but for the log. It
-    may take seconds, so it does not belong on the event loop."""
+    """`cluster` with the jobs in `windows`, analysed, then those without hooks in `launched`. Those that are still
+    `calm` are as they were in the round before. Pure but for the log. It may take seconds, so it does not belong on the
+    event loop."""
     answering = {row.url for row in cluster.nodes if row.state == "up"}
     silent = [row for row in cluster.nodes if row.state != "up"]
     found = findings_by_node(cluster.findings, cluster.gpus)
     ordered = sorted(windows.jobs.items(), key=lambda item: item[1].recency, reverse=True)
     jobs = []
     for key, job in ordered:
+        told = not job.running or job.ended_at >= (cluster.round_began_at or 0.0)
+        before = calm.still(key, job, answering) if calm else None
+        if before is not None:
+            jobs.append(dataclasses.replace(before, progressed_at=job.recency[2], told=told))
+            continue
         timings = job.timings(key.job_id, answering, found)
         located = partial(_with_stacks, locate, job)
         location = _locate(timings, located) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, silent), owner=key.owner)
         agents = frozenset(job.sources)
-        told = not job.running or job.ended_at >= (cluster.round_began_at or 0.0)
         snapshot = JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents, told=told)
         jobs.append(snapshot)
+        if calm:
+            calm.judged(snapshot, job.run)
     urls = {row.node: row.url for row in cluster.nodes if row.node}
     jobs += _without_hooks(launched, found, urls, {job.key for job in jobs})
     jobs = _with_unseen(jobs, unseen_jobs(cluster.unseen))
@@ -326,6 +345,17 @@ def _with_notes(location: Location, job: Job, silent: Sequence[NodeRow]) -> Loca
         names = ", ".join(f"{row.node or row.url} ({row.state})" for row in silent[:4])
         more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
         notes.append(Note(kind="agents_silent", text=f"no longer reporting: {names}{more}"))
+    if contested := job.contested:
+        notes.append(_contested_note(contested))
     if not job.running:
         notes.append(Note(kind="ended", text="the job has ended; these were its last steps"))
     return structs.replace(location, notes=tuple(notes))
+
+
+def _contested_note(contested: Mapping[int, RankWindow]) -> Note:
+    ranks = tuple(sorted(contested))
+    machines = sorted({name for rank in contested.values() for name in (rank.reporter[0], rank.rival)}, key=natural)
+    more = [f"{len(machines) - 4} more"] if len(machines) > 4 else []
+    names = joined([*(printable_line(name, 64) for name in machines[:4]), *more])
+    text = f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} reported by more than one machine ({names}):"
+    return Note("contested", f"{text} what is told there is not believed", ranks=ranks[:MAX_NAMED_RANKS])

@@ -1,7 +1,8 @@
 """The last steps of every job in bounded memory, into which the agents' answers are ingested round by round.
 
-No agent is believed about another's ranks: the first to report a rank keeps it for as long as it goes on, and another
-run of a job (a restart, or a lie) takes its place only where more agents report that run than still report the old one.
+No agent is believed about another's ranks: the first to report a rank keeps it for as long as it goes on, and is not
+believed about it while another machine reports it as well. Another run of a job (a restart, or a lie) takes its place
+only where more agents report that run than still report the old one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
-from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
+from laggard.collector.jobs.job import CONTESTED_ANSWERS, Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.locate.job_timings import WINDOW_STEPS
 from laggard.locate.step_tables import step_table
@@ -53,6 +54,7 @@ class JobWindows:
         # has, and for what and for whom there was no room, so that room is not looked for again at each row.
         self._now = self._asked_at = 0.0
         self._node_now: float | None = None
+        self._reporter = ("", "")  # its node and boot id
         self._reported: set[JobKey] = set()
         self._full_for: set[tuple[str, int]] = set()
 
@@ -68,6 +70,7 @@ class JobWindows:
         monotonic clock). `steps`: a step_table() of each of them, made here where there is none yet. Returns how many
         are not shown, and why."""
         self._asked_at, self._node_now = now if asked_at is None else asked_at, document.now
+        self._reporter = document.node, document.boot_id
         refused: Counter[Refusal] = Counter()
         self._no_room[source] = no_room = Counter[JobKey]()
         self._now, self._reported = now, {JobKey(row.owner, row.job_id) for row in document.ranks}
@@ -154,6 +157,7 @@ class JobWindows:
                 return claimed
             rank = claimed
         rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
+        rank.contested = max(0, rank.contested - 1)
         rank.updated_at = job.updated_at = now
         job.ended_at = max(job.ended_at, self._last_ran(row, now, job.ended_at))
         if rank.window.add(steps, self._most_steps(source)):
@@ -207,14 +211,20 @@ class JobWindows:
     def _claim(self, key: JobKey, job: Job, source: str, row: RankRow, now: float) -> RankWindow | Refusal:
         """A new window for the rank, unless another agent has claimed it or there are too many ranks."""
         rank = job.ranks.get(row.rank)
-        if rank is not None and rank.newest.state == "running" and now - rank.updated_at < CLAIM_SECONDS:
+        goes_on = rank is not None and rank.newest.state == "running"
+        contested = goes_on and row.state == "running" and rank is not None and rank.reporter != self._reporter
+        if rank is not None and goes_on and now - rank.updated_at < CLAIM_SECONDS:
+            if contested:
+                rank.rival, rank.contested = self._reporter[0], CONTESTED_ANSWERS
             return Refusal.CLAIMED
         if rank is not None:
             self._held.add_rank(key.owner, rank.source, -1)
         elif not self._make_room_for_rank(key, source):
             return Refusal.NO_ROOM
         self._held.add_rank(key.owner, source)
-        window = job.ranks[row.rank] = RankWindow(source, row, now, self._asked_at)
+        window = job.ranks[row.rank] = RankWindow(source, row, now, self._asked_at, reporter=self._reporter)
+        if rank is not None and contested:  # it may have moved; but a round may also take longer than a claim holds
+            window.rival, window.contested = rank.reporter[0], CONTESTED_ANSWERS
         return window
 
     # Which run of a job is shown.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import ipaddress
 import os
 import ssl
-from collections.abc import AsyncIterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 from urllib.parse import SplitResult, urlsplit
 
 import h11
 
+from laggard.collector.scrape.slots import Slot
 from laggard.errors import UsageError
 from laggard.http.client import SPEAKS_TLS
 from laggard.http.tls import client_context, failure_text
@@ -20,7 +20,6 @@ _CONNECT_SHARE: Final = 0.8
 """The share of the time that connecting gets, so that a host that is off can be told from a slow agent."""
 _SECOND_ADDRESS_SECONDS: Final = 0.25
 """The time after which the next address of a name is tried as well (RFC 8305, 5)."""
-_READ_BYTES: Final = 1 << 16
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -39,22 +38,29 @@ async def fetch(
     *,
     method: str = "GET",
     token: str = "",
+    slot: Slot | None = None,
 ) -> bytes | FetchFailure:
     """The body of an answer with status 200 that is complete within `timeout_seconds` and at most `max_bytes` long.
     `server_name`: the name that an https server's certificate must have; empty: the URL's host. `token`: sent as
-    Bearer, unless empty.
+    Bearer, unless empty. `slot`: the agent's place among those that are asked; what it waits for its turn to be read
+    does not count.
 
     Each request has a connection of its own, to the agent itself: a pool of them costs more than it saves where each is
     for another host, and a proxy from the environment is for the outside world."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
+    parts = urlsplit(url)
+    answer = _Answer(_request(parts, method, token), max_bytes, slot)
     try:
-        async with _connected(urlsplit(url), timeout_seconds * _CONNECT_SHARE, server_name) as streams:
-            if isinstance(streams, FetchFailure):
-                return streams
-            return await asyncio.wait_for(
-                _exchange(streams, _request(urlsplit(url), method, token), max_bytes), deadline - loop.time()
-            )
+        failure = await _connect(answer, parts, timeout_seconds * _CONNECT_SHARE, server_name)
+        if failure:
+            return failure
+        found = await asyncio.wait_for(answer.found, deadline - loop.time())
+        if slot is not None and found is None:
+            left = deadline - loop.time()
+            await slot.turn()
+            found = await asyncio.wait_for(answer.rest(), left)
+        return cast("bytes | FetchFailure", found)
     except asyncio.TimeoutError:
         return FetchFailure("slow", f"no complete answer within {timeout_seconds:g} s")
     except h11.RemoteProtocolError as error:
@@ -65,63 +71,119 @@ async def fetch(
         return FetchFailure("down", failure_text(error))
     except (OSError, ValueError) as error:
         return FetchFailure("down", f"the connection broke: {_cause(error)}")
+    finally:
+        answer.abort()  # it is there, or nobody waits for it
 
 
-_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@contextlib.asynccontextmanager
-async def _connected(
-    parts: SplitResult, timeout_seconds: float, server_name: str
-) -> AsyncIterator[_Streams | FetchFailure]:
+async def _connect(
+    answer: _Answer, parts: SplitResult, timeout_seconds: float, server_name: str
+) -> FetchFailure | None:
+    host = parts.hostname or ""
     tls = client_context() if parts.scheme == "https" else None
-    opening = asyncio.open_connection(
-        parts.hostname,
+    connecting = asyncio.get_running_loop().create_connection(
+        lambda: answer,
+        host,
         parts.port or _PORTS[parts.scheme],
         ssl=tls,
-        server_hostname=(server_name or parts.hostname) if tls else None,
-        limit=_READ_BYTES,
-        happy_eyeballs_delay=_SECOND_ADDRESS_SECONDS,
+        server_hostname=(server_name or host) if tls else None,
+        # A race of one address costs half as much as all the rest.
+        happy_eyeballs_delay=None if _is_address(host) else _SECOND_ADDRESS_SECONDS,
     )
     try:
-        streams = await asyncio.wait_for(opening, timeout_seconds)
+        await asyncio.wait_for(connecting, timeout_seconds)
     except asyncio.TimeoutError:
-        yield FetchFailure("down", "no connection: the host does not answer")
-        return
+        return FetchFailure("down", "no connection: the host does not answer")
     except ssl.SSLError as error:
-        yield FetchFailure("down", failure_text(error))
-        return
+        return FetchFailure("down", failure_text(error))
     except OSError as error:
-        yield FetchFailure("down", f"no connection: {_cause(error)}")
-        return
+        return FetchFailure("down", f"no connection: {_cause(error)}")
+    return None
+
+
+class _Answer(asyncio.Protocol):
+    """The answer to one request, read as it comes. `found` is its body, or why there is none; None: it began so late
+    that rest() has to be asked for."""
+
+    def __init__(self, request: h11.Request, max_bytes: int, slot: Slot | None) -> None:
+        self._http = h11.Connection(h11.CLIENT)
+        self._request = request
+        self._max_bytes = max_bytes
+        self._slot = slot
+        self._body = bytearray()
+        self._received = False
+        self._kept = b""
+        self._transport: asyncio.Transport | None = None
+        self.found = self._future()
+        if slot is not None:
+            slot.ask()
+
+    def _future(self) -> asyncio.Future[bytes | FetchFailure | None]:
+        return asyncio.get_running_loop().create_future()
+
+    def rest(self) -> asyncio.Future[bytes | FetchFailure | None]:
+        """Reads on."""
+        self.found = self._future()
+        self._read(self._kept)
+        if self._transport is not None and not self.found.done():
+            self._transport.resume_reading()
+        return self.found
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write((self._http.send(self._request) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
+
+    def data_received(self, data: bytes) -> None:
+        if not self._received and self._slot is not None and not self._slot.heard() and self._transport is not None:
+            self._transport.pause_reading()
+            self._kept = data
+            self._end(None)
+        else:
+            self._read(data)
+        self._received = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.found.done():
+            return
+        if exc is not None:
+            self.found.set_exception(exc)
+        elif self._received:
+            self._read(b"")
+        else:
+            self._end(FetchFailure("down", "it closed the connection"))
+
+    def _end(self, found: bytes | FetchFailure | None) -> None:
+        if not self.found.done():
+            self.found.set_result(found)
+
+    def _read(self, data: bytes) -> None:
+        if self.found.done():
+            return
+        try:
+            self._http.receive_data(data)
+            while (event := self._http.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
+                if isinstance(event, h11.Response) and (failure := _unusable(event)):
+                    return self._end(failure)
+                if isinstance(event, h11.Data):
+                    self._body += event.data
+                    if len(self._body) > self._max_bytes:
+                        return self._end(FetchFailure("garbage", f"an answer of more than {self._max_bytes} bytes"))
+                elif isinstance(event, h11.EndOfMessage):
+                    return self._end(bytes(self._body))
+        except h11.RemoteProtocolError as error:
+            self.found.set_exception(error)
+        return None
+
+
+def _is_address(host: str) -> bool:
     try:
-        yield streams
-    finally:
-        streams[1].transport.abort()  # the answer is there, or nobody waits for it
-
-
-async def _exchange(streams: _Streams, request: h11.Request, max_bytes: int) -> bytes | FetchFailure:
-    reader, writer = streams
-    http = h11.Connection(h11.CLIENT)
-    writer.write((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
-    body = bytearray()
-    received = False
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            data = await reader.read(_READ_BYTES)
-            if not data and not received:
-                return FetchFailure("down", "it closed the connection")
-            received = True
-            http.receive_data(data)
-        elif isinstance(event, h11.Response) and (failure := _unusable(event)):
-            return failure
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > max_bytes:
-                return FetchFailure("garbage", f"an answer of more than {max_bytes} bytes")
-        elif isinstance(event, h11.EndOfMessage):
-            return bytes(body)
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def _request(parts: SplitResult, method: str, token: str) -> h11.Request:

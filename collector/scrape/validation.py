@@ -13,6 +13,7 @@ from laggard.collector.scrape.bounds import (
     MAX_CLOCK,
     MAX_COUNT,
     MAX_SECONDS,
+    MAX_TEXT,
     MAX_WORLD,
     all_within,
     check_length,
@@ -135,6 +136,35 @@ def _check_rank(row: RankRow) -> None:
 
 
 def _check_numbers(row: RankRow) -> None:
+    if not _is_possible(row):
+        _say_what_is_impossible(row)
+
+
+def _is_possible(row: RankRow) -> bool:
+    """The conditions of _say_what_is_impossible() in a third of the time: nearly all rows fulfil them."""
+    return (
+        0 < len(row.job_id) <= MAX_TEXT
+        and len(row.node) <= MAX_TEXT
+        and len(row.gpu or "") <= MAX_TEXT
+        and len(row.phase or "") <= MAX_TEXT
+        and len(row.cgroup) <= MAX_PROSE
+        and 0 <= row.rank < row.world_size <= MAX_WORLD
+        and row.state in STATES
+        and 0 <= row.local_rank <= MAX_COUNT
+        and 0 <= row.attempt <= MAX_COUNT
+        and 0 <= row.owner <= MAX_COUNT
+        and 0 <= row.pid <= MAX_COUNT
+        and 0 <= row.steps <= MAX_COUNT
+        and 0 <= row.lost <= MAX_COUNT
+        and 0 <= row.step_seconds <= MAX_CLOCK
+        and 0 <= row.own_seconds <= MAX_CLOCK
+        and 0 <= row.last_progress_timestamp_seconds <= MAX_CLOCK
+        and 0 <= (row.last_beat_timestamp_seconds or 0.0) <= MAX_CLOCK
+        and all_within(row.phase_seconds, MAX_CLOCK)
+    )
+
+
+def _say_what_is_impossible(row: RankRow) -> None:
     for name in ("job_id", "node", "gpu", "phase"):
         check_length(name, getattr(row, name) or "")
     check_length("cgroup", row.cgroup, MAX_PROSE)
@@ -202,6 +232,14 @@ def _check_beat(beat: BeatRow) -> None:
     times = (*ages, beat.interval_seconds, *(group.seconds for group in beat.groups))
     require(all_within(times, MAX_SECONDS), "a time of the beat is out of range")
     for lane in beat.lanes:
+        if (
+            len(lane.op) <= MAX_TEXT
+            and len(lane.group) <= MAX_TEXT
+            and 0 <= lane.entered <= MAX_COUNT
+            and 0 <= lane.done <= MAX_COUNT
+            and -1 <= lane.peer < MAX_WORLD
+        ):
+            continue  # each of the checks below takes as long as all of these
         check_length("op", lane.op)
         check_length("group", lane.group)
         require(all_within((lane.entered, lane.done), MAX_COUNT), "a lane's count is out of range")

@@ -27,6 +27,8 @@ def summary_document(
     many jobs. `find`: those whose name, user or script contains it, in capitals or not."""
     job, location = snapshot.job(name), snapshot.location(name)
     found = _found(snapshot.jobs, find.casefold()) if find else snapshot.jobs
+    first = _first(found, job, limit)
+    users = _users(first)
     return SummaryDocument(
         version=__version__,
         age_seconds=None if snapshot.scraped_at is None else round(time.monotonic() - snapshot.scraped_at, 1),
@@ -35,7 +37,7 @@ def summary_document(
         evidence=tuple(support_lines(location)),
         notes=tuple(note_lines(location)),
         job=str(job.key) if job else None,
-        jobs=tuple(_job_line(it) for it in _first(found, job, limit)),
+        jobs=tuple(_job_line(it, users[it.key.owner]) for it in first),
         location=location,
         fleet=fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes),
         todo=tuple(advice_lines(location)),
@@ -49,7 +51,7 @@ def summary_document(
 
 
 def _found(jobs: Sequence[JobSnapshot], text: str) -> Sequence[JobSnapshot]:
-    users = {owner: _user(owner) for owner in {job.key.owner for job in jobs}}  # a directory is slow to ask
+    users = _users(jobs)
     return [it for it in jobs if text in "\n".join((str(it.key), users[it.key.owner], it.script)).casefold()]
 
 
@@ -80,11 +82,16 @@ def job_names(snapshot: ClusterSnapshot, incidents: Iterable[Incident]) -> dict[
     return names
 
 
+def _users(jobs: Iterable[JobSnapshot]) -> dict[int, str]:
+    """The names of the jobs' users; each is looked up once, since a directory is slow to ask."""
+    return {owner: _user(owner) for owner in {job.key.owner for job in jobs}}
+
+
 def _user(owner: int) -> str:
     return user_text(owner).removeprefix("user ")
 
 
-def _job_line(job: JobSnapshot) -> JobLine:
+def _job_line(job: JobSnapshot, user: str) -> JobLine:
     return JobLine(
         key=str(job.key),
         job_id=job.key.job_id,
@@ -92,7 +99,7 @@ def _job_line(job: JobSnapshot) -> JobLine:
         running=job.running,
         ranks=job.location.ranks_seen,
         verdict=job.location.verdict,
-        user=_user(job.key.owner),
+        user=user,
         script=job.script,
         started_at=job.started_at,
         sentence=sentence(job.location),

@@ -16,6 +16,7 @@ SURROUNDING = (
     "partial",
     "rank_died",
     "agents_silent",
+    "contested",
     "ended",
     "stale",
     "coarse",

@@ -18,6 +18,7 @@ from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows, Refusal
 from laggard.constants import PHASES
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.locate.verdict import locate
+from laggard.model import Location
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import StepRow
 
@@ -82,6 +83,53 @@ def test_the_first_agent_to_report_a_rank_keeps_it_while_it_goes_on(make: Any) -
     assert windows.jobs[KEY].ranks[0].newest.node == "n0"
     assert not windows.ingest("b", make.node("n9", [0]), 2.0 + CLAIM_SECONDS)
     assert windows.jobs[KEY].ranks[0].newest.node == "n9"
+
+
+def _located(windows: JobWindows, *urls: str) -> Location:
+    rows = tuple(NodeRow(url, url, "up", "", 0.0, "ok", (), ()) for url in urls)
+    (job,) = build_snapshot(windows, ClusterSnapshot(rows), locate).jobs
+    return job.location
+
+
+@pytest.mark.parametrize("liar_first", [True, False])
+def test_no_verdict_rests_on_a_rank_that_two_machines_report(make: Any, liar_first: bool) -> None:
+    """An agent says that another machine's ranks run on its own, and slowly: nobody is accused for that, and the rank
+    that is slow is named as ever, whichever of them was asked first."""
+    windows = JobWindows()
+    honest = {f"n{node}": make.node(f"n{node}", [2 * node, 2 * node + 1], slow=5, world_size=8) for node in range(4)}
+    lie = make.node("n9", [0, 1], slow=0, world_size=8)
+    answers = [("n9", lie), *honest.items()] if liar_first else [*honest.items(), ("n9", lie)]
+    for begin in (0.0, 500.0):
+        for late, (name, document) in enumerate(answers):
+            windows.ingest(name, document, begin + 100.0 * late)
+    found = _located(windows, "n9", *honest)
+    assert [culprit.ranks for culprit in found.culprits] == [(5,)]
+    (note,) = [note for note in found.notes if note.kind == "contested"]
+    assert note.ranks == (0, 1) and "more than one machine (n0 and n9)" in note.text
+
+
+def test_the_same_agent_at_two_addresses_contests_nothing(make: Any) -> None:
+    windows = JobWindows()
+    for address in ("a", "b"):
+        windows.ingest(address, make.node("n0", [0, 1], slow=1, world_size=2), 1.0)
+    assert windows.jobs[KEY].contested == {}
+
+
+def test_a_rank_is_believed_again_once_one_machine_alone_reports_it(make: Any) -> None:
+    windows = JobWindows()
+    windows.ingest("a", make.node("n0", [0]), 1.0)
+    windows.ingest("b", make.node("n9", [0]), 2.0)
+    for now in (100.0, 200.0):  # however long a round takes
+        assert set(windows.jobs[KEY].contested) == {0}
+        windows.ingest("a", make.node("n0", [0]), now)
+    assert windows.jobs[KEY].contested == {}
+
+
+def test_the_file_of_a_rank_that_moved_contests_nothing(make: Any) -> None:
+    windows = JobWindows()
+    windows.ingest("b", make.node("n9", [0]), 1.0)
+    windows.ingest("a", make.node("n0", [0], state="died"), 2.0)
+    assert windows.jobs[KEY].contested == {}
 
 
 def test_two_owners_with_one_job_name_stay_apart(make: Any) -> None:

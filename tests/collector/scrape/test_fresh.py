@@ -28,7 +28,7 @@ def test_where_rounds_take_long_no_client_waits_for_the_end_of_one(fake_agent: C
         agent.delay = 240.0
         await asyncio.sleep(FRESH_SECONDS)  # what the first round brought is fresh no longer
         assert not await loop.refresh(), "it is told that the answer is not fresh"
-        assert loop.snapshot.rounds == 1 and len(agent.requests) == 3, "the second round has begun, and goes on"
+        assert loop.snapshot.rounds == 1 and len(agent.requests) == 4, "the second round has begun, and goes on"
         rounds.cancel()
 
     asyncio.run(run())

@@ -1,0 +1,55 @@
+"""The comparison of nodes, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from laggard.collector.fleet import outliers
+from laggard.collector.fleet.compared_facts import ComparedNode, compared_node
+from laggard.collector.fleet.outliers import NodeComparison, compare_nodes
+from laggard.collector.scrape.agent_state import AgentState
+from laggard.collector.scrape.targets import parse_target
+from laggard.model import Report, Verdict
+
+
+def _report(node: str, kernel: str) -> Report:
+    identity = {"product": "HGX", "gpu_models": ["H100"], "kernel_release": kernel}
+    return Report(Verdict.OK, node, 0.1, (), (), {"identity": identity})
+
+
+def _agents(*kernels: str) -> list[AgentState]:
+    return [
+        AgentState(parse_target(f"n{number}"), state="up", node=f"n{number}", report=_report(f"n{number}", kernel))
+        for number, kernel in enumerate(kernels)
+    ]
+
+
+def test_a_report_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report stays for several rounds, and to read one takes longer than all else that is compared."""
+    read: list[Any] = []
+
+    def reading(facts: Mapping[str, Any]) -> ComparedNode:
+        read.append(facts)
+        return compared_node(facts)
+
+    monkeypatch.setattr(outliers, "compared_node", reading)
+    agents, comparison = _agents("6.1", "6.1", "6.1", "5.15"), NodeComparison()
+    for _ in range(3):
+        assert [found.node for found in comparison.of(agents).findings] == ["n3"]
+    assert len(read) == 4
+    agents[3].report = _report("n3", "6.1")
+    assert comparison.of(agents) == compare_nodes(agents) and not comparison.of(agents).findings
+    assert len(read) == 4 + 1 + 4, "the one that is new, and all by who compares for the first time"
+
+
+def test_an_agent_that_falls_silent_or_goes_is_not_counted() -> None:
+    agents, comparison = _agents("6.1", "6.1", "6.1", "5.15"), NodeComparison()
+    comparison.of(agents)
+    agents[3].state = "down"
+    assert not comparison.of(agents).findings
+    agents[3].state = "up"
+    assert [found.node for found in comparison.of(agents).findings] == ["n3"]
+    assert not comparison.of(agents[:3]).findings
