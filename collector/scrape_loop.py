@@ -40,7 +40,7 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
-from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
+from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted, is_in_network
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.last_steps import last_steps_since
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
@@ -112,7 +112,7 @@ class ScrapeLoop:
         self._advice = AdviceBook(partial(self.incidents.advice, kind=RunAdvice))
         self._incidents_told: set[int] = set()
         self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
-        self._wanted: Wanted | None = None
+        self._wanted: tuple[Wanted, ...] = ()
         self._looked = LookedRanks(self._windows)
         self._stacks = StackRounds(self._windows, stacks_token, settings.timeout_seconds, settings.target_server_name)
         self._changes = StateChanges()
@@ -228,8 +228,7 @@ class ScrapeLoop:
         self._update_agents()
         slots = Slots(self._settings.concurrency)
         await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
-        if self._wanted is not None:
-            await self._collectives.ask(self._wanted, time.monotonic())
+        await self._collectives.ask(self._wanted, time.monotonic())
         await self._ask_for_readers()
         now = time.monotonic()
         for level, line in self._changes.lines(now):
@@ -249,7 +248,8 @@ class ScrapeLoop:
         self.snapshot = snapshot
         urls = [row.url for row in snapshot.nodes if row.state == "up"]
         self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
-        self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now)
+        in_network = {job.key for job in jobs if is_in_network(job.location)}
+        self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now, in_network)
         await asyncio.to_thread(self._follow, snapshot.jobs, tuple(_node_sights(self._agents)))
         await self._keep_digests(now)
 

@@ -60,7 +60,7 @@ class CalmJobs:
     def still(self, key: JobKey, job: Job, answering: Collection[str]) -> JobSnapshot | None:
         """The job as it was judged in the last round, where it goes on as it did; None where it is to be judged."""
         kept = self._before.get(key)
-        if kept is None or self._judges_all or self._is_due(key) or job.run != kept.run:
+        if kept is None or self._judges_all or self._is_due(key) or job.run != kept.run or job.has_collectives:
             return None
         ranks = [job.ranks[number] for number in sorted(job.ranks)]
         if tuple(sorted(job.ranks)) != kept.ranks or not all(_goes_on(rank, answering) for rank in ranks):

@@ -140,9 +140,12 @@ class Job:
         timings = live_timings(job_id, world_size, tables, rows, findings, asked, layout)
         if timings.alone is not None and timings.alone.any():
             timings = dataclasses.replace(timings, first_phases=self._first_phases(timings.ranks, timings.alone))
-        if not self.running or self.updated_at - self.collectives_at > COLLECTIVES_SECONDS:
-            return timings
-        return with_collectives(timings, self.collectives, rows)
+        return with_collectives(timings, self.collectives, rows) if self.running and self.has_collectives else timings
+
+    @property
+    def has_collectives(self) -> bool:
+        """Whether single collectives are known that count."""
+        return bool(self.collectives) and self.updated_at - self.collectives_at <= COLLECTIVES_SECONDS
 
     def _first_phases(self, ranks: NDArray[np.int64], alone: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The array that JobTimings has under that name. Each rank's first steps are kept once all of them are

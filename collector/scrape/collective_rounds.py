@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -12,27 +13,36 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.locate.link_suspects import link_suspects
+from laggard.locate.links.later_links import SLOW_TRANSFERS
+from laggard.model import Location
 from laggard.wire import WireError
 from laggard.wire.collectives import RankCollectives
 
 ASK_SECONDS = 10.0
 """The least time between two questions to a job's ranks."""
 
+MAX_RANKS_A_ROUND = 256
+"""The number of ranks of all jobs from which on no further job is asked in a round."""
+
+LOOK_SECONDS = 0.5
+"""The time after which no further job is looked at in a round."""
+
 MAX_RANKS_A_REQUEST = 16
 """The most ranks a request: as many as an agent answers for at once."""
 
-MAX_BODY_BYTES = 8 << 20
+MAX_BODY_BYTES, MAX_BYTES_A_RANK = 8 << 20, 1 << 20
+"""The most bytes of an answer, and of each rank in it: a rank tells of 4,096 collectives at most."""
 
 
 class Wanted(NamedTuple):
-    """The job to ask for next, and the ranks by agent."""
+    """A job to ask for, and the ranks by agent."""
 
     key: JobKey
     ranks: Mapping[str, tuple[int, ...]]
 
 
 class CollectiveRounds:
-    """Asks for one job in a round, the one that was not asked for longest."""
+    """Asks for some jobs in a round, those that were not asked for longest."""
 
     def __init__(self, windows: JobWindows, timeout_seconds: float, server_name: str = "") -> None:
         self._windows = windows
@@ -40,30 +50,32 @@ class CollectiveRounds:
         self._server_name = server_name
         self._asked_at: dict[JobKey, float] = {}
 
-    def wanted(self, answering: Iterable[str], now: float) -> Wanted | None:
-        """The one that is due first of the running jobs whose ranks may sit at a slow link; None where none is. It may
-        take long for large jobs: no work for the event loop."""
-        answers = set(answering)
+    def wanted(self, answering: Iterable[str], now: float, first: Collection[JobKey] = ()) -> tuple[Wanted, ...]:
+        """Those that are due first of the running jobs whose ranks may sit at a slow link; before all others those of
+        `first`, of which that is known. It may take long for large jobs: no work for the event loop."""
+        answers, until = set(answering), time.monotonic() + LOOK_SECONDS
         self._asked_at = {key: at for key, at in self._asked_at.items() if key in self._windows.jobs}
         due = [key for key in self._windows.jobs if now - self._asked_at.get(key, now - ASK_SECONDS) >= ASK_SECONDS]
-        for key in sorted(due, key=lambda key: self._asked_at.get(key, 0.0)):
+        found, ranks = list[Wanted](), 0
+        for key in sorted(due, key=lambda key: (key not in first, self._asked_at.get(key, 0.0))):
             job = self._windows.jobs[key]
             if not job.running:
                 continue
             self._asked_at[key] = now
-            suspects = link_suspects(job.timings(key.job_id, answers, {}), job.newest_rows(answers))
-            by_agent: dict[str, tuple[int, ...]] = {}
-            for rank in suspects:
-                source = job.ranks[rank].source
-                if source in answers:
-                    by_agent[source] = (*by_agent.get(source, ()), rank)
-            return Wanted(key, by_agent) if by_agent else None
-        return None
+            by_agent = _suspects(key, job, answers)
+            if by_agent:
+                found.append(Wanted(key, by_agent))
+                ranks += sum(map(len, by_agent.values()))
+            if ranks >= MAX_RANKS_A_ROUND or time.monotonic() >= until:
+                break
+        return tuple(found)
 
-    async def ask(self, wanted: Wanted, now: float) -> None:
-        """Asks, and hands the answers to the job, unless another run of it took its place meanwhile."""
-        job = self._windows.jobs.get(wanted.key)
-        self._hand_over(job, wanted.key, await self.answers(wanted), now)
+    async def ask(self, wanted: Sequence[Wanted], now: float) -> None:
+        """Asks, and hands the answers to the jobs, unless another run of one took its place meanwhile."""
+        jobs = [self._windows.jobs.get(each.key) for each in wanted]
+        found = await asyncio.gather(*map(self.answers, wanted))
+        for job, each, answers in zip(jobs, wanted, found, strict=True):
+            self._hand_over(job, each.key, answers, now)
 
     async def answers(self, wanted: Wanted) -> dict[int, RankCollectives]:
         """The collectives that the agents have of these ranks, as far as they answer."""
@@ -83,10 +95,27 @@ class CollectiveRounds:
         """The collectives that one agent has; nothing where it does not answer, or not as an agent does."""
         asked = "".join(f"&rank={rank}" for rank in ranks)
         address = f"{url}/api/v1/collectives?owner={key.owner}&job={quote(key.job_id, safe='')}{asked}"
-        body = await fetch(address, self._timeout_seconds, MAX_BODY_BYTES, self._server_name)
+        most = min(MAX_BODY_BYTES, MAX_BYTES_A_RANK * len(ranks))
+        body = await fetch(address, self._timeout_seconds, most, self._server_name)
         if isinstance(body, FetchFailure):
             return ()
         try:
             return (await asyncio.to_thread(validate_collectives, body, key.owner, key.job_id, ranks)).ranks
         except WireError:
             return ()
+
+
+def is_in_network(location: Location) -> bool:
+    """Whether the verdict names a link, or tells of transfers that take long."""
+    kinds = (*(culprit.kind for culprit in location.culprits), *(note.kind for note in location.notes))
+    return "slow_link" in kinds or SLOW_TRANSFERS in kinds
+
+
+def _suspects(key: JobKey, job: Job, answering: set[str]) -> dict[str, tuple[int, ...]]:
+    """The ranks of the job that may sit at a slow link, by agent."""
+    by_agent: dict[str, tuple[int, ...]] = {}
+    for rank in link_suspects(job.timings(key.job_id, answering, {}), job.newest_rows(answering)):
+        source = job.ranks[rank].source
+        if source in answering:
+            by_agent[source] = (*by_agent.get(source, ()), rank)
+    return by_agent

@@ -10,12 +10,22 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
+from msgspec import structs
 from support.timings import job
 
 from laggard.collector.jobs.job import COLLECTIVES_SECONDS, JobKey
+from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape.collective_rounds import ASK_SECONDS, CollectiveRounds, Wanted
+from laggard.collector.scrape import collective_rounds
+from laggard.collector.scrape.collective_rounds import (
+    ASK_SECONDS,
+    MAX_RANKS_A_ROUND,
+    CollectiveRounds,
+    Wanted,
+    is_in_network,
+)
 from laggard.collector.scrape.collectives_validation import MAX_ROWS, validate_collectives
+from laggard.model import Culprit, Note
 from laggard.wire import WireError, encode
 from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 from laggard.wire.ranks import StepRow
@@ -81,15 +91,58 @@ def _windows(make: Any, url: str, waits: bool = True) -> JobWindows:
 
 def test_a_job_is_asked_now_and_then_and_only_where_transfers_take_time(make: Any) -> None:
     rounds = CollectiveRounds(_windows(make, "http://a"), 5.0)
-    assert rounds.wanted(["http://a"], 100.0) == Wanted(KEY, {"http://a": (0, 1, 2, 3)})
-    assert rounds.wanted(["http://a"], 100.0 + ASK_SECONDS / 2) is None
-    assert rounds.wanted([], 100.0 + ASK_SECONDS) is None, "its agent is silent"
-    assert rounds.wanted(["http://a"], 100.0 + 2 * ASK_SECONDS) is not None
-    assert CollectiveRounds(_windows(make, "http://a", waits=False), 5.0).wanted(["http://a"], 100.0) is None
+    assert rounds.wanted(["http://a"], 100.0) == (Wanted(KEY, {"http://a": (0, 1, 2, 3)}),)
+    assert rounds.wanted(["http://a"], 100.0 + ASK_SECONDS / 2) == ()
+    assert rounds.wanted([], 100.0 + ASK_SECONDS) == (), "its agent is silent"
+    assert rounds.wanted(["http://a"], 100.0 + 2 * ASK_SECONDS)
+    assert CollectiveRounds(_windows(make, "http://a", waits=False), 5.0).wanted(["http://a"], 100.0) == ()
+
+
+def _several(make: Any, count: int, calm: int = 0) -> JobWindows:
+    """So many such jobs, and `calm` ones without waits before them."""
+    windows = JobWindows()
+    for number in range(calm + count):
+        for key, held in _windows(make, f"http://a{number}", waits=number >= calm).jobs.items():
+            windows.jobs[JobKey(key.owner, f"job-{number}")] = held
+    return windows
+
+
+def test_jobs_that_need_no_question_cost_the_others_no_round(make: Any) -> None:
+    windows = _several(make, 3, calm=20)
+    asked = CollectiveRounds(windows, 5.0).wanted([f"http://a{number}" for number in range(23)], 100.0)
+    assert [each.key.job_id for each in asked] == ["job-20", "job-21", "job-22"]
+
+
+def test_no_more_jobs_are_asked_in_a_round_than_ranks_allow_and_all_in_turn(make: Any) -> None:
+    most = MAX_RANKS_A_ROUND // 4
+    windows, urls = _several(make, most + 10), [f"http://a{number}" for number in range(most + 10)]
+    rounds = CollectiveRounds(windows, 5.0)
+    turns: list[list[str]] = []
+    while sum(map(len, turns)) < most + 10:
+        turns.append([each.key.job_id for each in rounds.wanted(urls, 100.0 + len(turns))])
+        assert turns[-1] and len(turns[-1]) <= most
+    assert sorted(name for turn in turns for name in turn) == sorted(key.job_id for key in windows.jobs)
+
+
+def test_a_job_with_a_slow_link_is_asked_before_the_others(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collective_rounds, "MAX_RANKS_A_ROUND", 4)
+    windows, urls = _several(make, 6), [f"http://a{number}" for number in range(6)]
+    rounds, slow = CollectiveRounds(windows, 5.0), JobKey(1000, "job-4")
+    asked = [rounds.wanted(urls, now, {slow})[0].key for now in (100.0, 101.0, 100.0 + ASK_SECONDS)]
+    assert asked[0] == asked[2] == slow != asked[1]
+
+
+@pytest.mark.parametrize(
+    ("culprits", "notes", "is_so"),
+    [((Culprit("slow_link", (1,)),), (), True), ((), (Note("slow_transfers", "x"),), True),
+     ((Culprit("slow_compute", (1,)),), (Note("stale", "x"),), False)],
+)  # fmt: skip
+def test_a_verdict_on_the_network(culprits: tuple[Culprit, ...], notes: tuple[Note, ...], is_so: bool) -> None:
+    assert is_in_network(structs.replace(unknown_location("", ""), culprits=culprits, notes=notes)) is is_so
 
 
 def _asked(agent: Any, windows: JobWindows) -> None:
-    asyncio.run(CollectiveRounds(windows, 60.0).ask(Wanted(KEY, {agent.url: (0, 1, 2, 3)}), 100.0))
+    asyncio.run(CollectiveRounds(windows, 60.0).ask([Wanted(KEY, {agent.url: (0, 1, 2, 3)})], 100.0))
 
 
 def test_what_an_agent_answers_is_part_of_the_jobs_timings_for_a_while(
