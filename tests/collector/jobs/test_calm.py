@@ -13,6 +13,7 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
+from laggard.wire.collectives import RankCollectives
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import BeatRow, InFlight
 
@@ -68,6 +69,11 @@ class Rounds:
         self.judged.append(bool(seen))
         return job
 
+    def answer_collectives(self) -> None:
+        """Agents told single collectives of the job."""
+        (job,) = self._windows.jobs.values()
+        job.collectives, job.collectives_at = {0: RankCollectives(0, (), ())}, float(self._step)
+
     def settle(self) -> None:
         """Runs until the next round would pass over the job, if it stays calm."""
         for _ in range(6):
@@ -81,6 +87,19 @@ class Rounds:
 @pytest.fixture
 def rounds(make: Any) -> Rounds:
     return Rounds(make)
+
+
+def test_a_calm_job_is_judged_while_its_single_collectives_count(rounds: Rounds) -> None:
+    """Steps tell nothing of the link that they may show."""
+    rounds.settle()
+    rounds.judged.clear()
+    rounds.answer_collectives()
+    for _ in range(4):
+        rounds.run()
+    assert all(rounds.judged[:3])
+    for _ in range(4):
+        rounds.run()
+    assert not all(rounds.judged), "they are too old"
 
 
 def test_a_calm_job_is_judged_in_every_second_round(rounds: Rounds) -> None:
