@@ -202,7 +202,10 @@ def test_where_the_api_server_has_a_name_it_forwards_a_port(collector: Any, tmp_
 def test_the_page_is_forwarded_until_it_is_ended(collector: Any, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "bin", collector.url)
     command = [sys.executable, str(PLUGIN), "page", "--port", "19500"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **cluster.environ})
+    # A shell has what it starts in the background ignore SIGINT, and so would all that the tests start.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **cluster.environ}, preexec_fn=_heed_interrupts
+    )
     assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline() == f"{collector.url}  (until Ctrl-C)\n"
@@ -213,6 +216,10 @@ def test_the_page_is_forwarded_until_it_is_ended(collector: Any, tmp_path: Path)
     while "kubectl" in running_below(cluster.folder):
         assert time.monotonic() < deadline, "kubectl outlived it"
         time.sleep(0.05)
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def running_below(folder: Path) -> str:
