@@ -35,7 +35,6 @@ from laggard.locate.hang.stopped import stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.later_links import later_links
-from laggard.locate.links.moved_by_cpus import doubted_by_cpus, without_moved_by_slow
 from laggard.locate.links.slow_links import SlowLinks, slow_links
 from laggard.locate.links.transfers import Ways, ways_of
 from laggard.locate.order_statistics import middle
@@ -186,10 +185,9 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
-    hosts, links = without_moved_by_slow(timings, in_network.culprits, culprits)
+    hosts, links = _without_moved_by_slow(timings, in_network.culprits, culprits)
     culprits = (*culprits, *hosts)
-    later = NOTHING_FOUND if culprits or links or timings.hidden_by else later_links(timings, ways, steps)
-    later = doubted_by_cpus(timings, later)
+    later = NOTHING_FOUND if culprits or links or timings.hidden_by else _later_links(timings, ways, steps)
     unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps, in_network)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
@@ -223,6 +221,25 @@ def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]
         if machines := machines_of_their_own_work(host, work, nodes):
             return host, machines
     return steps, []
+
+
+def _without_moved_by_slow(
+    timings: JobTimings, links: tuple[Culprit, ...], slow: Sequence[Culprit]
+) -> tuple[tuple[Culprit, ...], tuple[Culprit, ...]]:
+    if not links:
+        return (), ()
+    from laggard.locate.links.moved_by_cpus import without_moved_by_slow  # asked where a link is slow
+
+    return without_moved_by_slow(timings, links, slow)
+
+
+def _later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> PartialVerdict:
+    found = later_links(timings, ways, steps)
+    if not found.culprits:
+        return found
+    from laggard.locate.links.moved_by_cpus import doubted_by_cpus
+
+    return doubted_by_cpus(timings, found)
 
 
 def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:

@@ -192,7 +192,7 @@ class PgBouncer:
                 time.sleep(0.05)
 
     def close(self) -> None:
-        self._process.send_signal(signal.SIGQUIT)
+        self._process.kill()  # what its signals mean differs between releases, and a shell's background ignores some
         self._process.wait(60)
 
 

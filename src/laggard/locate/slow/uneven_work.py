@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from laggard.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import Floats
 from laggard.locate.slow.medians import last_axis_median, median
-from laggard.locate.slow.pace import explained_share
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, step_times_text, times_text
@@ -116,6 +115,8 @@ def _mean(work: Floats) -> float:
 def _is_slow_at_its_work(steps: Steps, compared: Compared) -> bool:
     """Whether its peers' steps, in which they have more and less work, tell that the rank's work explains less than
     MIN_EXPLAINED of the time by which its passes are longer."""
+    from laggard.locate.slow.pace import explained_share  # asked where a rank seems to have more work
+
     assert steps.work is not None
     passes = steps.phases[:, :, _FORWARD] + steps.phases[:, :, _BACKWARD]
     own, peers = (
