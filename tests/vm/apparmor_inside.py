@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -63,8 +64,11 @@ def prepare(profiles: Path, python: str, packages: list[str]) -> None:
     Path("/run/etc").mkdir()
     sh("cp", "-a", "/etc/.", "/run/etc", check=False)
     sh("mount", "--bind", "/run/etc", "/etc")
-    for folder in ("/var/lib", "/tmp", "/opt", "/srv"):
+    profiles = Path(shutil.copytree(profiles, "/run/profiles"))
+    installed = install(Path("/run/opt/laggard"), python, packages)  # before what may hold the repository is covered
+    for folder in ("/var/lib", "/tmp", "/srv"):
         sh("mount", "-t", "tmpfs", "tmpfs", folder)
+    sh("mount", "--rbind", str(installed.parent), "/opt")
     Path("/srv/secret").write_text("of others\n")
     os.chmod("/tmp", 0o1777)
     for name, number in (("laggard", 990), ("laggard-reader", 991)):
@@ -72,18 +76,8 @@ def prepare(profiles: Path, python: str, packages: list[str]) -> None:
         for file, line in lines.items():
             with open(f"/etc/{file}", "a") as out:
                 out.write(f"{line}\n")
-    bin_folder = Path("/opt/laggard/bin")
-    library = Path("/opt/laggard/lib") / f"python{python.rpartition('python')[2]}" / "site-packages"
-    for made in (bin_folder, library, Path("/etc/laggard"), Path("/run/laggard/agent"), Path("/var/lib/laggard")):
+    for made in (Path("/etc/laggard"), Path("/run/laggard/agent"), Path("/var/lib/laggard")):
         made.mkdir(parents=True, exist_ok=True)
-    (bin_folder / "python3").symlink_to(python)
-    (bin_folder / "laggard").write_text(LAUNCHER)
-    (bin_folder / "laggard").chmod(0o755)
-    (bin_folder.parent / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    for package in map(Path, packages):
-        place = library / package.name
-        place.mkdir() if package.is_dir() else place.touch()
-        sh("mount", "--bind", str(package), str(place))
     ranks = Path("/run/laggard/ranks")
     ranks.mkdir(mode=0o1777)
     ranks.chmod(0o1777)
@@ -99,6 +93,22 @@ def prepare(profiles: Path, python: str, packages: list[str]) -> None:
         own = Path("/run") / f"profile-{daemon}"
         own.write_text(text.replace("flags=(attach_disconnected)", "flags=(attach_disconnected,chroot_relative)"))
         sh("apparmor_parser", "-r", "-K", "-I", str(profiles), "-I", "/etc/apparmor.d", str(own))
+
+
+def install(folder: Path, python: str, packages: list[str]) -> Path:
+    """An environment with these packages in a folder that is made."""
+    library = folder / "lib" / f"python{python.rpartition('python')[2]}" / "site-packages"
+    for made in (folder / "bin", library):
+        made.mkdir(parents=True)
+    (folder / "bin" / "python3").symlink_to(python)
+    (folder / "bin" / "laggard").write_text(LAUNCHER)
+    (folder / "bin" / "laggard").chmod(0o755)
+    (folder / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+    for package in map(Path, packages):
+        place = library / package.name
+        place.mkdir() if package.is_dir() else place.touch()
+        sh("mount", "--bind", str(package), str(place))
+    return folder
 
 
 def started(daemon: str, user: int, *words: str, capabilities: str = "") -> subprocess.Popen[bytes]:
