@@ -69,17 +69,6 @@ def _in_ms(end: float) -> bytes:
     return "".join(f"{series} {round(float(moment) * 1000)}\n" for series, _, moment in lines).encode()
 
 
-@pytest.fixture
-def locate(capsys: pytest.CaptureFixture[str]) -> Locate:
-    def run(*words: str) -> tuple[int, dict[str, Any]]:
-        status = main(["locate", *words, "--format", "json"])
-        document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert "error" not in document, document
-        return status, document
-
-    return run
-
-
 def kinds(document: dict[str, Any]) -> list[str]:
     return [note["kind"] for note in document["notes"]]
 

@@ -4,7 +4,6 @@ write into it as they scrape, with an external label `cluster`; their jobs, user
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import signal
 import time
@@ -69,17 +68,6 @@ def filled(name: str, folder: Path, **options: int) -> Iterator[Store]:
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with filled(request.param, tmp_path_factory.mktemp("engine")) as found:
         yield found
-
-
-@pytest.fixture
-def locate(capsys: pytest.CaptureFixture[str]) -> Locate:
-    def run(*words: str) -> tuple[int, dict[str, Any]]:
-        status = main(["locate", *words, "--format", "json"])
-        document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert "error" not in document, document
-        return status, document
-
-    return run
 
 
 def kinds(document: dict[str, Any]) -> list[str]:
@@ -177,7 +165,8 @@ def test_the_other_replica_goes_on_where_one_has_died(store: Store, locate: Loca
     """For five minutes the store repeats what the dead one said last."""
     store.scrapers["a-r0"].kill()
     time.sleep(SAMPLES)
-    accusing(locate, [[5]], *store.words, "--job", "train", "--cluster", "a")
+    status, document = accusing(locate, [[5]], *store.words, "--job", "train", "--cluster", "a")
+    assert status == 1, document
 
 
 def test_half_of_a_store_is_never_ok(tmp_path: Path, locate: Locate, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -61,17 +60,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     data = make_blocks(JOBS, end, folder)
     with prometheus(data) as (url, _):
         yield Served(url, end)
-
-
-@pytest.fixture
-def locate(capsys: pytest.CaptureFixture[str]) -> Locate:
-    def run(*words: str) -> tuple[int, dict[str, Any]]:
-        status = main(["locate", *words, "--format", "json"])
-        document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert "error" not in document, document
-        return status, document
-
-    return run
 
 
 def kinds(document: dict[str, Any]) -> list[str]:

@@ -17,12 +17,10 @@ from laggard.locate.job_timings import Floats
 from laggard.locate.slow.medians import median, median_over_steps
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.uneven_work import MIN_UPDATE_SHARE
 
 MIN_RANKS: Final = 4
 """The fewest ranks of a stage that tell what is usual there."""
-
-MIN_UPDATE_SHARE: Final = 0.01
-"""The share of the step below which an update tells nothing."""
 
 UPDATE_PART: Final = 0.5
 """The least part that the excess of the one has of the excess of the other: a slower machine slows both alike."""
