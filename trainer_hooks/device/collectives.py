@@ -32,9 +32,6 @@ clock = time.perf_counter_ns
 
 _POLL_MASK: Final = 63  # of the number of collectives: polled every 64, because phases can be long
 _RECENT_COLLECTIVES: Final = 1024  # collectives
-_WAIT_IN_CALL_NS: Final = 2000
-"""The nanoseconds on the host's clock within which nothing else is launched: a wait that comes so soon after the call
-is part of it."""
 
 
 class _PendingCollective(NamedTuple):
@@ -47,7 +44,8 @@ class _PendingCollective(NamedTuple):
     step: int
     arrival: Any  # its mark; None where none was left
     on_device: bool  # or the host's own (gloo)
-    returned: int  # the host's call; until then and a little longer there is nothing between the launch and a wait
+    is_async: bool  # False: its caller waits for it at once, and that wait is part of the call whenever it comes:
+    # newer torch runs it on the caller's stream, which a mark between the two would measure
 
     @property
     def launch(self) -> Launch:
@@ -82,6 +80,8 @@ class DeviceCollectives(DevicePhases):
         self._mark_launches = mark_launches
         self._last = (0, 0)  # word and launch of the last collective that went to the device
         self._calls = 0
+        self._newest: _PendingCollective | None = None  # the last one that was launched
+        self._returned = 0  # when its call returned, with all that the hooks do in it
 
     def call(
         self,
@@ -124,12 +124,13 @@ class DeviceCollectives(DevicePhases):
         if is_async and not on_device and work is not None:
             self.release(arrival)
             arrival = None
-        returned = clock() if is_async else _SYNCHRONOUS
         try:
-            entry = (*launch, size, self._live.step, arrival, on_device, returned)
-            self._launched(work, _new(_PendingCollective, entry))
+            entry = _new(_PendingCollective, (*launch, size, self._live.step, arrival, on_device, is_async))
+            self._launched(work, entry)
+            self._newest = entry
         except Exception as error:
             self._disable(error)
+        self._returned = clock()  # last: on a slow host what the hooks do takes as long as a launch
         return work
 
     def _launched(self, work: Any, entry: _PendingCollective) -> None:
@@ -141,7 +142,7 @@ class DeviceCollectives(DevicePhases):
         if self._live.pending:  # launched before there was a device, and dropped
             self._live.pending.demote_newest(work)
         self.pending.add(work, entry)
-        if entry.returned is not _SYNCHRONOUS:  # else its caller is about to wait for it
+        if entry.is_async:  # else its caller is about to wait for it
             self._restore_live_words()
 
     def _call_on_other_thread(
@@ -188,6 +189,7 @@ class DeviceCollectives(DevicePhases):
 
     def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
         """Returns original(work, ...), the caller's own wait, called once, between marks."""
+        began = clock()
         batch = self.pending.batches.pop(id(work), None) if self.pending.batches else None
         if batch is None:
             entry = self.pending.pop(work)
@@ -196,9 +198,8 @@ class DeviceCollectives(DevicePhases):
             batch = [entry]
         if get_ident() != self._home and not self._device.runs_backward():
             return self._wait_on_other_thread(batch, work, original, *args)
-        last, began = batch[-1], clock()
-        in_call = last.arrival is not None and began - last.returned < _WAIT_IN_CALL_NS
-        before = last.arrival if in_call else self.mark()
+        last = batch[-1]
+        before = last.arrival if last.arrival is not None and self._is_in_call(last, began) else self.mark()
         if before is None:
             self.release(*_marks(batch, before))
             self._skip_collective()
@@ -218,6 +219,12 @@ class DeviceCollectives(DevicePhases):
         except Exception as error:
             self._disable(error)
         return result
+
+    def _is_in_call(self, entry: _PendingCollective, began: int) -> bool:
+        """Whether a wait that began then belongs to the call: nothing else was launched since."""
+        if not entry.is_async:
+            return True
+        return entry is self._newest and began - self._returned < self.same_boundary_ns and self._is_here(entry.arrival)
 
     def synchronize(self, work: object, original: Callable[..., Any]) -> Any:
         """Returns original(work), Work.synchronize(): the present stream waits for a collective on the device. For one
@@ -400,11 +407,6 @@ class DeviceCollectives(DevicePhases):
     def _never_ended(self, entries: Sequence[_PendingCollective]) -> None:
         for entry in entries:
             self.timeline.never_ended(entry.launch, entry.arrival)
-
-
-_SYNCHRONOUS: Final = 1 << 62
-"""The value of `returned` of a synchronous call, whose wait is part of it whenever it comes: newer torch runs it on the
-present stream, and marks around the wait alone would miss it."""
 
 
 def _is_async(args: Sequence[Any], named: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.lazy_device import launch
 
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.collectives.group_counts import GroupCounts
@@ -160,6 +161,7 @@ class Program:
 
     def act(self, action: str, ticks: int) -> None:
         device = self.device
+        launch()
         if action == "work":
             device.work(ticks)
         elif action == "host":
