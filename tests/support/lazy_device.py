@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-
 LAUNCH_NS = 6000
 """What the launch of a kernel through torch takes of the host, at least: 5 us and more."""
 

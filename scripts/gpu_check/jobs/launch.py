@@ -45,7 +45,8 @@ class Rank(NamedTuple):
 class Recorded(NamedTuple):
     """What the hooks recorded of one rank. `collectives`: of each operation, without send and recv; `phases`: medians
     of the steps, in milliseconds, the first ones left out; `clocks`: of how many collectives which clock gave the
-    times; `forward_ms`: own time in the forward pass of each step."""
+    times, without those before the first step's end, when the hooks may not know the GPU yet; `forward_ms`: own time in
+    the forward pass of each step."""
 
     rank: int
     gpu: str | None
@@ -189,7 +190,7 @@ def read_recorded(folder: Path) -> list[Recorded]:
                 counters.errors if counters else 0,
                 counters.lost if counters else 0,
                 Counter(each["op"] for each in collectives if each["op"] not in ("send", "recv")),
-                Counter(each["clock"] for each in collectives),
+                Counter(each["clock"] for each in collectives if each["step"]),
                 phases_of(steps[3:]),
                 tuple(step.phases[forward] / 1e6 for step in steps),
             )
