@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from laggard.constants import SCRIPT_PHASES
+from laggard.constants import OPS, SCRIPT_PHASES
 from laggard.locate.corrupt import PAIR, corrupt_ranks
 from laggard.locate.explanation import explained
 from laggard.locate.hang.before_the_end import hung_before_the_end
@@ -188,6 +188,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     hosts, links = _without_moved_by_slow(timings, in_network.culprits, culprits)
     culprits = (*culprits, *hosts)
     later = NOTHING_FOUND if culprits or links or timings.hidden_by else _later_links(timings, ways, steps)
+    if not (found or culprits or links or later != NOTHING_FOUND or timings.hidden_by):
+        links = _slow_exchanges(timings, steps)
     unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps, in_network)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
@@ -240,6 +242,14 @@ def _later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> Partia
     from laggard.locate.links.moved_by_cpus import doubted_by_cpus
 
     return doubted_by_cpus(timings, found)
+
+
+def _slow_exchanges(timings: JobTimings, steps: Steps) -> tuple[Culprit, ...]:
+    if timings.collectives is None or not (timings.collectives.op == OPS.index("all_to_all")).any():
+        return ()
+    from laggard.locate.links.exchanges import slow_exchanges  # asked where there are any and nobody is slow
+
+    return slow_exchanges(timings, steps)
 
 
 def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:

@@ -24,7 +24,7 @@ class Channel(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Transfers:
     """T transfers: through which channel, in which step, of which operation and size, and how long each took, at most
-    (`most`) and at least (`least`)."""
+    (`most`) and at least (`least`). `messages`: of so many, of that size each, these are the times."""
 
     channel: Numbers
     step: Numbers
@@ -32,11 +32,12 @@ class Transfers:
     size: Numbers
     most: Times
     least: Times
+    messages: Numbers
 
 
 def no_transfers() -> Transfers:
     empty = np.zeros(0, np.int64)
-    return Transfers(empty, empty, empty, empty, np.zeros(0), np.zeros(0))
+    return Transfers(empty, empty, empty, empty, np.zeros(0), np.zeros(0), empty)
 
 
 def add_channels(channels: list[Channel], found: dict[int, Channel]) -> dict[int, int]:

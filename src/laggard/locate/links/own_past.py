@@ -52,6 +52,10 @@ STEADY_SHARE = 0.25
 """The part of the time of transfers that rose from which on others, of another kind, tell that the network as a whole
 is as it was: short ones are bound by latency."""
 
+SIZE_SHARE = 0.25
+"""The part of the time by which bytes that rose became slower, from which on others count that would have become as
+much slower: a ring sends up to twice a collective's size, the members of an exchange a part of it."""
+
 HIT_RATIO = 0.02
 """The share of the step, in time that no rank's own work explains, from which on a step is hit."""
 
@@ -216,6 +220,7 @@ def risen_channels(categories: Sequence[Category], steps: Steps, change: Change)
     """The channels of which transfers of some operation and size take longer in the steps of the change."""
     floor = CHANNEL_RISE_RATIO * middle(steps.duration)
     rises: dict[int, Rise] = {}
+    per_byte = math.inf
     calm: set[int] = set()
     for category in categories:
         usual, now = (median_over_steps(category.least[those]) for those in (change.usual, change.active))
@@ -229,6 +234,7 @@ def risen_channels(categories: Sequence[Category], steps: Steps, change: Change)
             number = category.channels[place]
             if number not in rises or rises[number].seconds < rise.seconds:
                 rises[number] = rise
+            per_byte = min(per_byte, rise.seconds / category.size if category.size else math.inf)
         if found:
             least = CALM_SHARE * min(rise.seconds for rise in found.values())
             calm.update(
@@ -236,19 +242,24 @@ def risen_channels(categories: Sequence[Category], steps: Steps, change: Change)
                 for place in range(len(category.channels))
                 if longer[place] + _error(category.most[:, place], change) < least
             )
-    steady = _steady(categories, rises, change)
+    steady = _steady(categories, rises, change, per_byte if math.isfinite(per_byte) else 0.0)
     return Risen(rises, frozenset(calm) - rises.keys(), steady - rises.keys())
 
 
-def _steady(categories: Sequence[Category], rises: Mapping[int, Rise], change: Change) -> frozenset[int]:
-    """The channels whose transfers take at least STEADY_SHARE of the time that those which rose took before, and by
-    less than CALM_SHARE longer than before."""
+def _steady(
+    categories: Sequence[Category], rises: Mapping[int, Rise], change: Change, per_byte: float
+) -> frozenset[int]:
+    """The channels whose transfers would have become longer as well, and by certainly less than CALM_SHARE of that did:
+    by their time, of which they take STEADY_SHARE of what those that rose took before, or by their size. `per_byte`:
+    the seconds by which a byte that rose became slower, at the least."""
     least = STEADY_SHARE * min((rise.usual for rise in rises.values()), default=math.inf)
     found: set[int] = set()
     for category in categories:
         usual, now = (median_over_steps(category.most[those]) for those in (change.usual, change.active))
-        for place in np.flatnonzero((usual >= least) & (now - usual < CALM_SHARE * usual)).tolist():
-            if now[place] - usual[place] + _error(category.most[:, place], change) < CALM_SHARE * usual[place]:
+        by_time = np.where(usual >= least, usual, 0.0)
+        due = np.maximum(by_time, SIZE_SHARE * per_byte * category.size)
+        for place in np.flatnonzero(now - usual < CALM_SHARE * due).tolist():
+            if now[place] - usual[place] + _error(category.most[:, place], change) < CALM_SHARE * due[place]:
                 found.add(category.channels[place])
     return frozenset(found)
 

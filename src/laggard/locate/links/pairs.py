@@ -98,9 +98,9 @@ def _ended_together(
     trip, is_sure = trips.seconds[trips.kind], trips.is_sure[trips.kind]
     exact = np.minimum(seconds[messages.recv], trip)  # a send may end before its data arrive
     channel = _pair_channels(channels, PAIR_ROLE, messages.source, messages.target, len(timings.ranks))
-    at = messages.send
+    at, once = messages.send, np.ones(len(messages.send), np.int64)
     return Transfers(channel, collectives.step[at], np.full(len(at), SEND), collectives.size[at],
-                     np.where(is_sure, exact, most), np.where(is_sure, exact, least))  # fmt: skip
+                     np.where(is_sure, exact, most), np.where(is_sure, exact, least), once)  # fmt: skip
 
 
 def _copied(
@@ -118,10 +118,11 @@ def _copied(
     at = at[known]
     low, high = (each(messages.source[at], messages.target[at]) for each in (np.minimum, np.maximum))
     channel = _pair_channels(channels, ROUND_TRIP_ROLE, low, high, len(timings.ranks))
-    seconds = trips.seconds[known] * np.bincount(trips.kind)[known]
+    count = np.bincount(trips.kind)[known]
+    seconds = trips.seconds[known] * count
     row = messages.send[at]
     return Transfers(channel, collectives.step[row], np.full(len(at), RECV), collectives.size[row],
-                     seconds, np.where(trips.is_sure[known], seconds, 0.0))  # fmt: skip
+                     seconds, np.where(trips.is_sure[known], seconds, 0.0), count)  # fmt: skip
 
 
 def _trips(collectives: Collectives, messages: _Messages, ended: NDArray[np.bool_]) -> _Trips:

@@ -23,6 +23,7 @@ from laggard.locate.links.places import Explanation, Place, explain
 from laggard.locate.links.transfers import Category, Ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps, others_median
+from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.significance import Slowdown, confidence, slowdown
 from laggard.locate.slow.steps import Steps
 from laggard.locate.step_tables import over_phases
@@ -122,6 +123,10 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
             culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
+    if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole or ways_of_machines > 1:
+        uplinks = _uplinks(timings, channels, findings)
+        if uplinks is not None:
+            return SlowLinks((_culprit(timings, steps, channels, findings, uplinks),))
     if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole:
         return _unexplained(timings, steps, channels, findings)
     worth = [
@@ -133,6 +138,22 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
     return SlowLinks(
         several=ordered, several_cost=max((each.recoverable_ratio or 0.0 for each in ordered), default=0.0)
     )
+
+
+def _uplinks(timings: JobTimings, channels: Sequence[Channel], findings: _Findings) -> Explanation | None:
+    """The machines behind one switch, where the ways between these and all others are what is slow."""
+    from laggard.locate.links.uplinks import behind_a_switch  # asked where no smaller place explains what is slow
+
+    machine = node_numbers(timings.nodes)
+    on = {number: frozenset(machine[list(channels[number].columns)].tolist()) for number in findings.tested}
+    slow = {on[number]: each.ratio for number, each in findings.slow.items() if number in on}
+    fast = {way for number, way in on.items() if len(way) == 2 and number not in findings.slow}
+    behind = behind_a_switch(slow, fast)
+    if not behind:
+        return None
+    columns = tuple(np.flatnonzero(np.isin(machine, sorted(behind))).tolist())
+    explained = frozenset(findings.slow)
+    return Explanation((Place("uplinks", columns, explained),), explained)
 
 
 def _unexplained(timings: JobTimings, steps: Steps, channels: Sequence[Channel], findings: _Findings) -> SlowLinks:
@@ -363,6 +384,7 @@ def _evidence(
         "in_node": "the links within the machine of",
         "among": "a way among the machines of",
         "group": "a way among",
+        "uplinks": "the ways to others, as a switch's uplinks, of the machines of",
     }[kind]
     together = f"all {counted(len(slow), 'slow channel')} go through {what} {ranks_text(ranks)}, and no other does"
     return (*lines, together) if len(slow) > 1 else (*lines, f"{what} {ranks_text(ranks)}")

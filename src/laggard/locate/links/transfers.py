@@ -41,11 +41,12 @@ last."""
 class Category(NamedTuple):
     """Transfers that take equally long on equal links: of one operation and size, in channels of one role that have as
     many ranks on as many machines. `most` and `least` [S, K]: their time in each step, in each of K `channels`, is no
-    more and no less; nan where there were none."""
+    more and no less; nan where there were none. `size`: the bytes of a channel's transfers of a step."""
 
     channels: tuple[int, ...]
     most: Times
     least: Times
+    size: float = 0.0
 
 
 class Ways(NamedTuple):
@@ -112,7 +113,7 @@ def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Cha
     some = rows[first[known]]
     channel = np.array([places[int(each)] for each in group[known]], np.int64)
     return Transfers(channel, collectives.step[some], collectives.op[some].astype(np.int64),
-                      collectives.size[some], least[known], blocked[known])  # fmt: skip
+                      collectives.size[some], least[known], blocked[known], np.ones(len(some), np.int64))  # fmt: skip
 
 
 def _needed(members: tuple[int, ...]) -> int:
@@ -169,5 +170,6 @@ def _categories(transfers: Transfers, channels: Sequence[Channel], machine: Numb
             ).reshape(table)
             for each in (transfers.most, transfers.least)
         )
-        found.append(Category(tuple(those.tolist()), most, least))
+        size = transfers.size[rows[0]] * middle(transfers.messages[rows]) * usual
+        found.append(Category(tuple(those.tolist()), most, least, float(size)))
     return found

@@ -1,0 +1,84 @@
+"""A way between two machines that is slow in exchanges: it holds up the members on these two, and no other."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from support.timings import job
+from support.trained_groups import ACROSS, PER_NODE, RANKS, STEPS
+
+from laggard.constants import OPS, PHASES
+from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.verdict import locate
+from laggard.model import Culprit
+
+FAST, SLOW, A_STEP = 0.0005, 0.01, 2
+NOBODY: frozenset[int] = frozenset()
+
+
+def exchanging(held_up: frozenset[int], late: frozenset[int] = NOBODY, early: frozenset[int] = NOBODY) -> JobTimings:
+    """A job with two exchanges across its machines in each step. The members on the machines `held_up` are done later;
+    those on `late` ones come later by as much, after more work, and those on `early` ones sooner, after less."""
+    generator = np.random.default_rng(1)
+    offset = generator.uniform(-1000, 1000, RANKS)
+    timings = job(RANKS, STEPS, per_node=PER_NODE, seed=1)
+    lag = np.array([SLOW * ((rank // PER_NODE in late) - (rank // PER_NODE in early)) for rank in range(RANKS)])
+    timings.phase_seconds[:, :, PHASES.index("forward")] += A_STEP * lag
+    timings.waited_seconds[:] += A_STEP * (lag.max() - lag)
+    timings.step_seconds[:] += A_STEP * (lag.max() + SLOW * bool(held_up))
+    timings.waited_seconds[:] += A_STEP * SLOW * bool(held_up)
+    rows: list[tuple[Any, ...]] = []
+    for step in timings.steps.tolist():
+        for turn in range(A_STEP):
+            for number, members in enumerate(ACROSS):
+                arrival = 10.0 * step + turn + generator.uniform(0, 0.004, len(members)) + lag[list(members)]
+                for place, rank in enumerate(members):
+                    over = arrival.max() + FAST + SLOW * (rank // PER_NODE in held_up)
+                    times = arrival[place] + offset[rank], over + offset[rank]
+                    rows.append((rank, step, number, A_STEP * step + turn, 1000, *times))
+    column, steps, group, seq, sizes, start, end = (np.array(each) for each in zip(*rows, strict=True))
+    collectives = Collectives(
+        column.astype(np.int32), steps, group.astype(np.int32), np.full(len(rows), OPS.index("all_to_all"), np.int8),
+        seq, sizes, np.full(len(rows), -1, np.int32), start, end, np.full(len(rows), np.nan),
+        tuple(ProcessGroup(f"ep:{number}", "ep", members) for number, members in enumerate(ACROSS)),
+    )  # fmt: skip
+    return dataclasses.replace(timings, collectives=collectives)
+
+
+def links(timings: JobTimings) -> list[Culprit]:
+    return [culprit for culprit in locate(timings).culprits if culprit.kind == "slow_link"]
+
+
+def test_the_way_between_the_two_machines_is_named() -> None:
+    (culprit,) = links(exchanging(frozenset((1, 3))))
+    assert culprit.link == ({"node": "n1"}, {"node": "n3"})
+    assert culprit.recoverable_ratio is None and culprit.confidence <= 0.5
+    assert any(line.startswith("exchanges (all_to_all) take ranks 4-7 and 12-15 21 ms") for line in culprit.evidence)
+
+
+@pytest.mark.parametrize(
+    "timings",
+    [
+        pytest.param(exchanging(NOBODY), id="even"),
+        pytest.param(exchanging(frozenset(range(4))), id="all are held up: an adapter, or the network"),
+        pytest.param(exchanging(NOBODY, late=frozenset((0, 2))), id="the others wait for two slow machines"),
+        pytest.param(exchanging(NOBODY, early=frozenset((1, 3))), id="two machines have less to do, and wait"),
+    ],
+)
+def test_what_only_waits_for_others_is_no_slow_way(timings: JobTimings) -> None:
+    assert not links(timings)
+
+
+def test_few_exchanges_tell_nothing() -> None:
+    timings = exchanging(frozenset((1, 3)))
+    short = timings.steps[:20]
+    whole = timings.collectives
+    assert whole is not None
+    kept = np.isin(whole.step, short)
+    names = ("column", "step", "group", "op", "seq", "size", "peer", "start", "end", "waited")
+    some = dataclasses.replace(whole, **{name: getattr(whole, name)[kept] for name in names})
+    assert not links(dataclasses.replace(timings, collectives=some))
