@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 from support.fake_ras import FakeCommunicator, FakeRank, FakeRas, status_json
+from support.paths import DATA
 
 from laggard.agent.ras.answer import parse
 from laggard.agent.ras.asker import MIN_INTERVAL_SECONDS, SETTLE_SECONDS, SPREAD_SECONDS, RasAsker
@@ -81,6 +82,15 @@ def ranks(*counts: int, pid: int = 4_000_000, host: str = "127.0.0.1") -> tuple[
         FakeRank(rank, host, pid + rank, rank, {"Broadcast": 1, "AllReduce": count})
         for rank, count in enumerate(counts)
     )
+
+
+def test_the_answer_of_a_real_nccl_is_read() -> None:
+    """Of one rank on an H100: NCCL counts no collective of a communicator of one rank."""
+    answer = parse((DATA / "ras" / "nccl_2.28.9.json").read_bytes())
+    (communicator,) = answer.communicators
+    (rank,) = communicator.ranks
+    assert (answer.nccl_version, communicator.size, rank.host) == ("2.28.9", 1, "192.0.2.2")
+    assert rank.collective_counts["AllReduce"] == 0 and not communicator.missing_ranks
 
 
 def test_a_job_is_reported_with_who_is_behind_since_when(ras: Make) -> None:
