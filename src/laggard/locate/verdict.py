@@ -189,7 +189,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     culprits = (*culprits, *hosts)
     later = NOTHING_FOUND if culprits or links or timings.hidden_by else _later_links(timings, ways, steps)
     if not (found or culprits or links or later != NOTHING_FOUND or timings.hidden_by):
-        links = _slow_exchanges(timings, steps)
+        links = _slow_exchanges(timings, ways, steps)
     unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps, in_network)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
@@ -244,12 +244,12 @@ def _later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> Partia
     return doubted_by_cpus(timings, found)
 
 
-def _slow_exchanges(timings: JobTimings, steps: Steps) -> tuple[Culprit, ...]:
-    if timings.collectives is None or not (timings.collectives.op == OPS.index("all_to_all")).any():
+def _slow_exchanges(timings: JobTimings, ways: Ways | None, steps: Steps) -> tuple[Culprit, ...]:
+    if ways is None or timings.collectives is None or not (timings.collectives.op == OPS.index("all_to_all")).any():
         return ()
     from laggard.locate.links.exchanges import slow_exchanges  # asked where there are any and nobody is slow
 
-    return slow_exchanges(timings, steps)
+    return slow_exchanges(timings, ways, steps)
 
 
 def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.locate.hang.before_the_end import hung_before_the_end
+from laggard.locate.hang.deaths import dead_ranks
 from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
@@ -178,3 +179,16 @@ def test_two_gpus_that_have_not_begun_or_a_wait_in_another_group_accuse_nobody()
     both = LaneProgress("all_reduce", DP, 20, 18), LaneProgress("all_gather", "tp:2-3", 9, 8)
     elsewhere = launched(17, 17, *both)
     assert not hung_before_the_end(timings([begun, begun, elsewhere, begun]), STEP).culprits
+
+
+def test_a_silent_rank_whose_peers_were_killed_later_hung_though_the_others_finished() -> None:
+    """As where groups meet rarely: the others go on, and end in order."""
+    waiting, silent = stands(87.0, 20), says_nothing(19)
+    died = [waiting, silent, waiting, waiting]
+    whole = timings([*died, None, None])
+    finished = RankState("finished", 8, None, None)
+    job = dataclasses.replace(whole, states=(*whole.states[:4], finished, finished))
+    assert dead_ranks(job) == NOTHING_FOUND
+    assert named(hung_before_the_end(job, STEP)) == [(1,)]
+    at_once = dataclasses.replace(job, last_beats=(*(stands(1.0, 20) for _ in died), None, None))
+    assert dead_ranks(at_once) != NOTHING_FOUND, "all that said so little went down together"

@@ -16,6 +16,8 @@ from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.describe import culprit_text
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links import slow_links
+from laggard.locate.links.channels import Channel
+from laggard.locate.links.places import Explanation, Place
 from laggard.locate.verdict import locate
 from laggard.model import Culprit, Verdict
 
@@ -280,3 +282,23 @@ def test_where_own_work_is_not_known_being_blocked_longer_accuses_nobody() -> No
     timings = beside_work(0.12)
     timings.phase_seconds[:] = np.nan
     assert not [it for it in culprits(timings) if it.kind == "slow_link"]
+
+
+@pytest.mark.parametrize(
+    ("ring", "told"),
+    [
+        pytest.param(tuple(range(8)), False, id="through two ranks of that machine"),
+        pytest.param((0, 4, 8, 12), True, id="through one"),
+    ],
+)
+def test_a_ring_that_goes_through_slow_links_within_a_machine_is_no_second_culprit(
+    ring: tuple[int, ...], told: bool
+) -> None:
+    inside = tuple(range(4, 8))
+    channels = [Channel("tp:1", "tp", inside), Channel("dp:0", "dp", ring)]
+    found = [
+        Explanation((Place("in_node", inside, frozenset((0,))),), frozenset((0,))),
+        Explanation((Place("group", ring, frozenset((1,))),), frozenset((1,))),
+    ]
+    left = list(slow_links.without_inner(job(16, STEPS, per_node=PER_NODE), channels, found))
+    assert left == (found if told else found[:1])

@@ -67,7 +67,7 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
         (_death(timings, column, silent) for column, state in enumerate(timings.states) if state.state == "died"),
         key=lambda death: death.latest,
     )
-    if not deaths:
+    if not deaths or _killed_while_they_waited(timings, deaths):
         return NOTHING_FOUND
     first = _explained(timings, _first(deaths))
     left = _left_before(timings, deaths, first)
@@ -164,6 +164,22 @@ def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
         return frozenset()
     longest = max(outside) - least_seconds(middle(known))
     return frozenset(column for column, beat in told.items() if longest - beat.quiet_seconds > _silence(beat))
+
+
+def _killed_while_they_waited(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+    """Whether the other ranks finished, and all of these were killed after some had long waited for one that was
+    silent: hung_before_the_end() tells of that one."""
+    if not timings.last_beats or any(timings.states[death.column].end for death in deaths):
+        return False
+    died = {death.column for death in deaths}
+    others = [state.state for column, state in enumerate(timings.states) if column not in died]
+    beats = [timings.last_beats[column] for column in sorted(died)]
+    waited = [beat for beat in beats if beat is not None and beat.in_flight is not None]
+    if not waited or not others or any(state != "finished" for state in others):
+        return False
+    longest = max(waited, key=lambda beat: beat.quiet_seconds)
+    shortest = min(0.0 if beat is None else beat.quiet_seconds for beat in beats)
+    return longest.quiet_seconds - shortest > _silence(longest)
 
 
 def _silence(last: LastBeat) -> float:

@@ -17,7 +17,8 @@ from laggard.constants import OPS
 from laggard.locate.collectives import Collectives, Numbers
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import blocked_seconds, grouped
-from laggard.locate.links.slow_links import CHANNEL_PAIR_RATIO, MAX_LESS_WORK, MIN_RECOVERABLE_RATIO
+from laggard.locate.links.slow_links import CHANNEL_PAIR_RATIO, COST_RATIO, MAX_LESS_WORK
+from laggard.locate.links.transfers import Ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import median_over_steps
 from laggard.locate.slow.peers import node_numbers
@@ -61,7 +62,7 @@ class _Way(NamedTuple):
     free: Numbers
 
 
-def slow_exchanges(timings: JobTimings, steps: Steps) -> tuple[Culprit, ...]:
+def slow_exchanges(timings: JobTimings, ways_of_job: Ways, steps: Steps) -> tuple[Culprit, ...]:
     """The way that all exchanges over MIN_MACHINES machines show to be slow, if they agree on one."""
     if timings.collectives is None:
         return ()
@@ -74,8 +75,19 @@ def slow_exchanges(timings: JobTimings, steps: Steps) -> tuple[Culprit, ...]:
     longer = worst.slow - worst.fast
     if not _less_work(ways, steps) <= MAX_LESS_WORK * longer:
         return ()
-    share = longer / middle(steps.duration)
-    return (_culprit(timings, steps, machine, worst),) if share >= MIN_RECOVERABLE_RATIO else ()
+    most = max(longer, _that_way(ways_of_job, machine, worst.machines) * longer / worst.slow)
+    return (_culprit(timings, steps, machine, worst),) if most >= COST_RATIO * middle(steps.duration) else ()
+
+
+def _that_way(ways: Ways, machine: NDArray[np.int64], between: frozenset[int]) -> float:
+    """The seconds a step that transfers take which may go that way: those of all groups with members on both machines,
+    of groups of one kind the slowest."""
+    whole = 0.0
+    for category in ways.categories:
+        here = [between <= set(machine[list(ways.channels[number].columns)].tolist()) for number in category.channels]
+        if any(here):
+            whole += float(np.nan_to_num(median_over_steps(category.least[:, here])).max())
+    return whole
 
 
 def _less_work(ways: Sequence[_Way], steps: Steps) -> float:

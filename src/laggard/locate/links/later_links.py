@@ -35,6 +35,10 @@ NOTED_COST = 0.03
 """The share of the time that longer steps cost, of those that come again and again, from which on a job is not healthy,
 whatever the reason."""
 
+NO_TRAFFIC_RATIO = 25.0
+"""The ratio from which on transfers take so much longer than before that no other traffic explains it: as many others
+would have to share the way evenly."""
+
 SLOWER_SINCE, SLOWER_AT_TIMES, SLOW_TRANSFERS = "slower_since", "slower_at_times", "slow_transfers"
 
 
@@ -68,10 +72,15 @@ def later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> Partial
         text = f"{'; '.join(_evidence(timings, steps, change, slower))}: no place in the network explains which do"
         return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text),))
     culprit = _culprit(timings, steps, change, slower, slower.place)
-    if change.often or (change.twice and slower.place.kind in _NARROW):
+    if change.often or (change.twice and (slower.place.kind in _NARROW or _is_no_traffic(slower.rises))):
         return PartialVerdict((culprit,))
     text = f"too seldom to accuse anything: {'; '.join(culprit.evidence)}"
     return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text, culprit.ranks[:MAX_NAMED_RANKS]),))
+
+
+def _is_no_traffic(rises: Mapping[int, Rise]) -> bool:
+    """Whether transfers became longer by more than the traffic of any other jobs makes them."""
+    return all(rise.now > NO_TRAFFIC_RATIO * rise.usual for rise in rises.values())
 
 
 def _is_in_memory(timings: JobTimings) -> bool:

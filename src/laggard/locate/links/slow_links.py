@@ -113,16 +113,19 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
     left = {number: each for number, each in cost.items() if each >= MIN_COST_SHARE * max(cost.values())}
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
-    culprits, ways_of_machines = list[Culprit](), 0
-    while left and len(culprits) < MAX_LINKS:
+    explanations, ways_of_machines = list[Explanation](), 0
+    while left and len(explanations) < MAX_LINKS:
         found = explain(timings, channels, left, tested, findings.equals)
         if found is None:
             break
         ways_of_machines += _WAYS_OF_MACHINES.get(found.places[0].kind, 0)
         if _cost(channels, left, found) > COST_RATIO * middle(steps.duration):
-            culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
+            explanations.append(found.with_all(cost.keys()))
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
+    culprits = [
+        _culprit(timings, steps, channels, findings, each) for each in without_inner(timings, channels, explanations)
+    ]
     if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole or ways_of_machines > 1:
         uplinks = _uplinks(timings, channels, findings)
         if uplinks is not None:
@@ -138,6 +141,20 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
     return SlowLinks(
         several=ordered, several_cost=max((each.recoverable_ratio or 0.0 for each in ordered), default=0.0)
     )
+
+
+def without_inner(
+    timings: JobTimings, channels: Sequence[Channel], explanations: Sequence[Explanation]
+) -> Iterator[Explanation]:
+    """Without the ways among the machines of groups that also go through the slow links within one of these: a ring
+    goes from rank to rank there."""
+    machine = node_numbers(timings.nodes)
+    slow = {int(machine[place.columns[0]]) for each in explanations for place in each.places if place.kind == "in_node"}
+    for each in explanations:
+        on = (machine[list(channels[number].columns)].tolist() for number in each.explained)
+        inner = all(any(those.count(number) > 1 for number in slow) for those in on)
+        if not (inner and each.places[0].kind in ("group", "among")):
+            yield each
 
 
 def _uplinks(timings: JobTimings, channels: Sequence[Channel], findings: _Findings) -> Explanation | None:
