@@ -180,17 +180,11 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     logging = [each for each in sometimes if not steps.phased and timings.ranks[each.columns[0]] == 0]
     found += [each for each in sometimes if each not in logging]
     brief = [rank for rank in found if rank.brief]
-    ways = ways_of(timings, steps.numbers)
-    in_network = slow_links(timings, ways, steps) if ways is not None else SlowLinks()
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
-    hosts, links = _without_moved_by_slow(timings, in_network.culprits, culprits)
-    culprits = (*culprits, *hosts)
-    later = NOTHING_FOUND if culprits or links or timings.hidden_by else _later_links(timings, ways, steps)
-    if not (found or culprits or links or later != NOTHING_FOUND or timings.hidden_by):
-        links = _slow_exchanges(timings, ways, steps)
-    unlike = () if found or links or later != NOTHING_FOUND else _unlike_ways(timings, ways, steps, in_network)
+    network = _in_network(timings, steps, found, culprits)
+    culprits, links = (*culprits, *network.hosts), network.links
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
@@ -198,14 +192,39 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     seen_healthy = told and all(rank.since >= MIN_STEPS for rank in brief)
     logs = (rank_zero_note(timings, each) for each in logging)
     notes = (*placed.notes, *brief_notes(timings, brief), *turns, *unnamed, *uneven)
-    notes = (*notes, *stalls, *stages, *logs, *later.notes, *unlike)
-    by_cost = sorted((*culprits, *links, *later.culprits), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
+    notes = (*notes, *stalls, *stages, *logs, *network.notes)
+    by_cost = sorted((*culprits, *links, *network.later), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
         doubted = tuple(sorted({rank for culprit in by_cost if culprit not in seen for rank in culprit.ranks}))
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
-    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not later.notes and not unlike)
+    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.notes)
+
+
+class _InNetwork(NamedTuple):
+    """The slow links, those that became slow `later`, and the `hosts` whose CPUs move the data of links that seem to be
+    slow. A job with one of the notes is not healthy."""
+
+    hosts: tuple[Culprit, ...] = ()
+    links: tuple[Culprit, ...] = ()
+    later: tuple[Culprit, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culprits: tuple[Culprit, ...]) -> _InNetwork:
+    """What the transfers tell. `found`: the slow ranks, `culprits`: those of them that are named. Each question is
+    asked where those before it found nothing."""
+    ways = ways_of(timings, steps.numbers)
+    in_network = slow_links(timings, ways, steps) if ways is not None else SlowLinks()
+    hosts, links = _without_moved_by_slow(timings, in_network.culprits, culprits)
+    named = culprits or hosts or links or timings.hidden_by
+    later = NOTHING_FOUND if named else _later_links(timings, ways, steps)
+    if not (found or named or later != NOTHING_FOUND):
+        links = _slow_exchanges(timings, ways, steps)
+    if found or links or later != NOTHING_FOUND:
+        return _InNetwork(hosts, links, later.culprits, later.notes)
+    return _InNetwork(hosts, links, notes=_unlike_ways(timings, ways, steps, in_network))
 
 
 def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
