@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
+from laggard.agent.ranks.packed_steps import pack
 from laggard.collector import garbage
 from laggard.collector.jobs.calm import CalmJobs
 from laggard.collector.jobs.held_culprits import HeldCulprits
@@ -29,6 +32,7 @@ from laggard.collector.scrape.targets import parse_target
 from laggard.collector.scrape.validation import validate_ranks_answer
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
+from laggard.rankfile import Step
 from laggard.wire import encode
 from laggard.wire.ranks import BeatRow, CollectiveTotal, LaneProgress, RankRow, RanksDocument, StepRow
 
@@ -56,14 +60,24 @@ class Case(NamedTuple):
         return range(first, after)
 
 
-def document(case: Case, agent: int, began: float, now: float) -> bytes:
-    """What the agent answers at `now` to whom has asked it at `began`, in seconds on the ranks' clock."""
+def document(case: Case, agent: int, began: float, now: float, packed: bool = True) -> bytes:
+    """What the agent answers at `now` to whom has asked it at `began`, in seconds on the ranks' clock. `packed`: as
+    agents do that pack the steps; else as those before them."""
     job = case.job_of(agent)
     agents = case.ranks_of(job)
     steps = range(int(began / STEP_SECONDS), int(now / STEP_SECONDS))
     first = (agent - agents.start) * RANKS
     rows = tuple(rank_row(job, first + local, local, len(agents) * RANKS, agent, steps) for local in range(RANKS))
-    return encode(RanksDocument(f"n{agent}", "boot", max(0.0, now - 1), rows, (), now=1.7e9 + now))
+    columns = None
+    if packed:
+        columns = pack([[in_nanoseconds(row) for row in rank.rows] for rank in rows])
+        rows = tuple(structs.replace(rank, rows=()) for rank in rows)
+    return encode(RanksDocument(f"n{agent}", "boot", max(0.0, now - 1), rows, (), now=1.7e9 + now, steps=columns))
+
+
+def in_nanoseconds(row: StepRow) -> Step:
+    start, end, waited, *phases = (round(seconds * 1e9) for seconds in (row.start, row.end, row.waited, *row.phases))
+    return Step(row.step, start, end, tuple(phases), waited, row.work)
 
 
 def rank_row(job: int, rank: int, local: int, world: int, agent: int, steps: range) -> RankRow:
@@ -91,8 +105,9 @@ def step_row(rank: int, step: int, slow: float) -> StepRow:
 class Round:
     """A collector's round, without the network and the page."""
 
-    def __init__(self, case: Case, judges_all: bool = False) -> None:
+    def __init__(self, case: Case, judges_all: bool = False, packed: bool = True) -> None:
         self.case = case
+        self.packed = packed
         self.judges_all = judges_all
         self.calm = CalmJobs()
         self.agents = [
@@ -112,7 +127,7 @@ class Round:
         """One round with the steps from `began` to `now`; what each part takes is in `seconds`."""
         self.seconds = dict.fromkeys(PARTS, 0.0)
         for number, agent in enumerate(self.agents):
-            body = document(self.case, number, began, now)
+            body = document(self.case, number, began, now, self.packed)
             with self.counting("decode"):
                 answer = validate_ranks_answer(body)
             with self.counting("merge"):
@@ -132,10 +147,10 @@ def require_slow_rank(snapshot: ClusterSnapshot, case: Case) -> None:
         raise SystemExit(f"{case}: {len(snapshot.jobs)} jobs, of which are slow: {failed}")
 
 
-def measured(case: Case, rounds: int, judges_all: bool) -> dict[str, float]:
+def measured(case: Case, rounds: int, judges_all: bool, packed: bool) -> dict[str, float]:
     """The CPU seconds of each part in the first round and, on average, in those that follow; and the memory in MiB."""
     garbage.look_rarely()
-    collector, found = Round(case, judges_all), {}
+    collector, found = Round(case, judges_all, packed), {}
     require_slow_rank(collector.run(0.0, FIRST_SECONDS), case)
     found.update({f"first {part}": collector.seconds[part] for part in PARTS})
     for each in range(rounds):
@@ -147,9 +162,10 @@ def measured(case: Case, rounds: int, judges_all: bool) -> dict[str, float]:
     return found
 
 
-def in_own_process(case: Case, rounds: int, judges_all: bool) -> dict[str, float]:
+def in_own_process(case: Case, rounds: int, judges_all: bool, packed: bool) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", str(case.agents), str(case.jobs), "--rounds", str(rounds)]
     command += ["--judge-all"] if judges_all else []
+    command += [] if packed else ["--rows"]
     found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return found
 
@@ -171,13 +187,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 500])
     parser.add_argument("--rounds", type=int, default=4, help="even: calm jobs are judged in every second one")
     parser.add_argument("--judge-all", action="store_true", help="judge calm jobs in each round, too")
+    parser.add_argument("--rows", action="store_true", help="answers of agents that do not pack the steps")
     parser.add_argument("--one", type=int, nargs=2, metavar=("AGENTS", "JOBS"), help="one case, as JSON")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measured(Case(*arguments.one), arguments.rounds, arguments.judge_all)))
+        print(json.dumps(measured(Case(*arguments.one), arguments.rounds, arguments.judge_all, not arguments.rows)))
         return 0
     cases = [Case(agents, jobs) for jobs in arguments.jobs for agents in arguments.agents]
-    show(cases, lambda case: in_own_process(case, arguments.rounds, arguments.judge_all))
+    show(cases, lambda case: in_own_process(case, arguments.rounds, arguments.judge_all, not arguments.rows))
     return 0
 
 

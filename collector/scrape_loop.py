@@ -373,7 +373,7 @@ class ScrapeLoop:
             if isinstance(found, FetchFailure) or not found.document.ranks:
                 return found
             since = last_steps_since(found.document)
-        return await self._get(f"{address}?since={since!r}", validate_ranks_answer, slot)
+        return await self._get(f"{address}?since={since!r}&packed=1", validate_ranks_answer, slot)
 
     async def _get(self, url: str, validate: Callable[[bytes], T], slot: Slot) -> T | FetchFailure:
         settings = self._settings

@@ -17,13 +17,14 @@ from laggard.agent.ranks.collectives import read_collectives
 from laggard.agent.ranks.cpu_wait import CpuWaits
 from laggard.agent.ranks.directory import FileEntry, Listing, list_files, round_robin
 from laggard.agent.ranks.exit_watch import ExitWatch
+from laggard.agent.ranks.packed_steps import pack
 from laggard.agent.ranks.rejections import Rejections
-from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps
+from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps, step_row
 from laggard.agent.ranks.stacks import StackReader
 from laggard.agent.ranks.unseen import read_unseen
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.rankfile import RankFileError
+from laggard.rankfile import RankFileError, Step
 from laggard.sub_uids import ACCOUNTS
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.ranks import RankRow, RanksDocument
@@ -72,28 +73,32 @@ class RankFiles:
         self._rejections = Rejections(directory)
         self._booted = _booted()
 
-    def read(self, since: float | None = None) -> RanksDocument:
+    def read(self, since: float | None = None, packed: bool = False) -> RanksDocument:
         """Scans the directory. With `since`, seconds on the node's CLOCK_MONOTONIC, rows hold the steps that ended then
-        or later; without it, no steps."""
+        or later, or, `packed`, the document's `steps` do; without it, no steps."""
         with self._lock, self._timed():
             now = self._clock()
             self._rejections.begin_scan()
             listing = self._files()
-            self._selected = selected = self._select(self._snapshots(listing.files, now))
+            self._selected = selected = sorted(self._select(self._snapshots(listing.files, now)), key=_place)
             unseen = tuple(read_unseen(listing.marks, self._rejections))
             self._known = frozenset(snapshot.path for snapshot in selected)
             if self._exits is not None:
                 self._exits.keep(self._known)
             self._cpu.keep(self._known)
-            rows = [snapshot.row for snapshot in selected] if since is None else _with_steps(selected, since, now)
+            rows, columns = [snapshot.row for snapshot in selected], None
+            if since is not None:
+                steps = _steps(selected, since, now)
+                rows, columns = (rows, pack(steps)) if packed else (_with_steps(rows, steps), None)
             return RanksDocument(
                 node=self._node,
                 boot_id=self._boot_id,
                 next=max(0, now.monotonic_ns - _MARGIN_NS) / 1e9,
-                ranks=tuple(sorted(rows, key=lambda row: (row.job_id, row.rank, row.owner))),
+                ranks=tuple(rows),
                 ignored=self._rejections.end_scan(),
                 now=now.wall_ns / 1e9,
                 unseen=unseen,
+                steps=columns,
             )
 
     def hanging_seconds(self) -> float:
@@ -209,12 +214,24 @@ def _is_recent(snapshot: RankSnapshot) -> bool:
     return 0 <= snapshot.idle_ns < EXPIRE_AFTER_NS
 
 
-def _with_steps(snapshots: list[RankSnapshot], since: float, now: Now) -> list[RankRow]:
+def _place(snapshot: RankSnapshot) -> tuple[str, int, int]:
+    """Returns the sort key of the document's ranks."""
+    return snapshot.row.job_id, snapshot.row.rank, snapshot.row.owner
+
+
+def _steps(snapshots: list[RankSnapshot], since: float, now: Now) -> list[list[Step]]:
     """Reads the steps of each rank. A `since` in the future is from before a reboot: whoever asks needs every step."""
     since_ns = int(since * 1e9)
     since_ns = 0 if since_ns > now.monotonic_ns else since_ns
     max_steps = MAX_ROWS // max(len(snapshots), 1)
-    return [structs.replace(snapshot.row, rows=read_steps(snapshot, since_ns, max_steps)) for snapshot in snapshots]
+    return [read_steps(snapshot, since_ns, max_steps) for snapshot in snapshots]
+
+
+def _with_steps(rows: list[RankRow], steps: list[list[Step]]) -> list[RankRow]:
+    return [
+        structs.replace(row, rows=tuple([step_row(*step) for step in its]))
+        for row, its in zip(rows, steps, strict=True)
+    ]
 
 
 def _now() -> Now:

@@ -25,7 +25,7 @@ from laggard.agent.ranks.validation import (
 from laggard.catalogue.rank_metrics import sum_collectives
 from laggard.constants import PHASES
 from laggard.model import RankEnd
-from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader
+from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader, Step
 from laggard.rankfile.fact_names import ENDING, GPU
 from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
@@ -108,7 +108,7 @@ def read_rank(
     return RankSnapshot(path, row, contents.identity["wall_ns"], now.monotonic_ns - contents.progress_ns)
 
 
-def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> tuple[StepRow, ...]:
+def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> list[Step]:
     """Reads the newest `max_steps` steps that ended at or after `since_ns` (CLOCK_MONOTONIC). Returns none where the
     path is another rank's file by now."""
     expected = (snapshot.row.owner, snapshot.started_ns, snapshot.row.job_id, snapshot.row.rank)
@@ -116,14 +116,14 @@ def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> tuple[S
         with RankFileReader(snapshot.path) as file:
             identity = file.identity
             if (file.owner, identity["wall_ns"], identity["job_id"], identity["rank"]) != expected:
-                return ()
+                return []
             steps = file.steps(since_ns)[-max_steps:]
     except RankFileError:
-        return ()
-    return tuple([_step_row(*step) for step in steps if is_valid_step(step)])
+        return []
+    return [step for step in steps if is_valid_step(step)]
 
 
-def _step_row(step: int, start: int, end: int, phases: tuple[int, ...], waited: int, work: int) -> StepRow:
+def step_row(step: int, start: int, end: int, phases: tuple[int, ...], waited: int, work: int) -> StepRow:
     seconds = tuple(map(truediv, phases, _SECOND_NS))
     return StepRow(step, start / 1e9, end / 1e9, seconds, waited / 1e9, work)
 

@@ -152,9 +152,9 @@ class Router:
         return response._replace(headers=(*response.headers, ("Age", str(math.ceil(age)))))
 
     def _ranks_document(self, request: Request) -> Response:
-        since = read_question(questions.Ranks, request.query).since
+        asked = read_question(questions.Ranks, request.query)
         with self._one_document:
-            ranks = self._with_findings(self._ranks.read(since))
+            ranks = self._with_findings(self._ranks.read(asked.since, packed=bool(asked.packed)))
             return _json(HTTPStatus.OK, structs.replace(ranks, ras=self._ras.source() if self._ras else _RAS_OFF))
 
     def _collectives(self, request: Request) -> Response:

@@ -108,8 +108,9 @@ class Agent(asyncio.Protocol):
 
     def _body(self, path: str, query: Mapping[str, list[str]]) -> bytes:
         if path == "/api/v1/ranks":
-            since = query.get("since")
-            return self.answers.ranks(self.node, float(since[0]) if since else None, self._is_of_the_next_release())
+            since, packed = query.get("since"), query.get("packed") == ["1"]
+            seconds = float(since[0]) if since else None
+            return self.answers.ranks(self.node, seconds, self._is_of_the_next_release(), packed)
         if path == "/api/v1/collectives":
             return self.answers.collectives(self.node, [int(rank) for rank in query["rank"]])
         return self.answers.report(self.node)

@@ -13,10 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
 from laggard.model import RankEnd
 from laggard.wire import encode
 from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
-from laggard.wire.ranks import BeatRow, CollectiveTotal, InFlight, LaneProgress, RankRow, RanksDocument
+from laggard.wire.ranks import BeatRow, CollectiveTotal, InFlight, LaneProgress, PackedSteps, RankRow, RanksDocument
 from simulated_fleet.plan import RANKS, Job, Plan, Share
 
 BOOT: Final = 100_000.0
@@ -74,6 +78,7 @@ class Answers:
         self._zero = zero
         self._machines = machines
         self._texts = lru_cache(maxsize=None)(_step_texts)
+        self._numbers = lru_cache(maxsize=None)(_step_numbers)
 
     def now(self) -> Now:
         return Now(time.monotonic() - self._zero, time.time())
@@ -81,16 +86,19 @@ class Answers:
     def report(self, node: int) -> bytes:
         return self._machines[self.plan.ill.get(node, HEALTHY)].replace(_NAME.encode(), b"n%d" % node, 1)
 
-    def ranks(self, node: int, since: float | None, later: bool) -> bytes:
+    def ranks(self, node: int, since: float | None, later: bool, packed: bool = False) -> bytes:
         """`since`: on the node's clock. `later`: as an agent of the next release may answer, with fields that this one
-        does not know."""
+        does not know. `packed`: the steps as columns."""
         now, share = self.now(), self.plan.share(node)
         if self.plan.bad.get(node) == "claims" and self.plan.jobs:
             return self._claims(node, now)
         rows = () if share is None else tuple(rank_row(share, local, now, node) for local in range(RANKS))
         document = RanksDocument(f"n{node}", f"boot-{node}", BOOT + now.fleet - 1, rows, (), now=now.unix)
+        if share is not None and since is not None and packed:
+            steps = self._steps(share.job, since, now)
+            document = structs.replace(document, steps=self._packed(share, steps))
         body = encode(document)
-        if share is not None and since is not None:
+        if share is not None and since is not None and not packed:
             steps = self._steps(share.job, since, now)
             for local in range(RANKS):
                 told = self._rows(share.job, share.rank + local, steps)
@@ -123,6 +131,25 @@ class Answers:
         first = int((since - BOOT + job.age) / job.step)
         return range(max(0, first, done - RING_STEPS), done)
 
+    def _packed(self, share: Share, steps: range) -> PackedSteps:
+        job, number = share.job, np.arange(steps.start, steps.stop)
+        start = np.rint((BOOT - job.age + number * job.step) * 1e6).astype("<u8") * 1000
+        end = np.rint((BOOT - job.age + (number + 1) * job.step) * 1e6).astype("<u8") * 1000
+        times = [
+            self._numbers(job, rank % 4, rank in job.victims)[(rank * 7919 + number * 31) % VARIANTS]
+            for rank in range(share.rank, share.rank + RANKS)
+        ]
+        own = np.concatenate(times)
+        columns = [number.astype("<u4"), start, (end - start).astype("<u8"), own[:, 0], None, *own[:, 1:].T]
+        widths, parts = [], []
+        for place, column in enumerate(columns):
+            told = column is not None and bool(column.any())
+            width = 0 if not told else 8 if place in (1, 2) else 4
+            whole = np.tile(column, RANKS) if place < 3 else column
+            widths.append(width)
+            parts.append(whole.astype(f"<u{width}").tobytes() if width else b"")
+        return PackedSteps((len(steps),) * RANKS, tuple(widths), b"".join(parts))
+
     def _rows(self, job: Job, rank: int, steps: range) -> bytes:
         texts = self._texts(job, rank % 4, rank in job.victims)
         return b",".join(
@@ -154,6 +181,12 @@ def _step_texts(job: Job, speed: int, victim: bool) -> tuple[bytes, ...]:
         texts = ",".join(f"{part:.6f}" for part in (*phases, 0, 0, 0, 0, 0))
         found.append(f"[{texts}],{job.step - sum(phases):.6f}]".encode())
     return tuple(found)
+
+
+def _step_numbers(job: Job, speed: int, victim: bool) -> NDArray[np.int64]:
+    """The same in nanoseconds: the wait, then the phases; [VARIANTS, 10]."""
+    rows = [json.loads(b"[" + text) for text in _step_texts(job, speed, victim)]
+    return np.array([[round(it * 1e6) * 1000 for it in (waited, *phases)] for phases, waited in rows])
 
 
 def rank_row(share: Share, local: int, now: Now, node: int) -> RankRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -32,19 +32,24 @@ def possible_steps(ranks: Sequence[RankRow]) -> NDArray[np.float64] | None:
         table = step_table(chain.from_iterable([row.rows for row in ranks]))
     except (struct.error, OverflowError):
         return None
+    return table if is_possible(table) else None
+
+
+def is_possible(table: NDArray[np.float64]) -> bool:
+    """Whether all numbers of a step_table() are within what a step can be."""
     if not len(table):
-        return table
+        return True
     seconds = table[:, END] - table[:, START]
     # Below the limits, not at them: a number beyond a limit may have been rounded to it.
     within_limits = table.min() >= 0 and bool((table.max(axis=0) < _LIMITS).all())
-    return table if within_limits and seconds.min() >= 0 and seconds.max() < MAX_SECONDS else None
+    return bool(within_limits and seconds.min() >= 0 and seconds.max() < MAX_SECONDS)
 
 
-def steps_by_rank(table: NDArray[np.float64], ranks: Sequence[RankRow]) -> Iterator[NDArray[np.float64]]:
-    """The part of the table that possible_steps() made of `ranks` that is each rank's own."""
+def steps_by_rank(table: NDArray[np.float64], counts: Iterable[int]) -> Iterator[NDArray[np.float64]]:
+    """The part of the table that is each rank's own, of which each has so many steps."""
     begin = 0
-    for row in ranks:
-        yield table[begin : (begin := begin + len(row.rows))]
+    for count in counts:
+        yield table[begin : (begin := begin + count)]
 
 
 def check_step(where: str, row: StepRow) -> None:

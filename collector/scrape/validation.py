@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -20,13 +21,23 @@ from laggard.collector.scrape.bounds import (
     require,
     within,
 )
-from laggard.collector.scrape.checked_steps import check_step, possible_steps, steps_by_rank
+from laggard.collector.scrape.checked_steps import check_step, is_possible, possible_steps, steps_by_rank
+from laggard.collector.scrape.packed_steps import unpacked
 from laggard.collector.scrape.ras_validation import check_ras
 from laggard.locate.step_tables import step_table
 from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.rankfile.unseen import STARTING, UNSEEN
 from laggard.wire import WireError, decode, encode
-from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, InFlight, RankRow, RanksDocument, UnseenProcess
+from laggard.wire.ranks import (
+    RANKS_SCHEMA,
+    BeatRow,
+    CpuWait,
+    InFlight,
+    PackedSteps,
+    RankRow,
+    RanksDocument,
+    UnseenProcess,
+)
 
 T = TypeVar("T")
 
@@ -74,18 +85,36 @@ def validate_ranks_answer(body: bytes) -> RanksAnswer:
     require(within(document.next, MAX_CLOCK), "next is no time")
     require(within(document.now or 0.0, MAX_CLOCK), "now is no time")
     require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
-    table = possible_steps(document.ranks)
     for row in document.ranks:
         _check_rank(row)
-        if table is None:
-            _check_steps(row)
+    steps = tuple(_packed(document.ranks, document.steps) if document.steps else _by_row(document.ranks))
     _check_findings(document.findings)
     _check_unseen(document.unseen)
     if document.ras:
         check_ras(document.ras)
-    if table is None:  # a number at its very limit
-        table = step_table(chain.from_iterable(row.rows for row in document.ranks))
-    return RanksAnswer(document, tuple(steps_by_rank(table, document.ranks)))
+    return RanksAnswer(document, steps)
+
+
+def _by_row(ranks: Sequence[RankRow]) -> Iterator[NDArray[np.float64]]:
+    """The steps of each rank, from its `rows`."""
+    table = possible_steps(ranks)
+    if table is None:
+        for row in ranks:
+            _check_steps(row)
+        table = step_table(chain.from_iterable(row.rows for row in ranks))  # a number at its very limit
+    return steps_by_rank(table, [len(row.rows) for row in ranks])
+
+
+def _packed(ranks: Sequence[RankRow], steps: PackedSteps) -> Iterator[NDArray[np.float64]]:
+    """The steps of each rank, from the columns of all."""
+    require(not any(row.rows for row in ranks), "steps in rows and packed")
+    table = unpacked(steps, len(ranks), MAX_ROWS)
+    if not is_possible(table):
+        wrong = (
+            row for row, its in zip(ranks, steps_by_rank(table, steps.counts), strict=True) if not is_possible(its)
+        )
+        raise WireError(f"rank {next(wrong).rank}: a number of a packed step is out of range")
+    return steps_by_rank(table, steps.counts)
 
 
 def validate_report(body: bytes) -> Report:

@@ -187,5 +187,5 @@ def without(document: Any, field: Optional) -> Any:
     if isinstance(place, list):
         del place[field.path[-1] :]
     else:
-        del place[field.path[-1]]
+        place.pop(field.path[-1], None)  # a field that came after the release that wrote the document is not there
     return found

@@ -96,6 +96,18 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     work: int = 0
 
 
+class PackedSteps(msgspec.Struct, frozen=True):
+    """The steps of all ranks of a document, which then have no `rows`, in whole nanoseconds. `counts`: how many each
+    rank has, in the order of `ranks`. `columns`: little-endian unsigned numbers, one column after the other: step,
+    start, length (end - start), waited, work, and the phases; within each, all steps of the first rank, then of the
+    next. `widths`: the bytes of a number in each column, 0, 4 or 8; of 0, where every number is 0, nothing is sent. In
+    JSON `columns` is base64."""
+
+    counts: tuple[int, ...]
+    widths: tuple[int, ...]
+    columns: bytes
+
+
 class RankRow(msgspec.Struct, frozen=True):
     """One rank: the contents of its rank file, and what the kernel knows of the process that writes it."""
 
@@ -172,4 +184,6 @@ class RanksDocument(msgspec.Struct, frozen=True):
     """The node's Unix time when this was read; None from agents that do not tell it."""
     unseen: tuple[UnseenProcess, ...] = ()
     """Processes under laggard that are not seen as ranks, at most 64."""
+    steps: PackedSteps | None = None
+    """The steps of the ranks, where they were asked for as packed; None from agents that do not pack."""
     schema: str = RANKS_SCHEMA
