@@ -33,15 +33,22 @@ class StepWindow:
         changes nothing. Returns whether the rank got any further."""
         last_before = self._last
         known = self._known(steps[:, STEP].tolist())
-        if known != len(steps):
-            merged = _merged(self.table, steps) if known is None else np.concatenate((self.table, steps[known:]))
+        if known is None:
+            merged = _merged(self.table, steps)
             if len(merged) > len(self.table):
-                self._hold(merged, _excess(merged, most))
+                self._hold(merged, _excess(merged, _NOTHING, most))
+        elif known < len(steps):
+            self._append(steps[known:] if known else steps, most)
         return self._last > last_before
 
     def restarted(self, steps: NDArray[np.float64]) -> bool:
         """Whether `steps` are numbered anew, later in time: the same job name, another run."""
         last, ended = self._last, self._last_end
+        if last < 0 or not len(steps):
+            return False
+        numbers = steps[:, STEP].tolist()
+        if all(map(lt, numbers, numbers[1:])):  # then the first of them alone can be numbers that there were already
+            steps = steps[: bisect_right(numbers, last)]
         return any([number <= last and start > ended for number, start in steps[:, : START + 1].tolist()])
 
     def _known(self, numbers: Sequence[float]) -> int | None:
@@ -54,11 +61,22 @@ class StepWindow:
             return None
         return known
 
+    def _append(self, new: NDArray[np.float64], most: int) -> None:
+        """Holds `new`, which come after all that are held, too."""
+        excess = _excess(self.table, new, most)
+        if excess < len(self.table):
+            self._keep(np.concatenate((self.table[excess:], new)))
+        else:
+            self._keep(new[excess - len(self.table) :].copy())
+
     def _hold(self, table: NDArray[np.float64], excess: int) -> None:
         """Holds the steps of `table` but for the first, as many as `excess`."""
-        self.table = table[excess:].copy() if excess else table
-        self._first, self._last = int(self.table[0, STEP]), int(self.table[-1, STEP])
-        self._last_end = float(self.table[-1, END])
+        self._keep(table[excess:].copy() if excess else table)
+
+    def _keep(self, table: NDArray[np.float64]) -> None:
+        self.table = table
+        self._first, self._last = int(table.item(0, STEP)), int(table.item(-1, STEP))
+        self._last_end = table.item(-1, END)
 
 
 def _merged(held: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -67,12 +85,14 @@ def _merged(held: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np
     return together[np.unique(together[:, STEP], return_index=True)[1]]
 
 
-def _excess(table: NDArray[np.float64], most: int) -> int:
-    """The number of the first steps of `table` that are not kept."""
-    count = len(table)
+def _excess(held: NDArray[np.float64], new: NDArray[np.float64], most: int) -> int:
+    """The number of the first steps of `held`, with `new` behind them, that are not kept."""
+    count = len(held) + len(new)
     if count <= WINDOW_STEPS:
         return 0
-    least = max(0, count - most)
-    recent = table[least : count - WINDOW_STEPS, START] >= table[-1, END] - WINDOW_SECONDS
+    least, certain = max(0, count - most), count - WINDOW_STEPS
+    if certain > len(held):
+        held = np.concatenate((held, new))
+    recent = held[least:certain, START] >= (new if len(new) else held).item(-1, END) - WINDOW_SECONDS
     first = int(recent.argmax()) if len(recent) else 0
-    return least + first if len(recent) and recent[first] else count - WINDOW_STEPS
+    return least + first if len(recent) and recent[first] else certain

@@ -156,7 +156,7 @@ class JobWindows:
                 self._drop_ranks(key, job, ())
                 return claimed
             rank = claimed
-        rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
+        rank.newest, rank.asked_at = structs.replace(row, rows=()) if row.rows else row, self._asked_at
         rank.contested = max(0, rank.contested - 1)
         rank.updated_at = job.updated_at = now
         job.ended_at = max(job.ended_at, self._last_ran(row, now, job.ended_at))
