@@ -48,6 +48,8 @@ COLLECTIVE_STEPS: Final = 24
 HEALTHY: Final = "hgx_h100"
 ILL: Final = ("pcie_errors", "acs_on", "peermem_missing", "nccl_conf_harmful")
 _NAME: Final = "the-node's-name"
+_GPU: Final = b"-5f1e-4c1a-"
+"""The part of the UUIDs of the recorded machines' GPUs that is replaced by each node's number: no two nodes have one."""
 
 
 class Now(NamedTuple):
@@ -84,7 +86,8 @@ class Answers:
         return Now(time.monotonic() - self._zero, time.time())
 
     def report(self, node: int) -> bytes:
-        return self._machines[self.plan.ill.get(node, HEALTHY)].replace(_NAME.encode(), b"n%d" % node, 1)
+        report = self._machines[self.plan.ill.get(node, HEALTHY)].replace(_NAME.encode(), b"n%d" % node, 1)
+        return report.replace(_GPU, b"-%04x-4c1a-" % node)
 
     def ranks(self, node: int, since: float | None, later: bool, packed: bool = False) -> bytes:
         """`since`: on the node's clock. `later`: as an agent of the next release may answer, with fields that this one

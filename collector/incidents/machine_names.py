@@ -4,6 +4,7 @@ clock."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from msgspec import structs
 
@@ -19,13 +20,18 @@ RENEW_SECONDS = 3600.0
 MAX_NAMES = 65_536
 """The most names that are remembered."""
 
+MAX_NAMES_OF_GPU = 64
+"""The most names, the newest, that are looked at where a GPU is seen under another one: no machine has had more, and
+agents that all tell of one GPU are not compared each with each."""
+
 
 class MachineNames:
     def __init__(self, known: Iterable[NodeName] = ()) -> None:
         self._by_node: dict[str, NodeName] = {}
         self._stored_at: dict[str, float] = {}
+        self._nodes_of_gpu: dict[str, dict[str, None]] = {}  # the names in the order in which they came
         for name in sorted(known, key=lambda it: it.seen_at):
-            self._by_node[name.node] = name
+            self._take(name)
 
     def machine(self, node: str) -> str:
         """The machine that has the name; empty where its GPUs are not known."""
@@ -41,19 +47,38 @@ class MachineNames:
             is_other = was is None or (was.machine, was.gpus) != (now.machine, now.gpus)
             if is_other and was is None and len(self._by_node) >= MAX_NAMES:
                 continue
-            self._by_node[sight.node] = now
+            self._take(now)
             if is_other or abs(wall - self._stored_at.get(sight.node, 0.0)) >= RENEW_SECONDS:
                 self._stored_at[sight.node] = wall
                 changed.append(now)
         return changed
+
+    def _take(self, name: NodeName) -> None:
+        was = self._by_node.get(name.node)
+        self._by_node[name.node] = name
+        before = was.gpus if was else ()
+        if before == name.gpus:
+            return
+        for gpu in dict.fromkeys(before):
+            nodes = self._nodes_of_gpu[gpu]
+            del nodes[name.node]
+            if not nodes:
+                del self._nodes_of_gpu[gpu]
+        for gpu in dict.fromkeys(name.gpus):
+            self._nodes_of_gpu.setdefault(gpu, {})[name.node] = None
+
+    def _elsewhere(self, gpus: Sequence[str]) -> NodeName | None:
+        """The name under which a machine with these GPUs was seen last; None where there is none."""
+        nodes = {node for gpu in gpus for node in islice(reversed(self._nodes_of_gpu.get(gpu, {})), MAX_NAMES_OF_GPU)}
+        found = [it for node in nodes if _is_same((it := self._by_node[node]).gpus, gpus)]
+        return max(found, key=lambda it: (it.seen_at, it.node), default=None)
 
     def _named(self, sight: NodeSight, was: NodeName | None, wall: float) -> NodeName:
         gpus = tuple(sorted(sight.gpus))
         if was is not None and (not gpus or not was.gpus or _is_same(was.gpus, gpus)):
             machine = was.machine or (gpus[0] if gpus else "")
             return structs.replace(was, machine=machine, gpus=gpus or was.gpus, seen_at=max(was.seen_at, wall))
-        elsewhere = (it for it in self._by_node.values() if gpus and it.gpus and _is_same(it.gpus, gpus))
-        found = max(elsewhere, key=lambda it: it.seen_at, default=None)
+        found = self._elsewhere(gpus)
         return NodeName(sight.node, found.machine if found else gpus[0] if gpus else "", wall, wall, gpus)
 
 
