@@ -17,7 +17,6 @@ from typing import TypeVar
 from laggard.collector.advice.book import AdviceBook
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.evaluators.evaluator import Evaluator
-from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet import fleet_wide
 from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
 from laggard.collector.fleet.outliers import FleetComparison, NodeComparison, with_codes
@@ -26,7 +25,6 @@ from laggard.collector.incidents.fault import NodeSight
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
-from laggard.collector.incidents.sights import node_sight
 from laggard.collector.jobs.calm import CalmJobs
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.held_stacks import JobStacks
@@ -38,6 +36,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate
 from laggard.collector.jobs.unseen import UnseenOn
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.prometheus.watch import PrometheusWatch
+from laggard.collector.read_reports import ReadReport, ReadReports
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted, is_in_network
@@ -56,7 +55,7 @@ from laggard.collector.settings import (
 )
 from laggard.locate.against.digest import digest_of
 from laggard.locate.step_tables import step_rows
-from laggard.model import Report, Severity, Verdict
+from laggard.model import Report, Severity
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
 from laggard.wire.digest import Digest
@@ -105,6 +104,7 @@ class ScrapeLoop:
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
         self._comparison = NodeComparison()
+        self._reports = ReadReports()
         self._held = HeldCulprits()
         self._calm = CalmJobs()
         self._asked_for = True  # whether somebody asked for this round
@@ -250,7 +250,8 @@ class ScrapeLoop:
         self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
         in_network = {job.key for job in jobs if is_in_network(job.location)}
         self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now, in_network)
-        await asyncio.to_thread(self._follow, snapshot.jobs, tuple(_node_sights(self._agents)))
+        sights = tuple(_node_sights(self._agents, self._reports.of(self._agents)))
+        await asyncio.to_thread(self._follow, snapshot.jobs, sights)
         await self._keep_digests(now)
 
     def _follow(self, jobs: tuple[JobSnapshot, ...], nodes: tuple[NodeSight, ...]) -> None:
@@ -304,11 +305,11 @@ class ScrapeLoop:
         self._failing = fleet_wide.observed(self._failing, of_nodes, now)
         answering = sum(agent.state == "up" for agent in self._agents)
         settings = self._settings
+        reports = self._reports.of(self._agents)
+        cannot_tell = frozenset(url for url, it in reports.items() if it.cannot_tell)
         together = fleet_wide.fleet_wide(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
         return ClusterSnapshot(
-            nodes=judged_rows(
-                (with_codes(agent.row(now), codes) for agent in self._agents), findings, _cannot_tell(self._agents)
-            ),
+            nodes=judged_rows((with_codes(agent.row(now), codes) for agent in self._agents), findings, cannot_tell),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
             findings=_worst_first(findings),
             acknowledged=acknowledged,
@@ -324,9 +325,9 @@ class ScrapeLoop:
                 *comparison.notes,
                 *(self.watch.notes if self.watch else ()),
             ),
-            skipped={agent.url: agent.skipped for agent in self._agents},
+            skipped={url: it.skipped for url, it in reports.items()},
             unseen=tuple(_unseen(self._agents)),
-            gpus={agent.url: NodeGpus.of(agent.report.facts) for agent in self._agents if agent.report},
+            gpus={url: it.gpus for url, it in reports.items()},
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,
             round_began_at=began,
@@ -417,20 +418,11 @@ def _node_findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:
             yield NodeFinding(agent.url, agent.name, finding)
 
 
-def _node_sights(agents: Iterable[AgentState]) -> Iterator[NodeSight]:
+def _node_sights(agents: Iterable[AgentState], reports: Mapping[str, ReadReport]) -> Iterator[NodeSight]:
     """The reports of the nodes whose agents answer; what a silent one said last is no news."""
     for agent in agents:
         if agent.state == "up" and agent.report and not agent.report_failure:
-            yield node_sight(agent.name, agent.report)
-
-
-def _cannot_tell(agents: Iterable[AgentState]) -> frozenset[str]:
-    """The URLs of the agents of which a check is unknown."""
-    return frozenset(
-        agent.url
-        for agent in agents
-        if agent.report and any(it.verdict is Verdict.UNKNOWN for it in agent.report.probes)
-    )
+            yield reports[agent.url].sight
 
 
 def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:

@@ -14,7 +14,7 @@ from typing import cast
 
 import uvicorn
 
-from laggard.collector import garbage
+from laggard.collector import arenas, garbage
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.acceptor import MAX_PENDING, Acceptor
@@ -49,6 +49,7 @@ def serve(
     """Scrapes and serves until SIGTERM or SIGINT. `tls`: where given, it serves nothing else. `send_to`: where the
     metrics are sent."""
     garbage.look_rarely()
+    arenas.give_back()
     log.info("listening on %s", url_of(listener, tls))
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)

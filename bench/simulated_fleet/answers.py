@@ -49,7 +49,7 @@ HEALTHY: Final = "hgx_h100"
 ILL: Final = ("pcie_errors", "acs_on", "peermem_missing", "nccl_conf_harmful")
 _NAME: Final = "the-node's-name"
 _GPU: Final = b"-5f1e-4c1a-"
-"""The part of the UUIDs of the recorded machines' GPUs that is replaced by each node's number: no two nodes have one."""
+"""The part of the UUIDs of the recorded machines' GPUs in whose place each node has its number."""
 
 
 class Now(NamedTuple):

@@ -249,7 +249,8 @@ def _with_unseen(jobs: Sequence[JobSnapshot], unseen: Mapping[JobKey, UnseenJob]
     """`jobs`, each with a note on those of its processes that train unseen; and the jobs of which no rank is seen.
     Those that run come before those that ended."""
     known = [_noted(job, unseen[job.key].note()) if job.key in unseen else job for job in jobs]
-    others = [_unseen_snapshot(job) for key, job in unseen.items() if key not in {job.key for job in jobs}]
+    keys = {job.key for job in jobs}
+    others = [_unseen_snapshot(job) for key, job in unseen.items() if key not in keys]
     return sorted([*known, *others], key=lambda job: not job.running)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ MAX_STEPS: Final = 1 << 17
 """The most steps of all ranks of an answer, 15 MB as a table: columns that are not sent could stand for any number.
 Agents tell of 65,536 at most."""
 
-_TYPES: Final = {4: np.dtype("<u4"), 8: np.dtype("<i8")}
+_TYPES: Final[Mapping[int, np.dtype[Any]]] = {4: np.dtype("<u4"), 8: np.dtype("<i8")}
 """A number of 8 bytes that is too large for a signed one is too large for a step, too: it becomes a negative one, which
 is refused."""
 
