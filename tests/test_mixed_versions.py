@@ -23,13 +23,14 @@ from support.paths import DATA
 
 from laggard import wire
 from laggard.acknowledge.asked import is_signed, signed
+from laggard.agent.ranks.packed_steps import pack
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.model import Report
-from laggard.rankfile import Lane, RankFileError, RankFileReader
+from laggard.rankfile import Lane, RankFileError, RankFileReader, Step
 from laggard.rankfile.layout import VERSION
 from laggard.rankfile.writer import RankFileWriter
 from laggard.wire.acknowledgement import AcknowledgeAsk
-from laggard.wire.ranks import RanksDocument
+from laggard.wire.ranks import RanksDocument, StepRow
 
 GOLDEN = DATA / "golden" / "documents_0.1.0.jsonl"
 RANK_FILE = DATA / "golden" / "rank_file_0.1.0.gz"
@@ -193,6 +194,36 @@ def test_a_real_collector_judges_with_agents_of_both_neighbours(
     assert [culprit["ranks"] for culprit in location()["culprits"]] == [[2]]
     nodes = {row["node"]: row["state"] for row in collector.get("/api/v1/nodes").json()["nodes"]}
     assert nodes == {"n0": "up", "n1": "up"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packs", [(True, False), (False, True), (True, True)])
+def test_a_real_collector_judges_agents_that_pack_their_steps_and_those_that_do_not(
+    packs: tuple[bool, bool], start_collector: Callable[..., Any], fake_agent: Callable[..., Any]
+) -> None:
+    """An agent of 0.1.0 passes over packed=1 and answers with rows, whichever of the ranks are its own."""
+    documents = [Documents.node(name, ranks, slow=2) for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))]
+    agents = [
+        fake_agent(wire.encode(_packed(it) if packed else it), Documents.report(it.node))
+        for it, packed in zip(documents, packs, strict=True)
+    ]
+    collector = start_collector(*(word for it in agents for word in ("--target", it.address)), "--interval", "0.3")
+    collector.wait_ready()
+    collector.wait_until(lambda: collector.get("/api/v1/location").json()["culprits"])
+    assert [culprit["ranks"] for culprit in collector.get("/api/v1/location").json()["culprits"]] == [[2]]
+    assert {row["state"] for row in collector.get("/api/v1/nodes").json()["nodes"]} == {"up"}
+
+
+def _packed(document: RanksDocument) -> RanksDocument:
+    """The same as an agent that packs would have it."""
+    steps = pack([[_in_nanoseconds(row) for row in rank.rows] for rank in document.ranks])
+    ranks = tuple(msgspec.structs.replace(rank, rows=()) for rank in document.ranks)
+    return msgspec.structs.replace(document, ranks=ranks, steps=steps)
+
+
+def _in_nanoseconds(row: StepRow) -> Step:
+    start, end, waited, *phases = (round(seconds * 1e9) for seconds in (row.start, row.end, row.waited, *row.phases))
+    return Step(row.step, start, end, tuple(phases), waited, row.work)
 
 
 @pytest.mark.slow
