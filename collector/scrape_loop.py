@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+from laggard.collector import arenas
 from laggard.collector.advice.book import AdviceBook
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.evaluators.evaluator import Evaluator
@@ -43,6 +44,7 @@ from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted,
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.last_steps import last_steps_since
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
+from laggard.collector.scrape.shared_reports import SharedReports
 from laggard.collector.scrape.slots import Slot, Slots
 from laggard.collector.scrape.stack_rounds import StackRounds
 from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answer, validate_report
@@ -105,6 +107,7 @@ class ScrapeLoop:
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
         self._comparison = NodeComparison()
         self._reports = ReadReports()
+        self._shared = SharedReports()
         self._held = HeldCulprits()
         self._calm = CalmJobs()
         self._asked_for = True  # whether somebody asked for this round
@@ -246,6 +249,7 @@ class ScrapeLoop:
         jobs = self._pasts.noted(jobs)
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
+        await asyncio.to_thread(arenas.trim)
         urls = [row.url for row in snapshot.nodes if row.state == "up"]
         self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
         in_network = {job.key for job in jobs if is_in_network(job.location)}
@@ -359,6 +363,8 @@ class ScrapeLoop:
             report: Report | FetchFailure | None = None
             if due and not isinstance(ranks, FetchFailure):
                 report = await self._get(f"{agent.url}/api/v1/report", validate_report, slot)
+            if isinstance(report, Report):
+                report = self._shared.of(report)
             before, now = agent.state, time.monotonic()
             agent.update_ranks(ranks, self._windows, now, asked_at)
             agent.update_report(report, now, self._settings.forget_after_seconds)

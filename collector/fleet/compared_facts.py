@@ -101,6 +101,14 @@ COMPARED_FACTS: tuple[ComparedFact, ...] = (
 )
 
 
+COMPARED_PROBES: frozenset[str] = frozenset(
+    path[0]
+    for paths in (*(paths for _, paths in HARDWARE_PATHS), *(it.paths for it in COMPARED_FACTS))
+    for path in paths
+)
+"""The probes that tell of the facts, and of the hardware."""
+
+
 class ComparedNode(NamedTuple):
     """The node's values of COMPARED_FACTS, in their order. `hardware`: None where it is not known; `has_facts`: whether
     the node told anything."""
