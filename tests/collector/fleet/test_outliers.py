@@ -45,6 +45,26 @@ def test_a_report_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read) == 4 + 1 + 4, "the one that is new, and all by who compares for the first time"
 
 
+def test_what_is_compared_is_read_again_where_it_changed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports come each minute, with other times and temperatures, and the same versions."""
+    read: list[Any] = []
+    monkeypatch.setattr(outliers, "compared_node", lambda facts: read.append(facts) or compared_node(facts))
+    agents, comparison = _agents("6.1", "6.1", "6.1", "5.15"), NodeComparison()
+    comparison.of(agents)
+    for agent, kernel in zip(agents, ("6.1", "6.1", "6.1", "5.15"), strict=True):
+        agent.report = _report(str(agent.node), kernel)
+        agent.report.facts["thermal"] = {"celsius": 61.5}
+    assert [found.node for found in comparison.of(agents).findings] == ["n3"] and len(read) == 4
+    nested: Any = 1
+    for _ in range(5000):
+        nested = [nested]
+    for _ in range(2):
+        agents[3].report = _report("n3", "5.15")
+        agents[3].report.facts["inventory"] = {"rdma": nested}
+        assert [found.node for found in comparison.of(agents).findings] == ["n3"]
+    assert len(read) == 6, "what cannot be compared with what was before is read"
+
+
 def test_an_agent_that_falls_silent_or_goes_is_not_counted() -> None:
     agents, comparison = _agents("6.1", "6.1", "6.1", "5.15"), NodeComparison()
     comparison.of(agents)

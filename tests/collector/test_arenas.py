@@ -1,0 +1,47 @@
+"""glibc gives back what a round no longer needs, unless an operator says otherwise."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+LOOK = """
+import ctypes, sys
+from laggard.collector import arenas
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", *"123456")]
+
+info = ctypes.CDLL(None).mallinfo2
+info.restype = Info
+if sys.argv[1] == "set":
+    arenas.give_back()
+large = bytearray(8 << 20)
+del large
+before = info().hblks
+kept = bytearray(1 << 20)
+arenas.trim()
+print(info().hblks - before)
+"""
+GLIBC = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc's malloc alone tells")
+
+
+def _mapped(word: str, **variables: str) -> int:
+    """How many blocks of their own a megabyte takes after eight were freed."""
+    command = [sys.executable, "-P", "-c", LOOK, word]
+    run = subprocess.run(command, env={**os.environ, **variables}, check=True, capture_output=True, text=True)
+    return int(run.stdout)
+
+
+@GLIBC
+def test_a_large_block_is_mapped_by_itself_whatever_was_freed_before() -> None:
+    assert (_mapped("default"), _mapped("set")) == (0, 1)
+
+
+@GLIBC
+def test_what_an_operator_sets_holds() -> None:
+    assert _mapped("set", MALLOC_MMAP_THRESHOLD_=str(16 << 20)) == 0
