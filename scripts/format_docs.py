@@ -211,7 +211,15 @@ def _structs(hint: Any) -> Iterator[Struct]:
         yield from _structs(inner)
 
 
-_WORDS = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null", Any: "any"}
+_WORDS = {
+    str: "text",
+    bytes: "text in base64",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    type(None): "null",
+    Any: "any",
+}
 
 
 def _shown(hint: Any) -> str:

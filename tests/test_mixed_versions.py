@@ -201,7 +201,7 @@ def test_a_real_collector_judges_with_agents_of_both_neighbours(
 def test_a_real_collector_judges_agents_that_pack_their_steps_and_those_that_do_not(
     packs: tuple[bool, bool], start_collector: Callable[..., Any], fake_agent: Callable[..., Any]
 ) -> None:
-    """An agent of 0.1.0 passes over packed=1 and answers with rows, whichever of the ranks are its own."""
+    """An agent that does not know packed=1 answers with rows, whichever of the ranks are its own."""
     documents = [Documents.node(name, ranks, slow=2) for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))]
     agents = [
         fake_agent(wire.encode(_packed(it) if packed else it), Documents.report(it.node))

@@ -55,10 +55,10 @@ def test_what_is_compared_is_read_again_where_it_changed_alone(monkeypatch: pyte
         agent.report = _report(str(agent.node), kernel)
         agent.report.facts["thermal"] = {"celsius": 61.5}
     assert [found.node for found in comparison.of(agents).findings] == ["n3"] and len(read) == 4
-    nested: Any = 1
-    for _ in range(5000):
-        nested = [nested]
     for _ in range(2):
+        nested: Any = 1
+        for _ in range(5000):
+            nested = [nested]
         agents[3].report = _report("n3", "5.15")
         agents[3].report.facts["inventory"] = {"rdma": nested}
         assert [found.node for found in comparison.of(agents).findings] == ["n3"]
