@@ -1,4 +1,4 @@
-"""The steps of all ranks of an answer as columns, which take a third of the room that JSON's texts take, and of who
+"""The steps of all ranks of an answer as columns, which take half of the room that rows take, and of who
 reads them no time a step. Standard library only: an agent holds no numpy."""
 
 from __future__ import annotations
