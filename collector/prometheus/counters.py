@@ -15,6 +15,7 @@ from laggard.constants import PHASES
 from laggard.locate.job_timings import JobTimings, RankState
 
 Floats = NDArray[np.floating[Any]]
+Mask = NDArray[np.bool_]
 
 INTERVALS = 9
 """The number of intervals that are compared: one more than a verdict needs at least."""
@@ -119,15 +120,15 @@ def _rank_number(text: str) -> int:
 @dataclasses.dataclass(frozen=True)
 class Counters:
     """A job's ranks, those that have counters. [T, R] at T moments, nan where there is no sample; seconds but for
-    `steps`. `step_seconds` [T, F] are of a few ranks: a step takes all equally long. `machines` [R]: the address of
-    each, None where there is none."""
+    `steps`. `other` is None where it was not asked for. `step_seconds` [T, F] are of a few ranks: a step takes all
+    equally long. `machines` [R]: the address of each, None where there is none."""
 
     ranks: NDArray[np.int64]
     machines: tuple[str | None, ...]
     steps: Floats
     own: Floats
     input: Floats
-    other: Floats
+    other: Floats | None
     step_seconds: Floats
     few_steps: Floats  # [T, F]: the steps of those few
 
@@ -146,11 +147,29 @@ class Intervals(NamedTuple):
 def intervals(counters: Counters) -> Intervals:
     made = differences(counters.steps)
     made = np.where(made > 0, made, np.nan)
-    own, other = differences(counters.own) / made, differences(counters.other) / made
-    other = np.where(np.isnan(other), 0.0, other)  # not reported, or none of it
+    own = differences(counters.own) / made
+    # Where time of no phase was asked for and is not there, what is work is not known.
+    other = np.zeros_like(own) if counters.other is None else differences(counters.other) / made
     few = differences(counters.few_steps)
     step = _median(differences(counters.step_seconds) / np.where(few > 0, few, np.nan))
     return Intervals(made, np.maximum(own - other, 0.0), differences(counters.input) / made, other, step)
+
+
+def lacking(counters: Counters) -> Mask:
+    """[R]: the ranks of which the store has some counters at a moment, and not all: it has just begun, or has lost a
+    series. An agent serves all of a rank's together."""
+    of_ranks = [counters.steps, counters.own, counters.input]
+    of_ranks += [] if counters.other is None else [counters.other]
+    known = np.isfinite(np.stack(of_ranks))
+    some, whole = known.any(axis=0), known.all(axis=0)
+    found: Mask = (some & ~whole).any(axis=0)
+    return found
+
+
+def durations_lack(counters: Counters) -> bool:
+    """Whether at a moment there are steps and no step's duration."""
+    steps, seconds = (np.isfinite(it).any(axis=1) for it in (counters.few_steps, counters.step_seconds))
+    return bool((steps & ~seconds).any())
 
 
 def differences(values: Floats) -> Floats:

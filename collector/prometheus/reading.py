@@ -37,7 +37,7 @@ class Reading:
             asked["other"] = [queries.selector(queries.PHASE_SECONDS, self.job, other, *them) for them in some]
         tables = self._tables(asked, moments)
         count = max(each.count for each in tables.values())
-        steps, none = tables["steps"].of(count), Table(moments)
+        steps = tables["steps"].of(count)
         present = np.flatnonzero(np.isfinite(steps).any(axis=0))
         sampled = np.array([rank for rank in measured if rank < count], np.int64)
         machines = tables["steps"].machines()
@@ -47,7 +47,7 @@ class Reading:
             steps=steps[:, present],
             own=tables["own"].of(count)[:, present],
             input=tables["input"].of(count)[:, present],
-            other=tables.get("other", none).of(count)[:, present],
+            other=tables["other"].of(count)[:, present] if "other" in tables else None,
             step_seconds=tables["few"].of(count)[:, sampled],
             few_steps=steps[:, sampled],
         )

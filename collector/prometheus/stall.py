@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.prometheus.counters import Floats
+from laggard.collector.prometheus.counters import Floats, Mask
 from laggard.locate.partial_verdict import PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import counted, ranks_text
@@ -20,8 +20,6 @@ STALLED_SHARE = 0.5
 
 CONFIDENCE = {"dead": 0.8, "hung": 0.7}
 """The confidence by the states of processes alone: which collective it was is not known here. Our own choice."""
-
-Mask = NDArray[np.bool_]
 
 
 class Ranks(NamedTuple):
@@ -40,9 +38,11 @@ class Ranks(NamedTuple):
 def stalled_by(ranks: Ranks, stalled_seconds: float) -> PartialVerdict:
     """The culprits of a job that has made no step for `stalled_seconds`; none, with a note that says why, where nobody
     can be told from here."""
-    seen = np.isfinite(ranks.up)
+    # Of a process that runs, a collective that is not known is not the same as none.
+    told = np.isfinite(ranks.in_flight) & np.isfinite(ranks.progress_moved)
+    seen = np.isfinite(ranks.up) & (told | ~(ranks.up > 0))
     runs = seen & (ranks.up > 0)
-    if len(seen) and not seen.any():  # Prometheus was away: whether they run is not known
+    if len(seen) and not seen.any():  # whether they run is not known, as after Prometheus was away
         return PartialVerdict((), (silent_note(ranks.numbers, ranks.nodes, ~seen),))
     if not runs.any():
         return PartialVerdict((), (Note("ended", "no process of the job runs any more"),))

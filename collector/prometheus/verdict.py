@@ -29,21 +29,24 @@ from laggard.collector.prometheus.counters import (
     Counters,
     Floats,
     Intervals,
+    Mask,
     Moments,
     as_timings,
+    durations_lack,
     intervals,
+    lacking,
     typical_steps,
 )
 from laggard.collector.prometheus.findings import failing_nodes, findings_of
 from laggard.collector.prometheus.reading import Reading, small_number
 from laggard.collector.prometheus.screening import screened
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
-from laggard.collector.prometheus.stall import Mask, silent_note, stalled_by
+from laggard.collector.prometheus.stall import silent_note, stalled_by
 from laggard.collector.prometheus.suspects import chosen, described
 from laggard.locate.positions import REPLICAS, canonical_role
 from laggard.locate.verdict import locate
-from laggard.model import Culprit, Location, Note, Verdict, Window
-from laggard.text.words import seconds_text
+from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
+from laggard.text.words import ranks_text, seconds_text
 
 MAX_APART = 600.0
 """The most seconds between two moments: for longer steps there is no verdict."""
@@ -60,6 +63,8 @@ _NO_COUNTERS = (
     "the job has samples, and its counters have no value at any of the moments asked for: the store hides what is new"
     " (VictoriaMetrics' -search.latencyOffset), or has lost it"
 )
+
+_WORLD_UNKNOWN = "how many ranks the job has is not known: its laggard_rank_info is not in the store"
 
 POSITIONS_UNKNOWN_FACTOR = 0.5
 """The factor of the confidence where ranks do different work by design, and which does which is not known here."""
@@ -104,16 +109,16 @@ class _Question:
             return self._unknown("stale", _NO_COUNTERS)
         world = max((small_number(it.world_size) for it in reading.who(few.ranks).values()), default=0)
         location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, few, world)
-        missing, notes, verdict = _missing(everyone, few), location.notes, location.verdict
-        if missing.any() and not any(note.kind == "silent_ranks" for note in notes):
-            notes = (*notes, silent_note(everyone.ranks[missing], everyone.machines, missing))
-            verdict = Verdict.UNKNOWN if verdict is Verdict.OK else verdict
+        missing = _missing(everyone, few)
+        if missing.any() and not any(note.kind == "silent_ranks" for note in location.notes):
+            location = _doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing))
+        if not world:
+            location = _doubted(location, Note("partial", _WORLD_UNKNOWN))
         location = structs.replace(
             location,
-            verdict=verdict,
             world_size=max(world, len(everyone.ranks)),
             ranks_seen=len(everyone.ranks),
-            notes=(*notes, *self._failing(everyone), _coarse_note(few)),
+            notes=(*location.notes, *self._failing(everyone), _coarse_note(few)),
         )
         return self._finished(location)
 
@@ -135,7 +140,9 @@ class _Question:
             culprits, more = self._described(culprits, counters, moments, few)
             notes += more
         culprits = tuple(_in_real_steps(culprit, counters.steps) for culprit in culprits)
-        return structs.replace(location, culprits=culprits, notes=tuple(notes), window=_window(counters, found))
+        location = structs.replace(location, culprits=culprits, notes=tuple(notes), window=_window(counters, found))
+        lacks = _lacks(everyone, counters)
+        return _doubted(location, lacks) if lacks else location
 
     def _described(
         self, culprits: Sequence[Culprit], counters: Counters, moments: Moments, few: Few
@@ -196,6 +203,23 @@ class _Question:
 
     def _unknown(self, kind: str, text: str) -> Location:
         return self._finished(unknown_location(kind, text, self.reading.job.job_id))
+
+
+def _doubted(location: Location, note: Note) -> Location:
+    """The location with a note that something which the judgement needs is not there: so nothing is `ok`."""
+    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
+    return structs.replace(location, verdict=verdict, notes=(*location.notes, note))
+
+
+def _lacks(everyone: Counters, looked_at: Counters) -> Note | None:
+    """The note on ranks that the store has not all counters of."""
+    ranks = np.union1d(*(each.ranks[lacking(each)] for each in (everyone, looked_at)))
+    if ranks.size:
+        text = f"some counters of {ranks_text(ranks.tolist())} are not in the store at each of the moments: not judged"
+        return Note("series_missing", text, tuple(ranks[:MAX_NAMED_RANKS].tolist()))
+    if durations_lack(looked_at):
+        return Note("series_missing", "how long steps took is not in the store at each of the moments")
+    return None
 
 
 def _missing(everyone: Counters, few: Few) -> Mask:

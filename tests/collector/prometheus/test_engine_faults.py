@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -34,6 +35,14 @@ JOBS = (
     Job(RANKS, job_id="half late", behind=(8, 8), samples=40, seed=2),
     Job(RANKS, job_id="all late", behind=(0, 8), samples=40, seed=2),
 )
+WITHHELD_FROM = (
+    Job(RANKS, slow=(5,), phase="input", job_id="input"),
+    Job(RANKS, slow=(5,), phase="other", excess=0.03, job_id="logging"),
+    Job(RANKS, hung=5, stalled_at=7, job_id="hung"),
+)
+NEEDED = ("steps_total", "own_seconds_total", "input_seconds_total", 'phase_seconds_total{.*phase="other"')
+"""The counters that the judgement of a job that goes on needs of each rank."""
+
 Locate = Callable[..., tuple[int, dict[str, Any]]]
 
 
@@ -100,8 +109,8 @@ def behind_a_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]
     """A real Prometheus for stand-ins to ask."""
     need("Prometheus")
     folder, end = tmp_path_factory.mktemp("behind"), round(time.time() - 3600.0)
-    with prometheus(make_blocks([*JOBS[:2], Job(8, slow=(6,), job_id="now", samples=150, interval=60.0, later=4200.0)],
-                                end, folder)) as (url, _):  # fmt: skip
+    now = Job(8, slow=(6,), job_id="now", samples=150, interval=60.0, later=4200.0)
+    with prometheus(make_blocks([*JOBS[:2], *WITHHELD_FROM, now], end, folder)) as (url, _):
         yield Served(url, end)
 
 
@@ -173,6 +182,72 @@ def test_what_is_partial_is_never_ok(behind_a_front: Served, locate: Locate) -> 
         status, document = locate(*words(real, "slow", url=url))
         assert [it["ranks"] for it in document["culprits"]] == [[5]] and kinds(document)[0] == "partial_answer"
         assert "partial" in kinds(document), "8 of 16 ranks are seen"
+
+
+class Withholding(NamedTuple):
+    """A stand-in of a store that has just begun, or has lost a series: it has not the samples of these ranks of the
+    metric, whose selector is `pattern`, from `since` to `until` (Unix seconds)."""
+
+    url: str
+    pattern: str
+    ranks: frozenset[int]
+    since: float = 0.0
+    until: float = float("inf")
+
+    def __call__(self, path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
+        body = json.loads(forwarded(self.url, path, form))
+        if re.search(f"laggard_rank_{self.pattern}", asked_for(form)["query"]):
+            body["data"]["result"] = [it for it in body["data"]["result"] if self._has(it)]
+        return 200, json.dumps(body, separators=(",", ":")).encode()
+
+    def _has(self, series: dict[str, Any]) -> bool:
+        if int(series["metric"].get("rank", -1)) not in self.ranks:
+            return True
+        for name in {"value", "values"} & series.keys():
+            samples = [series[name]] if name == "value" else series[name]
+            left = [it for it in samples if not self.since <= float(it[0]) <= self.until]
+            series[name] = left if name == "values" else left[:1] and left[0]
+            return bool(left)
+        return True
+
+
+@pytest.mark.slow  # a real server
+@pytest.mark.parametrize("pattern", NEEDED)
+@pytest.mark.parametrize("ranks", [{5}, set(range(8)), {15}], ids=["the slow one", "its machine", "another"])
+def test_a_series_that_is_not_there_makes_nobody_healthy_and_nobody_slow(
+    behind_a_front: Served, locate: Locate, pattern: str, ranks: set[int]
+) -> None:
+    """The last two minutes of it, all but these, or all."""
+    real, late = behind_a_front, behind_a_front.end - 31
+    for since, until in ((late, float("inf")), (0.0, late), (0.0, float("inf"))):
+        stand_in = Withholding(real.url, pattern, frozenset(ranks), since, until)
+        with served_by(stand_in) as url:
+            for job, slow in (("slow", [5]), ("input", [5]), ("logging", []), ("healthy", [])):
+                document = locate(*words(real, job, url=url))[1]
+                accused = [rank for it in document["culprits"] for rank in it["ranks"]]
+                assert document["verdict"] != "ok" and accused in ([], slow), (job, since, until, document)
+                if document["verdict"] == "unknown":
+                    assert {"series_missing", "silent_ranks", "partial"} & set(kinds(document)), (job, document)
+
+
+@pytest.mark.slow  # a real server
+def test_what_is_not_there_of_all_is_said(behind_a_front: Served, locate: Locate) -> None:
+    real, everybody = behind_a_front, frozenset(range(RANKS))
+    for pattern, kind in ((NEEDED[-1], "series_missing"), ("step_seconds_total", "series_missing"), ("info", "partial")):
+        with served_by(Withholding(real.url, pattern, everybody)) as url:
+            status, document = locate(*words(real, "healthy", url=url))
+        assert (status, document["verdict"]) == (2, "unknown") and kind in kinds(document), (pattern, document)
+
+
+@pytest.mark.slow  # a real server
+def test_a_rank_whose_collective_is_not_known_is_not_called_hung(behind_a_front: Served, locate: Locate) -> None:
+    real = behind_a_front
+    for pattern in ("in_flight_seconds", "last_progress_timestamp_seconds", "up"):
+        for ranks in ({0}, {5}, set(range(8))):
+            with served_by(Withholding(real.url, pattern, frozenset(ranks))) as url:
+                document = locate(*words(real, "hung", url=url))[1]
+            accused = [rank for it in document["culprits"] for rank in it["ranks"]]
+            assert document["verdict"] != "ok" and accused in ([], [5]), (pattern, ranks, document)
 
 
 @pytest.mark.slow  # a real server

@@ -17,7 +17,7 @@ def counters(busy: np.ndarray, ranks: int = RANKS) -> Counters:
     steps = np.array([[0.0], [100.0], [200.0]]) * np.ones((1, ranks))
     few = steps[:, :4]
     machines = tuple(f"n{rank // 8}" for rank in range(ranks))
-    return Counters(np.arange(ranks), machines, steps, grown, 0 * grown, np.nan * grown, few * STEP, few)
+    return Counters(np.arange(ranks), machines, steps, grown, 0 * grown, None, few * STEP, few)
 
 
 def noisy(ranks: int = RANKS, deviation: float = 0.0005) -> np.ndarray:
