@@ -13,7 +13,7 @@ from laggard.collector.discovery.slurm import SlurmPartition
 from laggard.collector.discovery.source import Place
 from laggard.collector.discovery.target_file import TargetFiles
 from laggard.collector.discovery.tree import Unusable
-from laggard.collector.evaluators.evaluator import Evaluator
+from laggard.collector.evaluators.evaluator import QUERY_SECONDS, Evaluator
 from laggard.collector.evaluators.exchange import Place as EvaluatorPlace
 from laggard.collector.prometheus.client import Prometheus, authorization, extra_headers
 from laggard.collector.prometheus.watch import PrometheusWatch
@@ -126,7 +126,8 @@ def _watch(settings: CollectorSettings) -> PrometheusWatch | Evaluator | None:
         return None
     login = authorization(settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file)
     headers = extra_headers(settings.prometheus_headers_file, "prometheus_headers_file")
-    prometheus = Prometheus(settings.prometheus, login, settings.prometheus_cluster, headers)
+    limit = QUERY_SECONDS if settings.evaluators else None
+    prometheus = Prometheus(settings.prometheus, login, settings.prometheus_cluster, headers, limit)
     seconds = settings.prometheus_interval_seconds
     if not settings.evaluators:
         return PrometheusWatch(prometheus, seconds)

@@ -15,25 +15,40 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from laggard.collector.evaluators.exchange import Beat, Exchange, Place
 from laggard.collector.evaluators.shares import BEAT_SECONDS, LEASE_SECONDS, Members
-from laggard.collector.evaluators.standing import Judged, Standing, bounded, not_looked_at
+from laggard.collector.evaluators.standing import NOT_JUDGED, Judged, Standing, bounded, not_looked_at
 from laggard.collector.incidents.engine import DatabaseError
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.moved_jobs import NOBODY, SETTLE_SECONDS, Moved
 from laggard.collector.incidents.notice import Told
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.choice import Known, known_jobs
 from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.watch import MAX_JOBS, by_key, judged
+from laggard.collector.prometheus.watch import MAX_JOBS, by_key, judged, snapshot_of
 from laggard.errors import UsageError
-from laggard.model import Note
+from laggard.model import Note, Verdict
+from laggard.text.words import printable_line
 
 log = logging.getLogger("laggard.collector")
 
-RETRY_SECONDS: Final = 10.0
-"""The longest time until Prometheus is asked again that did not answer."""
+RETRY_SECONDS: Final = 3.0
+"""The longest time until Prometheus is asked again that did not answer, or had too few new samples when it did."""
+
+CATCH_UP_SECONDS: Final = 300.0
+"""The time after Prometheus was away for which jobs without a verdict are looked at so soon: ten scrapes 30 s apart."""
+
+LOOK_SHARE: Final = 1 / 3
+"""The largest share of that time in which looks are under way: the others are Prometheus' to catch up."""
+
+QUERY_SECONDS: Final = 20.0
+"""The time limit of an evaluator's query: a later answer would come when the verdict of before is too old."""
+
+PROBE_SECONDS: Final = 3.0
+"""The time in which Prometheus has to answer the least of questions to count as there."""
 
 REMEMBER_SECONDS: Final = 86400.0
 """The age up to which closed incidents of a job go with it: as long as it may be reported after its end."""
@@ -68,6 +83,8 @@ class Evaluator:
         self._read_at = time.monotonic() - LEASE_SECONDS
         self._away = "it has not answered yet"
         self._has_listed, self._failing_since, self._problem = False, float("inf"), ""
+        self._waiting_since = float("inf")  # for an answer of Prometheus
+        self._catches_up_until = float("-inf")
         self._partial = ""  # what Prometheus said that it left out
         self._ends = False
         self._begun = asyncio.Event()
@@ -97,7 +114,10 @@ class Evaluator:
     @property
     def notes(self) -> tuple[Note, ...]:
         with self._lock:
-            away, problem, partial = self._why_away(time.monotonic()), self._problem, self._partial
+            now = time.monotonic()
+            away, problem, partial = self._why_away(now), self._problem, self._partial
+            if not problem and self._keeps_waiting(now):
+                problem = f"Prometheus has not answered for {now - self._waiting_since:.0f} s"
         found = [Note("prometheus", f"this evaluator judges nothing: {problem}")] if problem else []
         if partial:
             found.append(Note("prometheus", f"the answer is not whole, jobs may be missing: {partial}"))
@@ -143,8 +163,23 @@ class Evaluator:
             await _beside(self.look)
             wanted.look.clear()
             wanted.beat.set()
-            pause = self._round_seconds if self.up else min(self._round_seconds, RETRY_SECONDS)
-            await _wait(wanted.look, began + pause - time.monotonic())
+            now = time.monotonic()
+            await _wait(wanted.look, began + self._pause_seconds(now, now - began) - now)
+
+    def _pause_seconds(self, now: float, lasted: float) -> float:
+        """The time from the last look, which lasted so many seconds, to the next."""
+        if not self.up:
+            return min(self._round_seconds, RETRY_SECONDS)
+        if now < self._catches_up_until and self._lacks_verdicts():
+            return min(self._round_seconds, max(RETRY_SECONDS, lasted / LOOK_SHARE))
+        return self._round_seconds
+
+    def _lacks_verdicts(self) -> bool:
+        """Whether jobs of its own that were looked at have none."""
+        with self._lock:
+            own, members = self._standing.own, self._standing.members
+            mine = [it.job.location for key, it in own.items() if members.is_mine(key)]
+        return any(it.verdict is Verdict.UNKNOWN and it.notes[:1] and it.notes[0].kind != NOT_JUDGED for it in mine)
 
     async def _beat_for_ever(self, wanted: _Wanted) -> None:
         while True:
@@ -164,31 +199,53 @@ class Evaluator:
     def look(self) -> None:
         """Lists the jobs, and judges its own; may take seconds."""
         self._prometheus.warnings.clear()
+        self._waiting_since = time.monotonic()
         try:
-            found = by_key(known_jobs(self._prometheus, None, None))
-            self._note_known({key: alike[0].progressed_at for key, alike in found.items()})
-            mine = [key for key in found if self._standing.members.is_mine(key)]
-            for key in mine[:MAX_JOBS]:
-                if self._ends:
-                    return
-                self._judge(key, found[key])
-            at = time.monotonic()
-            for job in not_looked_at(mine[MAX_JOBS:], self._standing.known, MAX_JOBS):
-                self._note(Judged(job, at, self._standing.members.me))
+            self._look()
         except UsageError as error:
             log.error("%s", error)
             with self._lock:
                 self._failing_since = min(self._failing_since, time.monotonic())
                 self._problem = str(error)
             return
+        finally:
+            self._waiting_since = float("inf")
         with self._lock:
+            if self._problem:
+                self._catches_up_until = time.monotonic() + CATCH_UP_SECONDS
             self._failing_since, self._problem = float("inf"), ""
+
+    def _look(self) -> None:
+        """Raises UsageError."""
+        found = by_key(known_jobs(self._prometheus, None, None))
+        self._note_known({key: alike[0].progressed_at for key, alike in found.items()})
+        mine = [key for key in found if self._standing.members.is_mine(key)]
+        for key in mine[:MAX_JOBS]:
+            if self._ends:
+                return
+            self._judge(key, found[key])
+        at = time.monotonic()
+        for job in not_looked_at(mine[MAX_JOBS:], self._standing.known, MAX_JOBS):
+            self._note(Judged(job, at, self._standing.members.me))
 
     def _judge(self, key: JobKey, alike: Sequence[Known]) -> None:
         members, at = self._standing.members, time.monotonic()
         if members.is_mine(key):  # it may have moved meanwhile
-            job = judged(self._prometheus, key, alike)
+            job = self._judged(key, alike)
+            self._waiting_since = time.monotonic()
             self._note(Judged(dataclasses.replace(job, location=bounded(job.location)), at, members.me))
+
+    def _judged(self, key: JobKey, alike: Sequence[Known]) -> JobSnapshot:
+        """The job with its verdict; without one where the questions about it alone get no answer, as of a job that is
+        too large for Prometheus' limits: the others are to have theirs. Raises UsageError where Prometheus is away."""
+        try:
+            return judged(self._prometheus, key, alike)
+        except UsageError as error:
+            if not self._prometheus.answers(PROBE_SECONDS):
+                raise
+            log.error("job %s: %s", printable_line(key.job_id, 100), error)
+            location = structs.replace(unknown_location("stale", str(error), key.job_id), owner=key.owner)
+            return snapshot_of(key, location, alike[0].progressed_at)
 
     def _note_known(self, known: dict[JobKey, float]) -> None:
         """Takes the jobs that there are, and when each got on last. Where the answer is not whole, those of before are
@@ -225,8 +282,16 @@ class Evaluator:
                 self._note_away(error)
 
     def _is_able(self) -> bool:
-        """Whether it can judge: Prometheus has answered it, and has not failed it for long."""
-        return self._has_listed and time.monotonic() - self._failing_since < LEASE_SECONDS
+        """Whether it can judge: Prometheus has answered it, has not failed it for long, and does not keep it waiting.
+        May take seconds."""
+        now = time.monotonic()
+        if not self._has_listed or now - self._failing_since >= LEASE_SECONDS:
+            return False
+        return not self._keeps_waiting(now) or self._prometheus.answers(PROBE_SECONDS)
+
+    def _keeps_waiting(self, now: float) -> bool:
+        """Whether a look has waited for Prometheus for longer than a lease: it is slow, or is out of reach."""
+        return now - self._waiting_since > LEASE_SECONDS
 
     def _take(self, found: Beat, due: Iterable[Judged], gone: set[JobKey]) -> None:
         """Takes what a beat found. Raises DatabaseError."""

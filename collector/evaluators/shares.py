@@ -36,11 +36,12 @@ class Members(NamedTuple):
 
     def after(self, live: Iterable[str], me: str, back_seconds: float) -> Members:
         """The members once a beat found `live` ones. While the database has been there again for less than a lease,
-        those of before count as well: they all come back at once, and jobs need not move to and fro. Where nobody is
-        live, since Prometheus answers none of them, nothing moves."""
+        those of before count as well: they all come back at once, and jobs need not move to and fro. (Not this one's
+        former name, where the server still has the connection that holds it.) Where nobody is live, since Prometheus
+        answers none of them, nothing moves."""
         found = set(live)
         if not found or back_seconds < LEASE_SECONDS:
-            found |= set(self.names)
+            found |= set(self.names) - ({self.me} if me != self.me else set())
         return Members(tuple(sorted(found)), me)
 
 

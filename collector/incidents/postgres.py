@@ -8,9 +8,10 @@ strings are escaped on their way in, and back on their way out.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from laggard.address import without_login
@@ -28,6 +29,10 @@ SCHEMA: Final = "laggard"
 STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 10, 9, 6
 """The longest time for a statement, for the wait until another collector has written, and for a transaction in which
 nothing is asked. The last is the shortest: the database ends what a collector began that hangs, while others wait."""
+
+ANSWER_SECONDS: Final = STATEMENT_SECONDS + 2
+"""The longest wait for the server to do anything: it ends a statement before that. One that hangs, or that a proxy in
+front of it no longer reaches, would else let its clients wait for ever."""
 
 CONNECT_SECONDS: Final = 5
 
@@ -269,20 +274,50 @@ def _connect(place: str) -> psycopg.Connection[Any]:
         "tcp_user_timeout": 1000 * STATEMENT_SECONDS,
     }
     more: dict[str, Any] = {name: value for name, value in defaults.items() if name not in given}
-    connection: psycopg.Connection[Any] = psycopg.connect(place, autocommit=True, prepare_threshold=None, **more)
+    own = str(given.get("options") or "")
+    kind = psycopg.Connection if "statement_timeout" in own else _impatient()
+    connection: psycopg.Connection[Any] = kind.connect(place, autocommit=True, prepare_threshold=None, **more)
     try:
         limits = {
             "statement_timeout": f"{STATEMENT_SECONDS}s",
             "lock_timeout": f"{LOCK_SECONDS}s",
             "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+            # So that the server, too, notices a collector that is gone without a word: it holds a lock by its name.
+            "tcp_keepalives_idle": "10",
+            "tcp_keepalives_interval": "5",
+            "tcp_keepalives_count": "3",
         }
-        own = str(given.get("options") or "")
         said = [f"SET {name} = '{value}'" for name, value in limits.items() if name not in own]
         connection.execute("; ".join([*said, f"SET search_path = {SCHEMA}", "SET client_encoding = 'UTF8'"]))
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+@functools.cache
+def _impatient() -> type[psycopg.Connection[Any]]:
+    """psycopg's connection, which waits ANSWER_SECONDS for an answer at most."""
+    import psycopg
+
+    class Impatient(psycopg.Connection[Any]):
+        def wait(self, gen: Generator[Any, Any, Any], *words: Any, **named: Any) -> Any:
+            return super().wait(self._in_time(gen, time.monotonic() + ANSWER_SECONDS), *words, **named)
+
+        def _in_time(self, gen: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
+            """What `gen` is: psycopg sends it what the socket is ready for, and some ten times a second nothing."""
+            try:
+                wanted = next(gen)
+                while True:
+                    ready = yield wanted
+                    if not ready and time.monotonic() > deadline:
+                        self.close()  # so that nobody waits for it once more
+                        raise psycopg.OperationalError(f"the server has not answered for {ANSWER_SECONDS} s")
+                    wanted = gen.send(ready)
+            except StopIteration as end:
+                return end.value
+
+    return Impatient
 
 
 def _refuse_shared(place: str, connection: psycopg.Connection[Any]) -> None:

@@ -15,7 +15,7 @@ from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.answer import Series
 from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.counters import Floats, rank_numbers
+from laggard.collector.prometheus.counters import INTERVALS, Floats, rank_numbers
 from laggard.collector.prometheus.findings import failing_nodes
 from laggard.errors import UsageError
 from laggard.model import Location, Note, Verdict
@@ -25,6 +25,10 @@ STALE_SECONDS = 60.0
 STALE_INTERVALS = 3
 """The number of scrape intervals after which a sample says nothing about now, if it is older than STALE_SECONDS as
 well."""
+
+MAX_WIDER = 3
+"""The most times that moments are farther apart than scrapes and steps ask for, where scrapes come late: on a busy
+machine those of each second do. laggard's choice."""
 
 STALL_INTERVALS = 2
 """The number of the last intervals without a step after which a job stands still."""
@@ -167,14 +171,32 @@ def few_ranks(prometheus: Prometheus, job: queries.Job, now: float) -> Few | str
     ranks = tuple(sorted(number for number in numbers if number >= 0))
     step = seconds / made if made > 0 else 0.0
     apart = interval * max(1, -(-2 * step // interval)) if interval else _UNKNOWN_INTERVAL
+    apart *= _wider(apart, [some for part in of_steps for some in _of_series(part, part.times)], now)
     since = now - STALL_INTERVALS * apart - (interval or 0.0)
     stands_still = len(gaps) > 0 and not any(_gained(part, since) for part in of_steps)
     return Few(interval, ranks, roles, step, apart, stands_still)
 
 
+def _wider(apart: float, times: Sequence[Floats], now: float) -> int:
+    """How many times `apart` moments have to be apart, so that between them there is a sample nearly always: a verdict
+    takes one interval without. 1 where that is not so for any, as after the store was away. `times`: those of each
+    series' samples."""
+    for wider in range(1, MAX_WIDER + 1):
+        moments = now - wider * apart * np.arange(INTERVALS, -1, -1)
+        filled = [np.count_nonzero(np.diff(np.searchsorted(some, moments, "right"))) for some in times]
+        if filled and np.median(filled) >= INTERVALS - 1:
+            return wider
+    return 1
+
+
+def _of_series(part: Series, of: Floats) -> list[Floats]:
+    """Each series' part of the array `of`."""
+    return np.split(of, np.cumsum(part.counts)[:-1])
+
+
 def _each(part: Series, function: Callable[[Floats], Floats], of: Floats) -> list[Floats]:
     """`function` of each series' part of the array `of`."""
-    return [function(some) for some in np.split(of, np.cumsum(part.counts)[:-1])]
+    return [function(some) for some in _of_series(part, of)]
 
 
 def _gaps(part: Series) -> Floats:
@@ -184,9 +206,7 @@ def _gaps(part: Series) -> Floats:
 
 def _gained(part: Series, since: float = 0.0) -> float:
     """The growth of the counters since then, all together."""
-    values = _each(part, lambda some: some, part.values)
-    times = _each(part, lambda some: some, part.times)
-    pairs = zip(values, times, strict=True)
+    pairs = zip(_of_series(part, part.values), _of_series(part, part.times), strict=True)
     return float(sum(np.clip(np.diff(some[when >= since]), 0, None).sum() for some, when in pairs))
 
 

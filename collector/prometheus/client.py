@@ -21,6 +21,9 @@ from laggard.text.words import printable_line
 QUERY_SECONDS = 60.0
 """The time limit of one query; Prometheus itself allows two minutes by default."""
 
+CONNECT_SECONDS = 5.0
+"""The time limit of a connection, which a server that only is slow makes at once."""
+
 ANSWER_SECONDS = 180.0
 """The time in which an answer has to be read to its end: a server that sends a byte now and then never times out."""
 
@@ -40,15 +43,22 @@ class Prometheus:
     """One server. To be used by several threads at once."""
 
     def __init__(
-        self, url: str, authorization: str | None = None, cluster: str = "", headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        authorization: str | None = None,
+        cluster: str = "",
+        headers: Mapping[str, str] | None = None,
+        query_seconds: float | None = None,
     ) -> None:
         """`cluster`: where it is not empty, only series with this label `cluster` are asked for. `headers`: sent with
-        each query."""
+        each query. `query_seconds`: the time limit of a query, by default QUERY_SECONDS."""
         self.url = _checked_url(url)
         self.cluster = cluster
         self.warnings: list[str] = []
         sent = _HEADERS | dict(headers or {}) | ({} if authorization is None else {"Authorization": authorization})
-        self._client = httpx.Client(headers=sent, timeout=QUERY_SECONDS)
+        self._seconds = query_seconds or QUERY_SECONDS
+        timeout = httpx.Timeout(self._seconds, connect=min(CONNECT_SECONDS, self._seconds))
+        self._client = httpx.Client(headers=sent, timeout=timeout)
 
     def close(self) -> None:
         self._client.close()
@@ -62,18 +72,30 @@ class Prometheus:
         """The values at `moment`, by default now by the server's clock. Raises UsageError."""
         return self._ask("query", {"query": query, **({} if moment is None else {"time": f"{moment:.3f}"})})
 
+    def answers(self, seconds: float) -> bool:
+        """Whether it answers the least of all questions, with so many seconds for the connection and as many for the
+        answer: where it does, it is no more than slow."""
+        form = {"query": "vector(1)", **_FRESH}
+        try:
+            with self._client.stream("POST", f"{self.url}/api/v1/query", data=form, timeout=seconds) as response:
+                return response.status_code == httpx.codes.OK
+        except (httpx.HTTPError, httpx.InvalidURL, OSError):
+            return False
+
     def _ask(self, path: str, form: Mapping[str, str]) -> Iterator[Series]:
         answer, began = Answer(), time.monotonic()
-        form = {**form, **_FRESH, "timeout": f"{QUERY_SECONDS:.0f}s"}
+        form = {**form, **_FRESH, "timeout": f"{self._seconds:.0f}s"}
         try:
             with self._client.stream("POST", f"{self.url}/api/v1/{path}", data=form) as response:
                 self._check(response)
                 yield from answer.series(_in_time(response.iter_bytes(), began + ANSWER_SECONDS))
         except AnswerError as error:
             raise UsageError(f"Prometheus at {self.url}: {printable_line(str(error), 500)}") from None
-        except httpx.TimeoutException:
+        except httpx.TimeoutException as error:
+            connects = isinstance(error, httpx.ConnectTimeout)
+            seconds = min(CONNECT_SECONDS, self._seconds) if connects else self._seconds
             raise UsageError(
-                f"Prometheus at {self.url} did not answer within {QUERY_SECONDS:.0f} s: it is overloaded, or far away"
+                f"Prometheus at {self.url} did not answer within {seconds:.0f} s: it is overloaded, or far away"
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise UsageError(f"no Prometheus answers at {self.url}: {printable_line(str(error), 200)}") from None

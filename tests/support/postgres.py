@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 SETTINGS = """
@@ -96,6 +97,21 @@ class Server:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(60)
             self._process = None
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Meanwhile it and all its processes do nothing: its kernel takes what is sent, and nothing answers."""
+        assert self._process is not None
+        main = psutil.Process(self._process.pid)
+        main.suspend()
+        processes = main.children(recursive=True)
+        for each in processes:
+            each.suspend()
+        try:
+            yield
+        finally:
+            for each in (*processes, main):
+                each.resume()
 
     def connect(self, name: str = "postgres") -> Any:
         import psycopg

@@ -3,6 +3,9 @@ test_fleet.py has them real."""
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,10 +14,11 @@ from msgspec import structs
 from support.postgres import Server, running
 
 from laggard.collector.evaluators import evaluator as evaluator_module
-from laggard.collector.evaluators.evaluator import Evaluator
+from laggard.collector.evaluators.evaluator import CATCH_UP_SECONDS, RETRY_SECONDS, Evaluator
 from laggard.collector.evaluators.exchange import Place
-from laggard.collector.evaluators.shares import LEASE_SECONDS
+from laggard.collector.evaluators.shares import LEASE_SECONDS, Members
 from laggard.collector.evaluators.standing import NOT_JUDGED
+from laggard.collector.incidents import postgres as postgres_module
 from laggard.collector.jobs.key import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus import queries
@@ -36,6 +40,7 @@ class Cluster:
         self.slow = {"train-1", "train-5"}
         self.away = ""
         self.left_out = ""  # as a distributed store warns
+        self.too_new = False  # as where a store has just begun
         self.judged: list[str] = []
 
     def known(self, prometheus: Prometheus, *_: Any) -> list[Known]:
@@ -48,6 +53,10 @@ class Cluster:
     def verdict(self, _: Prometheus, key: JobKey, alike: Sequence[Known]) -> JobSnapshot:
         self.judged.append(key.job_id)
         culprits = (Culprit("slow_compute", (3,), node="n0"),) if key.job_id in self.slow else ()
+        if self.too_new:
+            return snapshot_of(
+                key, unknown_location("too_few_steps", "2 steps seen", key.job_id), alike[0].progressed_at
+            )
         verdict = Verdict.FAIL if culprits else Verdict.OK
         location = structs.replace(unknown_location("", "", key.job_id), verdict=verdict, culprits=culprits, notes=())
         return snapshot_of(key, location, alike[0].progressed_at)
@@ -238,3 +247,139 @@ def test_where_a_store_says_that_it_left_something_out_no_job_is_gone(cluster: C
     cluster.left_out = ""
     begin(one, other)
     assert verdicts(one) == verdicts(other) == right(cluster)
+
+
+def test_one_whose_question_hangs_gives_its_jobs_away_unless_prometheus_is_only_slow(
+    cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the network drops what is sent: no error comes."""
+    one, other = make("a"), make("b")
+    begin(one, other)
+    answers = [True]
+    monkeypatch.setattr(one._prometheus, "answers", lambda seconds: answers[0])
+    one._waiting_since = time.monotonic() - LEASE_SECONDS - 1.0
+    assert "has not answered for 11 s" in one.notes[0].text
+    for each in (one, other):
+        each.beat()
+    assert other.live == 2, "it answers the least of questions: it is slow"
+    answers[0] = False
+    for each in (one, other):
+        each.beat()
+    assert other.live == 1 and own(other) == set(cluster.jobs) and not own(one)
+    one.look()
+    for each in (one, other):
+        each.beat()
+    assert own(one) | own(other) == set(cluster.jobs) and own(one) and other.live == 2
+
+
+def test_a_job_that_prometheus_cannot_answer_about_leaves_the_others_their_verdicts(
+    cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verdict(prometheus: Prometheus, key: JobKey, alike: Sequence[Known]) -> JobSnapshot:
+        if key.job_id == "train-0":
+            raise UsageError("Prometheus cannot answer (422)")
+        return cluster.verdict(prometheus, key, alike)
+
+    monkeypatch.setattr(evaluator_module, "judged", verdict)
+    one = make("a")
+    monkeypatch.setattr(one._prometheus, "answers", lambda seconds: True)
+    begin(one)
+    assert verdicts(one) == {**right(cluster), "train-0": "unknown"} and one.up
+    (job,) = [it for it in one.jobs if it.key.job_id == "train-0"]
+    assert job.running and not job.told and "(422)" in job.location.notes[0].text
+
+
+def test_after_prometheus_was_away_jobs_without_a_verdict_are_looked_at_soon(
+    cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make("a")
+    begin(one)
+    soon = one._pause_seconds
+    assert soon(time.monotonic(), 0.1) == ROUND
+    cluster.away = "no Prometheus answers at http://127.0.0.1:9"
+    one.look()
+    assert soon(time.monotonic(), 0.1) == RETRY_SECONDS
+    cluster.away, cluster.too_new = "", True
+    one.look()
+    now = time.monotonic()
+    assert soon(now, 0.1) == RETRY_SECONDS and soon(now, 5.0) == 15.0, "looks take a third of the time at most"
+    assert soon(now + CATCH_UP_SECONDS, 0.1) == ROUND
+    cluster.too_new = False
+    one.look()
+    assert soon(time.monotonic(), 0.1) == ROUND
+
+
+def test_two_that_both_judge_a_job_give_one_answer(cluster: Cluster, make: Make) -> None:
+    """As for a round after one was cut off: it does not know yet that its jobs are another's."""
+    one, other = make("a"), make("b")
+    begin(one, other)
+    one._standing = dataclasses.replace(one._standing, members=Members(("a",), "a"))
+    cluster.judged.clear()
+    for step in ("look", "beat", "beat"):
+        for each in (one, other):
+            getattr(each, step)()
+    twice = {name for name, count in Counter(cluster.judged).items() if count == 2}
+    assert twice and verdicts(one) == verdicts(other) == right(cluster)
+    assert own(one) | own(other) == set(cluster.jobs) and not own(one) & own(other)
+
+
+def test_their_number_changes_while_jobs_run(cluster: Cluster, make: Make) -> None:
+    """Three, then five, then two: whoever asks whomever gets the right answer all the time."""
+    running = [make(name) for name in ("a", "b", "c")]
+    begin(*running)
+    for add, remove in ((("d", "e"), 0), ((), 3)):
+        new = [make(name) for name in add]
+        for each in new:  # as one that starts: it is not ready before it knows what the others judged
+            each.look()
+            each.beat()
+        for each in running[:remove]:
+            each.leave()
+        running = [*running[remove:], *new]
+        for step in ("beat", "look", "beat", "look", "beat"):
+            for each in running:
+                getattr(each, step)()
+                assert [verdicts(it) for it in running] == [right(cluster)] * len(running)
+        shares = [own(each) for each in running]
+        assert sorted(name for share in shares for name in share) == sorted(cluster.jobs)
+        assert {each.live for each in running} == {len(running)}
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_clocks_an_hour_off_change_nothing_between_evaluators(
+    cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """The database's clock alone counts. (Of one whose clock is not Prometheus' the verdicts are `unknown`:
+    `store_clock`.)"""
+    one, other = make("a"), make("b")
+    real = time.time
+    for step in ("look", "beat", "beat", "look", "beat", "beat"):
+        for each, off in ((one, 3600.0 * hours), (other, 0.0)):
+            monkeypatch.setattr(time, "time", lambda off=off: real() + off)
+            getattr(each, step)()
+    assert verdicts(one) == verdicts(other) == right(cluster)
+    assert {one.live, other.live} == {2} and own(one) | own(other) == set(cluster.jobs)
+
+
+@pytest.mark.slow
+def test_a_database_that_hangs_is_given_up_and_found_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, it takes what is sent and answers nothing: to its clients as a network that drops packets."""
+    monkeypatch.setattr(postgres_module, "ANSWER_SECONDS", 1.0)
+    with running() as server:
+        url = server.database()
+        one, other = (
+            Evaluator(Prometheus("http://127.0.0.1:9"), Place(f"{url}&connect_timeout=2", "fleet", name), ROUND, 4096)
+            for name in ("a", "b")
+        )
+        begin(one, other)
+        with server.stopped():
+            began = time.monotonic()
+            one.beat()
+            assert time.monotonic() - began < 60.0 and one._away
+            one._read_at -= LEASE_SECONDS
+            assert "cannot be used" in one.notes[0].text
+        for _ in range(2):
+            for each in (one, other):
+                each.beat()
+        assert verdicts(one) == verdicts(other) == right(cluster) and not one.notes
+        for each in (one, other):
+            each.leave()

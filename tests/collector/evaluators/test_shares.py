@@ -67,3 +67,9 @@ def test_after_the_database_was_away_jobs_do_not_move_to_and_fro() -> None:
 def test_where_none_can_judge_nothing_moves() -> None:
     before = Members(("a", "b"), "a")
     assert before.after([], "a", 100.0) == before
+
+
+def test_one_that_comes_back_under_another_name_counts_once() -> None:
+    """The server still has the connection that holds its name, where the network was cut."""
+    before = Members(("a", "b", "c"), "a")
+    assert before.after(["a#1", "b", "c"], "a#1", 0.1) == Members(("a#1", "b", "c"), "a#1")

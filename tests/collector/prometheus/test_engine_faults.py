@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -233,7 +234,11 @@ def test_a_series_that_is_not_there_makes_nobody_healthy_and_nobody_slow(
 @pytest.mark.slow  # a real server
 def test_what_is_not_there_of_all_is_said(behind_a_front: Served, locate: Locate) -> None:
     real, everybody = behind_a_front, frozenset(range(RANKS))
-    for pattern, kind in ((NEEDED[-1], "series_missing"), ("step_seconds_total", "series_missing"), ("info", "partial")):
+    for pattern, kind in (
+        (NEEDED[-1], "series_missing"),
+        ("step_seconds_total", "series_missing"),
+        ("info", "partial"),
+    ):
         with served_by(Withholding(real.url, pattern, everybody)) as url:
             status, document = locate(*words(real, "healthy", url=url))
         assert (status, document["verdict"]) == (2, "unknown") and kind in kinds(document), (pattern, document)
@@ -265,6 +270,24 @@ def test_a_store_with_another_clock_says_so(behind_a_front: Served, locate: Loca
         status, document = locate("--prometheus", url, "--job", "now")
     told = [note["text"] for note in document["notes"] if note["kind"] == "store_clock"]
     assert document["verdict"] != "ok" and len(told) == 1 and way in told[0], document
+
+
+def test_a_server_is_there_where_it_answers_the_least_of_questions() -> None:
+    said: list[str] = []
+    free = threading.Event()
+
+    def reply(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
+        said.append(asked_for(form)["query"])
+        if len(said) == 2:
+            free.wait(30.0)  # it hangs
+        return 200 if len(said) < 3 else 503, b"{}"
+
+    with served_by(reply) as url:
+        asked = client.Prometheus(url)
+        assert asked.answers(30.0) and not asked.answers(0.2)
+        free.set()
+        assert not asked.answers(30.0) and said == ["vector(1)"] * 3
+    assert not asked.answers(30.0), "nobody listens"
 
 
 def test_an_answer_that_trickles_has_an_end(
