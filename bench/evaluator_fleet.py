@@ -7,8 +7,10 @@ import base64
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +18,14 @@ from typing import Any
 
 import httpx
 from live_series import LivePrometheus, LiveSeries
+from support.cut_off import CutOff
 from support.ports import free_port
 from support.postgres import Server
 from support.postgres import running as postgres_running
 from support.webhook_receiver import ReceiverProcess, receiver
 
 OWNER = 1000
+SOCKET = ".s.PGSQL.5432"
 
 
 class EvaluatorProcess:
@@ -70,6 +74,12 @@ class EvaluatorProcess:
             return found.json() if found.status_code == 200 else None
         return None
 
+    def is_ready(self) -> bool:
+        """Whether a load balancer would send clients to it."""
+        with contextlib.suppress(httpx.HTTPError):
+            return self._client.get("/-/ready").status_code == 200
+        return False
+
     def metrics(self) -> str:
         return self._client.get("/metrics").text
 
@@ -99,7 +109,8 @@ class EvaluatorProcess:
 
 
 class Fleet:
-    """The whole of it. `evaluators` are running or not, as whoever uses it wants."""
+    """The whole of it. `evaluators` are running or not, as whoever uses it wants. The first one's way to Prometheus and
+    to PostgreSQL can be cut."""
 
     def __init__(self, folder: Path, database: Server, heard: ReceiverProcess, count: int, **settings: Any) -> None:
         self.database, self.heard = database, heard
@@ -119,7 +130,15 @@ class Fleet:
             "webhook_secret_file": str(secret),
             **settings,
         }
-        self.evaluators = [EvaluatorProcess(folder, f"evaluator-{number}", shared) for number in range(count)]
+        way, port = Path(tempfile.mkdtemp(prefix="laggard-way-", dir="/tmp")), free_port()  # a short path, too
+        self._way_folder = way
+        self.to_prometheus = CutOff(("127.0.0.1", port), ("127.0.0.1", self.prometheus.port))
+        self.to_database = CutOff(str(way / SOCKET), str(database.folder / SOCKET))
+        url = shared["incidents_database"].replace(str(database.folder), str(way))
+        by_them = {**shared, "prometheus": f"http://127.0.0.1:{port}", "incidents_database": url}
+        self.evaluators = [
+            EvaluatorProcess(folder, f"evaluator-{number}", shared if number else by_them) for number in range(count)
+        ]
 
     def start(self) -> None:
         self.prometheus.wait_ready()
@@ -133,6 +152,9 @@ class Fleet:
     def close(self) -> None:
         for each in self.evaluators:
             each.close()
+        for way in (self.to_prometheus, self.to_database):
+            way.close()
+        shutil.rmtree(self._way_folder, ignore_errors=True)
         self.series.close()
         self.prometheus.kill()
 

@@ -112,18 +112,24 @@ class Trial:
         is_server = name in ("prometheus", "postgresql")
         down = self.random.uniform(0.0, self.server_down if is_server else DOWN_SECONDS)
         time.sleep(self.random.uniform(0.0, ROUND_SECONDS))  # at any moment between two looks
-        fault, slow = f"fault-{number}", (self.random.randrange(RANKS),)
-        kill()
+        return self.through(f"fault-{number}", name, kill, start, down)
+
+    def through(
+        self, fault: str, name: str, disturb: Callable[[], None], mend: Callable[[], None], seconds: float
+    ) -> Round:
+        """Disturbs the fleet for so many seconds, has a fault begin with that, and waits until all is right again."""
+        slow = (self.random.randrange(RANKS),)
+        disturb()
         began = time.monotonic()
         self.fleet.series.begin(fault, RANKS, slow)
         self.faults.append(fault)
         told, right_since, started = 0.0, began, False
         while not (started and told and time.monotonic() - right_since > SETTLED_SECONDS):
             now = time.monotonic()
-            if now - began > GIVE_UP_SECONDS:
-                raise SystemExit(f"not right again {GIVE_UP_SECONDS:.0f} s after {name} was killed")
-            if not started and now - began >= down:
-                start()
+            if now - began > seconds + GIVE_UP_SECONDS:
+                raise SystemExit(f"not right again {GIVE_UP_SECONDS:.0f} s after {name}: {self.amiss}")
+            if not started and now - began >= seconds:
+                mend()
                 started = True
             if not self.is_right(TRUTH):
                 right_since = time.monotonic()
@@ -131,7 +137,7 @@ class Trial:
                 told = time.monotonic()
             time.sleep(0.3)
         self.fleet.series.end(fault)
-        return Round(name, down, right_since - began, told - began)
+        return Round(name, seconds, right_since - began, told - began)
 
     def _victims(self) -> list[tuple[str, Callable[[], None], Callable[[], None]]]:
         of = self.fleet
@@ -141,9 +147,9 @@ class Trial:
         ]
         return [*servers, *((each.name, each.kill, each.start) for each in of.evaluators)]
 
-    def incidents(self) -> Counter[str]:
+    def incidents(self, by: EvaluatorProcess) -> Counter[str]:
         """How many each job has had."""
-        found = self.fleet.evaluators[0].incidents()
+        found = by.incidents()
         assert found is not None
         return Counter(it["job_id"] for it in found)
 
@@ -154,20 +160,26 @@ class Trial:
         return Counter(it["incident"]["job_id"] for it in bodies if it["event"] == "opened")
 
 
-def figures(trial: Trial, rounds: list[Round]) -> list[Figure]:
-    faults = [job for job, slow in TRUTH.items() if slow] + trial.faults[: len(rounds)]
-    incidents, openings = trial.incidents(), trial.openings()
-    by_victim: dict[str, list[Round]] = {}
-    for it in rounds:
-        by_victim.setdefault(it.victim.rpartition("-")[0] or it.victim, []).append(it)
-    found = [
+def counts(trial: Trial, asked: EvaluatorProcess) -> list[Figure]:
+    """What went wrong with the verdicts, incidents and notifications, by the evaluator that is asked."""
+    faults = [job for job, slow in TRUTH.items() if slow] + trial.faults
+    incidents, openings = trial.incidents(asked), trial.openings()
+    return [
         _count("wrong verdicts", len(trial.wrong)),
         _count("incidents lost", sum(incidents[job] == 0 for job in faults)),
         _count("incidents doubled", sum(max(0, incidents[job] - 1) for job in incidents)),
         _count("notifications lost", sum(openings[job] == 0 for job in faults)),
         _count("notifications doubled", sum(max(0, openings[job] - 1) for job in openings)),
-        _count("the longest until all is right again", max(it.right_after for it in rounds), "s", BUDGET_SECONDS),
     ]
+
+
+def figures(trial: Trial, rounds: list[Round]) -> list[Figure]:
+    by_victim: dict[str, list[Round]] = {}
+    for it in rounds:
+        by_victim.setdefault(it.victim.rpartition("-")[0] or it.victim, []).append(it)
+    found = counts(trial, trial.fleet.evaluators[0])
+    longest = max(it.right_after for it in rounds)
+    found.append(_count("the longest until all is right again", longest, "s", BUDGET_SECONDS))
     for victim, of in sorted(by_victim.items()):
         if len(of) > 1:
             found.append(quartiles(f"{len(of)} x {victim}: until all is right", [it.right_after for it in of], "s"))
@@ -196,6 +208,7 @@ def main() -> int:
             try:
                 rounds.append(trial.round(number))
             except KeyboardInterrupt:  # what there is by then
+                trial.faults = trial.faults[: len(rounds)]
                 break
             it = rounds[-1]
             text = f"{number + 1}: {it.victim} for {it.down_seconds:.1f} s: right after {it.right_after:.1f} s"

@@ -8,6 +8,7 @@ that they are right however often this process is started again.
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import subprocess
 import sys
@@ -141,7 +142,7 @@ class LivePrometheus:
     has stored."""
 
     def __init__(self, folder: Path, port: int, own_port: int, interval: int = 1) -> None:
-        self._folder, self.url = folder, f"http://127.0.0.1:{own_port}"
+        self._folder, self.port, self.url = folder, own_port, f"http://127.0.0.1:{own_port}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "prometheus.yml").write_text(
             f"global: {{scrape_interval: {interval}s, scrape_timeout: {interval}s}}\n"
@@ -164,6 +165,15 @@ class LivePrometheus:
                     return
             assert time.monotonic() < deadline, "Prometheus does not start"
             time.sleep(0.1)
+
+    def stop(self) -> None:
+        """It hangs: its kernel takes what is sent, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process is not None:
