@@ -25,6 +25,7 @@ from laggard.collector.tenants.viewer import Admission
 from laggard.collector.web.stacks import stacks_tokens
 from laggard.collector.webhook.receiver import receiver_of
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
+from laggard.database_url import read_url
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address
 from laggard.http.tls import ServerTls, client_context
@@ -59,6 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
     settings = load_settings(
         arguments.config, arguments.targets, arguments.listen_address, arguments.interval, arguments.web_config_file
     )
+    _take_password(settings)
     discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
@@ -76,6 +78,13 @@ def main(arguments: argparse.Namespace) -> int:
         sent = tokens.sent if tokens else None
         serve(listener, ScrapeLoop(discovery, settings, locate, watch, sent), settings, tls, send_to)
     return 0
+
+
+def _take_password(settings: CollectorSettings) -> None:
+    """Has libpq find the password of incidents_database_file, whoever connects: no text of a URL has it then."""
+    path = settings.incidents_database_file
+    if path and (password := read_url(path, "incidents_database_file").password):
+        os.environ["PGPASSWORD"] = password
 
 
 def _check_tenants(settings: CollectorSettings, tls: ServerTls | None) -> None:

@@ -13,7 +13,7 @@ from laggard.address import without_login
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
-from laggard.database_url import is_database_url, refusal
+from laggard.database_url import is_database_url, read_url, refusal
 from laggard.environment import ENV_STATE_DIR, node_name
 from laggard.errors import UsageError
 from laggard.wire.exclusion import MAX_SECONDS
@@ -171,6 +171,9 @@ class CollectorSettings(Settings, frozen=True):
     LAGGARD_STATE_DIR is set, the default is incidents.sqlite in there. For several collectors that share incidents: the
     URL of a database of PostgreSQL, postgresql://HOST/NAME, without a password (docs/incidents.md); it needs
     `laggard[postgres]`."""
+    incidents_database_file: str = ""
+    """A file with such a URL in one line, in place of incidents_database: a secret, so that the password may be in it.
+    Read at the start."""
     incidents_writer: str = ""
     """The name under which this collector writes such a database, the same after a restart and no other collector's;
     empty: the node's name and the port of listen_address."""
@@ -275,7 +278,7 @@ def load_settings(
         "interval_seconds": interval_seconds,
     }
     settings = structs.replace(settings, **{name: value for name, value in flags.items() if value is not None})
-    settings = _with_somebody_to_watch(settings)
+    settings = _with_database_of_file(_with_somebody_to_watch(settings))
     checks = (_check_numbers, _check_money, _check_rings, _check_timeout, _check_places, _check_addresses)
     for check in (*checks, _check_evaluators):
         check(settings)
@@ -295,6 +298,16 @@ def _with_somebody_to_watch(settings: CollectorSettings) -> CollectorSettings:
             "target_files, target_slurm), or leave the key out for this machine's"
         )
     return settings
+
+
+def _with_database_of_file(settings: CollectorSettings) -> CollectorSettings:
+    """With the database that incidents_database_file names, but for the password."""
+    path = settings.incidents_database_file
+    if not path:
+        return settings
+    if settings.incidents_database != INCIDENTS_DATABASE:
+        raise UsageError("incidents_database and incidents_database_file are both given: leave one of them out")
+    return structs.replace(settings, incidents_database=read_url(path, "incidents_database_file").url)
 
 
 def _check_numbers(settings: CollectorSettings) -> None:

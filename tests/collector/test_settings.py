@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target, parse_targets
-from laggard.collector.settings import load_settings
+from laggard.collector.settings import CollectorSettings, load_settings
+from laggard.database_url import read_url
 from laggard.errors import UsageError
 from laggard.http.listen import bind, url_of
 
@@ -116,4 +117,50 @@ def test_what_evaluators_cannot_do_is_refused(tmp_path: Path, text: str, why: st
     file = tmp_path / "collector.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=why):
+        load_settings(str(file), [], None, None)
+
+
+def by_file(folder: Path, text: str, more: str = "") -> CollectorSettings:
+    secret, file = folder / "url", folder / "collector.yaml"
+    secret.write_text(text)
+    secret.chmod(0o600)
+    file.write_text(f"evaluators: main\nprometheus: http://prometheus:9090\nincidents_database_file: {secret}\n{more}")
+    return load_settings(str(file), [], None, None)
+
+
+def test_the_url_of_a_database_may_be_a_secret_with_the_password_in_it(tmp_path: Path) -> None:
+    """As operators of PostgreSQL in Kubernetes write it into a Secret."""
+    pytest.importorskip("psycopg")
+    settings = by_file(tmp_path, "postgres://laggard:s%40cr%3Aet@db.example:5433/app?sslmode=require\n")
+    assert settings.incidents_database == "postgres://laggard@db.example:5433/app?sslmode=require"
+    assert read_url(str(tmp_path / "url"), "x").password == "s@cr:et"
+    for url in ("postgresql://db/laggard", "postgresql://me@db/laggard", "postgresql:///laggard?host=/run/pg"):
+        assert by_file(tmp_path, url).incidents_database == url
+        assert read_url(str(tmp_path / "url"), "x").password == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "why"),
+    [
+        ("", "", "has to hold one line"),
+        ("/var/lib/laggard/incidents.sqlite", "", "has to hold one line"),
+        ("postgresql://me:secret@db/laggard\npostgresql://me:secret@other/laggard", "", "has to hold one line"),
+        ("postgresql://me:secret@[db/laggard", "", "no URL that can be read"),
+        ("postgresql://me@db/laggard?password=secret", "", "with a password: put that"),
+        ("postgresql://db/laggard", "incidents_database: postgresql://db/other\n", "both given"),
+    ],
+)
+def test_another_text_in_its_place_is_refused_without_being_told(
+    tmp_path: Path, text: str, more: str, why: str
+) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(UsageError, match=why) as refused:
+        by_file(tmp_path, text, more)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_secret_that_is_not_there_yet_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "collector.yaml"
+    file.write_text("incidents_database_file: /nonexistent/url\n")
+    with pytest.raises(UsageError, match="cannot read incidents_database_file /nonexistent/url: No such file"):
         load_settings(str(file), [], None, None)

@@ -15,7 +15,7 @@ helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as
 
 from laggard import __version__  # noqa: E402
 from laggard.agent.settings import AgentSettings  # noqa: E402
-from laggard.collector.settings import CollectorSettings  # noqa: E402
+from laggard.collector.settings import CollectorSettings, load_settings  # noqa: E402
 from laggard.config import load  # noqa: E402
 from laggard.kubernetes.settings import ControllerSettings  # noqa: E402
 from laggard.probes.profiles import PROFILES, find_profile  # noqa: E402
@@ -59,6 +59,12 @@ def _plain(pod: dict[str, Any]) -> None:
 
 SCRAPED = {"podMonitor": True, "prometheusRule": True, "prometheusLabels": {"release": "kube-prometheus-stack"}}
 
+EVALUATORS = {
+    "replicas": 3,
+    "prometheus": "http://prometheus-operated.monitoring.svc:9090",
+    "databaseSecret": "laggard-database",
+}
+
 
 @pytest.mark.parametrize(
     ("folder", "taint", "values"),
@@ -66,6 +72,7 @@ SCRAPED = {"podMonitor": True, "prometheusRule": True, "prometheusLabels": {"rel
         ("overlays/report-only", "off", {}),
         ("overlays/taint", "on", {}),
         ("overlays/prometheus-operator", "off", SCRAPED),
+        ("overlays/evaluators", "off", {"evaluators": EVALUATORS}),
     ],
 )
 def test_it_makes_what_kustomize_makes(folder: str, taint: str, values: dict[str, Any], kubernetes_tools: Any) -> None:
@@ -98,11 +105,12 @@ def test_every_object_holds_against_the_schemas() -> None:
     everything = {
         "controller": {"taint": "on"},
         "collector": {"incidentsClaim": "incidents"},
+        "evaluators": EVALUATORS,
         "nvidia": False,
         "tls": {"enabled": True},
     }
     items = rendered(everything)
-    assert len(items) > 15
+    assert len(items) > 20
     for version in VERSIONS:
         assert errors_by_schema(items, version) == [], version
         assert unknown_kinds(items, version) == (set() if has_admission_policies(version) else set(ADMISSION)), version
@@ -140,6 +148,38 @@ def test_a_site_says_where_pods_run_and_what_they_take() -> None:
     assert policies == [{"ports": [{"protocol": "TCP", "port": 16443}]}] * 2
     for version in VERSIONS:
         assert errors_by_schema(items, version) == [], version
+
+
+def test_evaluators_are_made_where_there_is_what_they_need(tmp_path: Path) -> None:
+    assert not [it for it in rendered() if "evaluator" in it["metadata"]["name"]]
+    for missing in ("prometheus", "databaseSecret"):
+        with pytest.raises(helm.HelmError, match=f"evaluators.{missing}: "):
+            rendered({"evaluators": {**EVALUATORS, missing: ""}})
+    with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmValuesError, match="prometheus"):
+        chart.validate_schema({"evaluators": {"prometheus": "http://me:secret@prometheus:9090"}})
+    settings = {"prometheus_interval_seconds": 30.0}
+    items = rendered({"evaluators": {**EVALUATORS, "databaseKey": "uri", "config": settings, "egressPorts": [6432]}})
+    made = {it["kind"]: it for it in items if "evaluator" in it["metadata"]["name"]}
+    assert set(made) == {
+        "ServiceAccount", "Service", "PodDisruptionBudget", "Deployment", "ConfigMap", "NetworkPolicy",
+    }  # fmt: skip
+    pod = made["Deployment"]["spec"]["template"]
+    for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
+        spec = made[kind]["spec"]
+        selector = spec.get("podSelector") or spec["selector"]
+        assert (selector.get("matchLabels") or selector).items() <= pod["metadata"]["labels"].items(), kind
+    volumes = {it["name"]: it for it in pod["spec"]["volumes"]}
+    assert volumes["database"]["secret"]["items"] == [{"key": "uri", "path": "url"}]
+    assert made["NetworkPolicy"]["spec"]["egress"][0] == {"ports": [{"protocol": "TCP", "port": 6432}]}
+    secret, config = tmp_path / "url", tmp_path / "collector.yaml"
+    secret.write_text("postgresql://laggard:s%40cret@db.example/laggard?sslmode=require\n")
+    secret.chmod(0o600)
+    text = made["ConfigMap"]["data"]["collector.yaml"]
+    config.write_text(text.replace("/etc/laggard-database/url", str(secret)))
+    read = load_settings(str(config), [], None, None)
+    assert (read.evaluators, read.prometheus) == ("main", EVALUATORS["prometheus"]) and not read.targets
+    assert read.incidents_database == "postgresql://laggard@db.example/laggard?sslmode=require"
+    assert read.prometheus_interval_seconds == 30.0
 
 
 def test_another_namespace_is_named_everywhere() -> None:

@@ -26,7 +26,14 @@ from laggard.probes.choose import choose_probes
 from laggard.probes.profiles import PROFILES, find_profile
 from laggard.rings import command as ring
 
-FOLDERS = ("base", "overlays/report-only", "overlays/taint", "overlays/tls", "overlays/prometheus-operator")
+FOLDERS = (
+    "base",
+    "overlays/report-only",
+    "overlays/taint",
+    "overlays/tls",
+    "overlays/prometheus-operator",
+    "overlays/evaluators",
+)
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
 
 

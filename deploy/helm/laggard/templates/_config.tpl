@@ -29,6 +29,14 @@
 {{- merge (deepCopy .Values.collector.config) $own | toYaml }}
 {{- end }}
 
+{{- define "laggard.evaluatorConfig" -}}
+{{- $url := required "evaluators.prometheus: give the URL of the Prometheus whose jobs they judge" .Values.evaluators.prometheus }}
+{{- $secret := required "evaluators.databaseSecret: name the Secret that has the URL of their PostgreSQL" .Values.evaluators.databaseSecret }}
+{{- $names := list "*.svc" "*.svc.cluster.local" }}
+{{- $own := dict "listen_address" ":19401" "evaluators" "main" "prometheus" $url "allowed_hosts" $names "incidents_database_file" "/etc/laggard-database/url" }}
+{{- merge (deepCopy .Values.evaluators.config) $own | toYaml }}
+{{- end }}
+
 {{- define "laggard.controllerConfig" -}}
 {{- $collector := "http://laggard-collector:19401" }}
 {{- if .Values.tls.enabled }}
