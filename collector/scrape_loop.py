@@ -135,6 +135,14 @@ class ScrapeLoop:
             await asyncio.wait_for(self._wait_for_round(now), self._patience_seconds())
         return self._is_fresh(now)
 
+    @property
+    def why_not_ready(self) -> str:
+        """The reason why it has nothing to tell yet, or, as one of several evaluators, cannot tell what the others
+        judged; empty where it can tell."""
+        if not self.snapshot.rounds:
+            return "the first round of scrapes is under way"
+        return self.watch.why_not_ready if isinstance(self.watch, Evaluator) else ""
+
     def recording(self, name: str | None) -> JobRecording | None:
         """The recording of what is held of the job that ClusterSnapshot.job() finds; None where it finds none. It is to
         be called on the event loop: no round ingests anything meanwhile."""

@@ -112,6 +112,12 @@ class Evaluator:
             return 0 if self._why_away(time.monotonic()) else len(self._live)
 
     @property
+    def why_not_ready(self) -> str:
+        """The reason why it does not answer for all evaluators; empty where it does."""
+        with self._lock:
+            return self._why_away(time.monotonic())
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         with self._lock:
             now = time.monotonic()

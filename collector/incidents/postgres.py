@@ -297,7 +297,7 @@ def _connect(place: str) -> psycopg.Connection[Any]:
 
 @functools.cache
 def _impatient() -> type[psycopg.Connection[Any]]:
-    """psycopg's connection, which waits ANSWER_SECONDS for an answer at most."""
+    """Returns psycopg's connection, but one that waits ANSWER_SECONDS for an answer at most."""
     import psycopg
 
     class Impatient(psycopg.Connection[Any]):

@@ -160,9 +160,8 @@ def lacking(counters: Counters) -> Mask:
     series. An agent serves all of a rank's together."""
     of_ranks = [counters.steps, counters.own, counters.input]
     of_ranks += [] if counters.other is None else [counters.other]
-    known = np.isfinite(np.stack(of_ranks))
-    some, whole = known.any(axis=0), known.all(axis=0)
-    found: Mask = (some & ~whole).any(axis=0)
+    count = np.isfinite(np.stack(of_ranks)).sum(axis=0)
+    found: Mask = ((count > 0) & (count < len(of_ranks))).any(axis=0)
     return found
 
 

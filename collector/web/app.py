@@ -81,9 +81,9 @@ class _Site:
         return Response(body, headers={"Content-Type": content_type})
 
     async def ready(self, request: Request) -> Response:
-        if self.source.snapshot.rounds:
-            return PlainTextResponse("ready\n")
-        return PlainTextResponse("not ready: the first round of scrapes is under way\n", 503)
+        if why := self.source.why_not_ready:
+            return PlainTextResponse(f"not ready: {why}\n", 503)
+        return PlainTextResponse("ready\n")
 
 
 async def _healthy(request: Request) -> Response:

@@ -75,6 +75,10 @@ class ClusterSource(Protocol):
         round."""
 
     @property
+    def why_not_ready(self) -> str:
+        """The reason why clients are to ask another collector, or later; empty where there is none."""
+
+    @property
     def incidents(self) -> Incidents: ...
 
     @property

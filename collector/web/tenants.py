@@ -177,6 +177,10 @@ class TenantSource:
             self._seen = seen = whole, visible(whole, self._viewer)
         return seen[1]
 
+    @property
+    def why_not_ready(self) -> str:
+        return self._source.why_not_ready
+
     async def refresh(self) -> bool:
         return await self._source.refresh()
 

@@ -215,6 +215,16 @@ FLEET: Final = Dashboard(
                     unit="s",
                 ),
                 Panel(
+                    "Evaluators",
+                    "timeseries",
+                    (
+                        Query(f"min by (cluster) (laggard_evaluators_live{{{IN_CLUSTER}}})", "alive {{cluster}}"),
+                        Query(f"laggard_evaluator_jobs{{{IN_CLUSTER}}}", "jobs of {{instance}} {{cluster}}"),
+                    ),
+                    "Those that share the jobs of a Prometheus, by the one that sees the fewest (0: no database), "
+                    "and the jobs that each judges, 64 at most.",
+                ),
+                Panel(
                     "Longest rounds of probes",
                     "timeseries",
                     (

@@ -98,8 +98,10 @@ def test_one_of_three_evaluators_is_killed(three: Fleet) -> None:
     wait_until(lambda: settled(three.evaluators, jobs), SECONDS)
     three.database.kill()
     wait_until(lambda: all(_only_own(each, jobs) for each in three.evaluators), SECONDS)
+    assert not any(each.is_ready() for each in three.evaluators), "none of them answers for all"
     three.database.start()
     wait_until(lambda: settled(three.evaluators, jobs), SECONDS)
+    assert all(each.is_ready() for each in three.evaluators)
     after = by_job(left[0])
     assert {name: after[name] for name in before} == before, "each goes on as the incident that it was"
     assert after.keys() == {"slow-a", "slow-b", "slow-c"} and all(len(ids) == 1 for ids in after.values())

@@ -18,6 +18,7 @@ ROUTES = all_routes(None, CollectorSettings())  # type: ignore[arg-type]
 
 class Source:
     snapshot = ClusterSnapshot(nodes=())
+    why_not_ready = ""
     incidents = IncidentHistory(HistorySettings("", 1, 1.0, 1.0))
     acknowledgements = Acknowledgements("")
 
