@@ -35,14 +35,14 @@ from laggard.text.words import printable_line
 
 log = logging.getLogger("laggard.collector")
 
-RETRY_SECONDS: Final = 3.0
+RETRY_SECONDS: Final = 2.0
 """The longest time until Prometheus is asked again that did not answer, or had too few new samples when it did."""
 
 CATCH_UP_SECONDS: Final = 300.0
 """The time after Prometheus was away for which jobs without a verdict are looked at so soon: ten scrapes 30 s apart."""
 
-LOOK_SHARE: Final = 1 / 3
-"""The largest share of that time in which looks are under way: the others are Prometheus' to catch up."""
+LOOK_SHARE: Final = 1 / 2
+"""The largest share of that time in which looks are under way: the rest is Prometheus' to catch up."""
 
 QUERY_SECONDS: Final = 20.0
 """The time limit of an evaluator's query: a later answer would come when the verdict of before is too old."""

@@ -15,9 +15,9 @@ from laggard.collector.jobs.key import JobKey
 
 LEASE_SECONDS: Final = 10.0
 """The time after which an evaluator that has not said that it is alive is gone, by the database's clock: its jobs are
-others' then. laggard's choice: three beats that fail."""
+others' then. laggard's choice: four beats that fail."""
 
-BEAT_SECONDS: Final = 3.0
+BEAT_SECONDS: Final = 2.0
 """The time from one beat, in which an evaluator says that it is alive and reads what others judged, to the next."""
 
 

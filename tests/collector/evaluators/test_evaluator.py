@@ -302,7 +302,7 @@ def test_after_prometheus_was_away_jobs_without_a_verdict_are_looked_at_soon(
     cluster.away, cluster.too_new = "", True
     one.look()
     now = time.monotonic()
-    assert soon(now, 0.1) == RETRY_SECONDS and soon(now, 5.0) == 15.0, "looks take a third of the time at most"
+    assert soon(now, 0.1) == RETRY_SECONDS and soon(now, 5.0) == 10.0, "looks take half of the time at most"
     assert soon(now + CATCH_UP_SECONDS, 0.1) == ROUND
     cluster.too_new = False
     one.look()
