@@ -6,6 +6,7 @@ import argparse
 import glob
 import os
 
+from laggard.collector.database_file import read_url
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.discovery.dns import DnsName
 from laggard.collector.discovery.label_file import LabelFile
@@ -25,7 +26,6 @@ from laggard.collector.tenants.viewer import Admission
 from laggard.collector.web.stacks import stacks_tokens
 from laggard.collector.webhook.receiver import receiver_of
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
-from laggard.database_url import read_url
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address
 from laggard.http.tls import ServerTls, client_context

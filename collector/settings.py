@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from laggard.address import without_login
+from laggard.collector.database_file import read_url
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
-from laggard.database_url import is_database_url, read_url, refusal
+from laggard.database_url import is_database_url, refusal
 from laggard.environment import ENV_STATE_DIR, node_name
 from laggard.errors import UsageError
 from laggard.wire.exclusion import MAX_SECONDS

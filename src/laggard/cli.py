@@ -64,6 +64,7 @@ COMMANDS = (
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
+    Command("kubernetes-job", "laggard.kubernetes.job.command", "run a command as a Job of Kubernetes, to its end"),
     Command("tune", "laggard.tune.command", "measure configurations of NCCL and DeepSpeed: fast, and right"),
     Command("tuner", "laggard.tuner.command", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
 )

@@ -28,6 +28,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 def load(path: str | os.PathLike[str], settings_type: type[T], flag: str = "--config") -> T:
     """Returns the settings in the YAML file at `path`, which `flag` named. Raises UsageError, which names the file and
     the key."""
+    return parse(_read(path, flag), settings_type, str(path))
+
+
+def read_tree(path: str, flag: str) -> object:
+    """Returns what the YAML file at `path` holds that is no file of settings, such as an object of Kubernetes; `flag`
+    named it. Raises UsageError."""
+    try:
+        return _tree(_read(path, flag), path)
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply") from None
+
+
+def _read(path: str | os.PathLike[str], flag: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MAX_CHARACTERS + 1)
@@ -36,7 +49,7 @@ def load(path: str | os.PathLike[str], settings_type: type[T], flag: str = "--co
         raise UsageError(f"cannot read {path}: {reason}; check the path given to {flag}") from None
     if len(text) > _MAX_CHARACTERS:
         raise UsageError(f"{path} has more than {_MAX_CHARACTERS} characters: it is no file of settings")
-    return parse(text, settings_type, str(path))
+    return text
 
 
 def parse(text: str, settings_type: type[T], where: str) -> T:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from laggard.collector.database_file import read_url
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target, parse_targets
 from laggard.collector.settings import CollectorSettings, load_settings
-from laggard.database_url import read_url
 from laggard.errors import UsageError
 from laggard.http.listen import bind, url_of
 
