@@ -46,7 +46,26 @@ def environ(own_control_plane: Any, tmp_path: Path) -> Iterator[dict[str, str]]:
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     own_control_plane.wait_until(lambda: own_control_plane.request("GET", account).is_success)
     with Kubelet(own_control_plane, tmp_path / "pods", traps):
-        yield {**os.environ, "KUBECONFIG": str(own_control_plane.write_kubeconfig(tmp_path))}
+        yield {**os.environ, "KUBECONFIG": str(_with_few_rights(own_control_plane, tmp_path))}
+
+
+def _with_few_rights(plane: Any, folder: Path) -> Path:
+    """kubectl's configuration of one who may do what docs/tune.md says, and nothing else."""
+    there, rights = "/apis/rbac.authorization.k8s.io/v1/namespaces/default", "rbac.authorization.k8s.io"
+    rules = [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get", "delete"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+    ]
+    role = {"apiGroup": rights, "kind": "Role", "name": "trials"}
+    subject = {"kind": "ServiceAccount", "name": "trials", "namespace": "default"}
+    plane.do("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "trials"}})
+    plane.do("POST", f"{there}/roles", {"metadata": {"name": "trials"}, "rules": rules})
+    plane.do("POST", f"{there}/rolebindings", {"metadata": {"name": "trials"}, "roleRef": role, "subjects": [subject]})
+    config = plane.write_kubeconfig(folder)
+    token = plane.service_account_token("default", "trials")
+    config.write_text(config.read_text().replace(plane.administrator_token, token))
+    return Path(config)
 
 
 def left(plane: Any) -> list[str]:
@@ -86,7 +105,7 @@ def test_each_trial_is_a_job_and_neither_a_hang_nor_an_end_leaves_one(
     command = laggard("tune", "nccl", "--messages", "all_reduce:64M", "--transport", "roce", "--nodes", "4")
     command += ["--local-ranks", "8", "--nccl-version", "2.27.5", "--study", str(tmp_path / "study.db")]
     command += [word for name in FEW for word in ("--leave-out", name)]
-    command += ["--trials", "12", "--deadline", "30", "--format", "json"]
+    command += ["--trials", "24", "--deadline", "20", "--format", "json"]
     command += ["--command", f"{launcher} {{env}} {STAND_IN} {{test}} -b {{bytes}} -e {{bytes}}"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tuner:
         deadline = time.monotonic() + 300
@@ -98,8 +117,10 @@ def test_each_trial_is_a_job_and_neither_a_hang_nor_an_end_leaves_one(
     assert tuner.returncode == 130
     own_control_plane.wait_until(lambda: left(own_control_plane) == [])
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=550)
-    assert done.returncode in (0, 2), done.stderr
+    assert done.returncode == 0, done.stderr
     assert any("measured before" in line for line in done.stderr.splitlines()), done.stderr
-    statuses = [each["status"] for each in json.loads(done.stdout)["trials"]]
-    assert statuses.count("ok") >= 5, statuses
+    document = json.loads(done.stdout)
+    assert "hung" in [each["status"] for each in document["trials"]], done.stderr
+    items = document["recommendation"]["items"]
+    assert items and all((each["key"], each["recommended"]) != ("NCCL_MAX_CTAS", "8") for each in items)
     own_control_plane.wait_until(lambda: left(own_control_plane) == [])
