@@ -181,6 +181,7 @@ class ScrapeLoop:
         await asyncio.to_thread(self._discovery.wait, self._settings.timeout_seconds)
         beside = [asyncio.create_task(self.watch.run())] if self.watch else []
         if isinstance(self.watch, Evaluator):
+            self.watch.on_news = self._refresh_wanted.set
             await self.watch.begun(self._settings.timeout_seconds)
         if self.acknowledgements.is_shared:
             beside.append(asyncio.create_task(self._learn_acknowledgements()))

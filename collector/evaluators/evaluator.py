@@ -39,7 +39,8 @@ RETRY_SECONDS: Final = 2.0
 """The longest time until Prometheus is asked again that did not answer, or had too few new samples when it did."""
 
 CATCH_UP_SECONDS: Final = 300.0
-"""The time after Prometheus was away for which jobs without a verdict are looked at so soon: ten scrapes 30 s apart."""
+"""The time after Prometheus was away, or a job lost its verdict, for which jobs without one are looked at so soon: ten
+scrapes 30 s apart. Prometheus may be started again between two looks."""
 
 LOOK_SHARE: Final = 1 / 2
 """The largest share of that time in which looks are under way: the rest is Prometheus' to catch up."""
@@ -68,7 +69,9 @@ class Evaluator:
     """A watch, as PrometheusWatch is one. `jobs`, `notes` and `turn` may be asked by any thread."""
 
     def __init__(self, prometheus: Prometheus, place: Place, round_seconds: float, max_jobs: int) -> None:
-        """`round_seconds`: from one look to the next. `max_jobs`: the most jobs of all evaluators together."""
+        """`round_seconds`: from one look to the next. `max_jobs`: the most jobs of all evaluators together. `on_news`
+        is called on the event loop where a verdict has changed, whoever judged."""
+        self.on_news: Callable[[], None] = lambda: None
         self._prometheus, self._round_seconds, self._max_jobs = prometheus, round_seconds, max_jobs
         self._exchange, self._one_beat = Exchange(place, max_jobs), threading.Lock()
         self._lock = threading.Lock()
@@ -188,13 +191,28 @@ class Evaluator:
         return any(it.verdict is Verdict.UNKNOWN and it.notes[:1] and it.notes[0].kind != NOT_JUDGED for it in mine)
 
     async def _beat_for_ever(self, wanted: _Wanted) -> None:
+        told: dict[JobKey, object] = {}
         while True:
             await _beside(self.beat)
             if not self._why_away(time.monotonic()):
                 self._begun.set()
+            if (verdicts := self._verdicts()) != told:
+                told = verdicts
+                self.on_news()
             if self._has_news():
                 wanted.look.set()
             await _wait(wanted.beat, BEAT_SECONDS)
+
+    def _verdicts(self) -> dict[JobKey, object]:
+        """What is said of each job, as far as it is no matter of age."""
+        with self._lock:
+            standing = self._standing
+        newest: dict[JobKey, Judged] = dict(standing.rows)
+        for key, it in standing.own.items():
+            if key not in newest or newest[key].at < it.at:
+                newest[key] = it
+        said = {key: it.job.location for key, it in newest.items()}
+        return {key: (it.verdict, [culprit.ranks for culprit in it.culprits]) for key, it in said.items()}
 
     def _has_news(self) -> bool:
         """Whether jobs are its own that it has not judged."""
@@ -271,6 +289,8 @@ class Evaluator:
     def _note(self, it: Judged) -> None:
         with self._lock:
             was = self._standing
+            if _is_lost(was.own.get(it.job.key), it):
+                self._catches_up_until = time.monotonic() + CATCH_UP_SECONDS
             self._standing = dataclasses.replace(was, own={**was.own, it.job.key: it})
             self._unwritten.add(it.job.key)
 
@@ -347,6 +367,12 @@ class Evaluator:
                     self._exchange.leave()
             finally:
                 self._one_beat.release()
+
+
+def _is_lost(before: Judged | None, now: Judged) -> bool:
+    """Whether there was a verdict before, and is none now."""
+    unknown = Verdict.UNKNOWN
+    return before is not None and before.job.location.verdict is not unknown and now.job.location.verdict is unknown
 
 
 class _Wanted(NamedTuple):

@@ -3,6 +3,7 @@ test_fleet.py has them real."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections import Counter
@@ -307,6 +308,10 @@ def test_after_prometheus_was_away_jobs_without_a_verdict_are_looked_at_soon(
     cluster.too_new = False
     one.look()
     assert soon(time.monotonic(), 0.1) == ROUND
+    one._catches_up_until = 0.0
+    cluster.too_new = True
+    one.look()
+    assert soon(time.monotonic(), 0.1) == RETRY_SECONDS, "it was away between two looks"
 
 
 def test_two_that_both_judge_a_job_give_one_answer(cluster: Cluster, make: Make) -> None:
@@ -383,3 +388,31 @@ def test_a_database_that_hangs_is_given_up_and_found_again(cluster: Cluster, mon
         assert verdicts(one) == verdicts(other) == right(cluster) and not one.notes
         for each in (one, other):
             each.leave()
+
+
+def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make) -> None:
+    """Whoever judged: the collector's next round of answers is not waited for."""
+    one = make("a")
+    news: list[str] = []
+    one.on_news = lambda: news.append(str(verdicts(one).get("train-0")))
+
+    async def until(count: int) -> None:
+        while len(news) < count:
+            await asyncio.sleep(0.01)
+
+    async def watched() -> None:
+        task = asyncio.create_task(one.run())
+        try:
+            await asyncio.wait_for(until(1), 60.0)
+            while "ok" not in news:
+                await asyncio.sleep(0.01)
+            heard = len(news)
+            cluster.slow.add("train-0")
+            await asyncio.to_thread(one.look)
+            await asyncio.wait_for(until(heard + 1), 60.0)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(watched())
+    assert news[-1] == "fail" and news.count("fail") == 1

@@ -1,4 +1,4 @@
-"""kubectl, asked about one Job: it knows the user's cluster, and logs in with the user's rights."""
+"""Asks kubectl about one Job: it knows the user's cluster, and logs in with the user's rights."""
 
 from __future__ import annotations
 
