@@ -60,7 +60,6 @@ def main(arguments: argparse.Namespace) -> int:
     settings = load_settings(
         arguments.config, arguments.targets, arguments.listen_address, arguments.interval, arguments.web_config_file
     )
-    _take_password(settings)
     discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
@@ -72,6 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
     watch = _watch(settings)
     if asked_about_settings(arguments, settings, _unmatched(settings)):
         return 0
+    _take_password(settings)
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
         tokens = stacks_tokens(settings)

@@ -148,7 +148,10 @@ CONFIGS = sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml"))
 def test_the_daemons_take_their_configuration(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = {"agent.yaml": ["agent"], "collector.yaml": ["collector"], "controller.yaml": ["kubernetes", "controller"]}
     config = tmp_path / path.name
-    config.write_text(path.read_text().replace("/etc/laggard/", f"{path.parent}/"))
+    secret = tmp_path / "url"  # as the kubelet mounts it of a Secret
+    secret.write_text("postgresql://laggard:word@db.example/laggard\n")
+    text = path.read_text().replace("/etc/laggard/", f"{path.parent}/")
+    config.write_text(text.replace("/etc/laggard-database/url", str(secret)))
     assert main([*words[path.name], "--config", str(config), "--check-config"]) == 0, capsys.readouterr().err
 
 

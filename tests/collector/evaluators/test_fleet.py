@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
-from support.postgres import running, why_none
+from support.postgres import Server, running, why_none
 
 RANKS = 8
 JOBS: dict[str, tuple[int, ...]] = {"slow-a": (3,), "slow-b": (5,), "well-a": (), "well-b": (), "well-c": ()}
@@ -123,6 +123,30 @@ def _only_own(of: EvaluatorProcess, jobs: dict[str, tuple[int, ...]]) -> bool:
     notes = of.get("location", job=f"1000:{next(iter(others))}")["notes"]
     assert "the database" in notes[0]["text"]
     return {name: found[name] for name in mine} == {name: right(jobs)[name] for name in mine}
+
+
+@pytest.mark.slow  # a PostgreSQL
+def test_the_password_of_a_secret_lets_it_in_and_is_told_nowhere(tmp_path: Path, start_collector: Any) -> None:
+    def wants_a_password(server: Server) -> None:
+        (server.data / "pg_hba.conf").write_text("local all laggard trust\nlocal all evaluator scram-sha-256\n")
+
+    with running(configure=wants_a_password) as server:
+        server.database()
+        with server.connect() as connection:
+            connection.execute("CREATE ROLE evaluator LOGIN PASSWORD 'a word@%'")
+            connection.execute("GRANT CREATE ON DATABASE tests TO evaluator")
+        secret, config = tmp_path / "url", tmp_path / "collector.yaml"
+        secret.write_text(f"postgresql://evaluator:a%20word%40%25@/tests?host={server.folder}\n")
+        secret.chmod(0o600)
+        config.write_text(f"evaluators: main\nprometheus: http://127.0.0.1:9\nincidents_database_file: {secret}\n")
+        collector = start_collector("--config", str(config), "--interval", "0.5")
+        collector.wait_until(lambda: collector.get("/-/ready").status_code == 200)
+        assert collector.get("/api/v1/incidents").json()["history"]["state"] == "on"
+        told = [collector.get(path).text for path in ("/", "/metrics", "/api/v1/summary", "/api/v1/incidents")]
+        assert not [text for text in told if "a word" in text or "a%20word" in text]
+        server.kill()
+        collector.wait_until(lambda: collector.get("/-/ready").status_code == 503)
+        assert "word" not in collector.get("/-/ready").text
 
 
 @pytest.mark.slow  # a PostgreSQL
