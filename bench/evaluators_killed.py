@@ -124,18 +124,22 @@ class Trial:
         self.fleet.series.begin(fault, RANKS, slow)
         self.faults.append(fault)
         told, right_since, started = 0.0, began, False
-        while not (started and told and time.monotonic() - right_since > SETTLED_SECONDS):
-            now = time.monotonic()
-            if now - began > seconds + GIVE_UP_SECONDS:
-                raise SystemExit(f"not right again {GIVE_UP_SECONDS:.0f} s after {name}: {self.amiss}")
-            if not started and now - began >= seconds:
+        try:
+            while not (started and told and time.monotonic() - right_since > SETTLED_SECONDS):
+                now = time.monotonic()
+                if now - began > seconds + GIVE_UP_SECONDS:
+                    raise SystemExit(f"not right again {GIVE_UP_SECONDS:.0f} s after {name}: {self.amiss}")
+                if not started and now - began >= seconds:
+                    mend()
+                    started = True
+                if not self.is_right(TRUTH):
+                    right_since = time.monotonic()
+                if not told and self.is_right({fault: slow}):
+                    told = time.monotonic()
+                time.sleep(0.3)
+        finally:
+            if not started:  # interrupted: what happened until then is counted
                 mend()
-                started = True
-            if not self.is_right(TRUTH):
-                right_since = time.monotonic()
-            if not told and self.is_right({fault: slow}):
-                told = time.monotonic()
-            time.sleep(0.3)
         self.fleet.series.end(fault)
         return Round(name, seconds, right_since - began, told - began)
 
@@ -209,6 +213,7 @@ def main() -> int:
                 rounds.append(trial.round(number))
             except KeyboardInterrupt:  # what there is by then
                 trial.faults = trial.faults[: len(rounds)]
+                wait_until(lambda: trial.is_right(TRUTH))
                 break
             it = rounds[-1]
             text = f"{number + 1}: {it.victim} for {it.down_seconds:.1f} s: right after {it.right_after:.1f} s"
