@@ -15,7 +15,8 @@ from laggard.collector.discovery.target_file import TargetFiles
 from laggard.collector.discovery.tree import Unusable
 from laggard.collector.evaluators.evaluator import Evaluator
 from laggard.collector.evaluators.exchange import Place as EvaluatorPlace
-from laggard.collector.prometheus.client import Prometheus, authorization, extra_headers
+from laggard.collector.prometheus.client import Prometheus
+from laggard.collector.prometheus.login import Login
 from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
 from laggard.collector.scrape_loop import ScrapeLoop
@@ -124,9 +125,10 @@ def _label_file(path: str) -> LabelFile | None:
 def _watch(settings: CollectorSettings) -> PrometheusWatch | Evaluator | None:
     if not settings.prometheus:
         return None
-    login = authorization(settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file)
-    headers = extra_headers(settings.prometheus_headers_file, "prometheus_headers_file")
-    prometheus = Prometheus(settings.prometheus, login, settings.prometheus_cluster, headers)
+    login = Login(
+        settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file, settings.prometheus_headers_file
+    )
+    prometheus = Prometheus(settings.prometheus, login, settings.prometheus_cluster)
     seconds = settings.prometheus_interval_seconds
     if not settings.evaluators:
         return PrometheusWatch(prometheus, seconds)

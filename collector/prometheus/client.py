@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
 from laggard.address import without_login
 from laggard.collector.prometheus.answer import Answer, AnswerError, Series
+from laggard.collector.prometheus.login import Login
 from laggard.errors import UsageError
-from laggard.otlp.settings import read_headers
-from laggard.secret_file import warn_of_exposed
 from laggard.text.words import printable_line
 
 QUERY_SECONDS = 60.0
@@ -25,7 +22,6 @@ ANSWER_SECONDS = 180.0
 """The time in which an answer has to be read to its end: a server that sends a byte now and then never times out."""
 
 _CHUNK_BYTES = 1 << 20
-_MAX_SECRET_BYTES = 1 << 16
 _HEADERS = {
     "Accept-Encoding": "identity",  # packing takes Prometheus longer than sending
     "Cache-Control": "no-store",  # for the caches of Cortex' and Mimir's query frontends
@@ -39,16 +35,13 @@ since 1.85.2), and rounds times; others pass them over."""
 class Prometheus:
     """One server. To be used by several threads at once."""
 
-    def __init__(
-        self, url: str, authorization: str | None = None, cluster: str = "", headers: Mapping[str, str] | None = None
-    ) -> None:
-        """`cluster`: where it is not empty, only series with this label `cluster` are asked for. `headers`: sent with
-        each query."""
+    def __init__(self, url: str, login: Login | None = None, cluster: str = "") -> None:
+        """`cluster`: where it is not empty, only series with this label `cluster` are asked for."""
         self.url = _checked_url(url)
         self.cluster = cluster
         self.warnings: list[str] = []
-        sent = _HEADERS | dict(headers or {}) | ({} if authorization is None else {"Authorization": authorization})
-        self._client = httpx.Client(headers=sent, timeout=QUERY_SECONDS)
+        self._login = login or Login()
+        self._client = httpx.Client(headers=_HEADERS, timeout=QUERY_SECONDS)
 
     def close(self) -> None:
         self._client.close()
@@ -65,8 +58,9 @@ class Prometheus:
     def _ask(self, path: str, form: Mapping[str, str]) -> Iterator[Series]:
         answer, began = Answer(), time.monotonic()
         form = {**form, **_FRESH, "timeout": f"{QUERY_SECONDS:.0f}s"}
+        url, headers = f"{self.url}/api/v1/{path}", self._login.headers()
         try:
-            with self._client.stream("POST", f"{self.url}/api/v1/{path}", data=form) as response:
+            with self._client.stream("POST", url, data=form, headers=headers) as response:
                 self._check(response)
                 yield from answer.series(_in_time(response.iter_bytes(), began + ANSWER_SECONDS))
         except AnswerError as error:
@@ -141,40 +135,3 @@ def _checked_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise UsageError(f"--prometheus {printable_line(without_login(url), 200)}: leave out what follows the path")
     return url.rstrip("/")
-
-
-def authorization(token_file: str | None, basic_file: str | None) -> str | None:
-    """The header's value from the file that was named. Raises UsageError."""
-    if token_file:
-        return f"Bearer {_secret(token_file)}"
-    if basic_file:
-        pair = _secret(basic_file)
-        if ":" not in pair:
-            raise UsageError(f"{basic_file} has no USER:PASSWORD in it")
-        return f"Basic {base64.b64encode(pair.encode()).decode()}"
-    return None
-
-
-def extra_headers(path: str | None, setting: str) -> dict[str, str]:
-    """The lines `NAME: VALUE` of the file that `setting` names. Raises UsageError."""
-    if not path:
-        return {}
-    headers = read_headers(path, setting)
-    if any(name.lower() == "authorization" for name in headers):
-        raise UsageError(f"{path} has a login in it: that goes into a file of its own, for its own setting")
-    return headers
-
-
-def _secret(path: str) -> str:
-    """The only line of the file. Its text is in no message."""
-    warn_of_exposed(path, "the login for Prometheus in")
-    try:
-        with open(Path(path), encoding="utf-8") as file:
-            text = file.read(_MAX_SECRET_BYTES).strip()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text") from None
-    if not text or not text.isascii() or not text.isprintable():
-        raise UsageError(f"{path} has to hold one line of printable ASCII, without which there is no login")
-    return text
