@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from laggard.address import without_login
-from laggard.collector.prometheus.answer import Answer, AnswerError, Series
+from laggard.collector.prometheus.answer import Answer, AnswerError, Labels, Series
 from laggard.collector.prometheus.login import Login
 from laggard.errors import UsageError
 from laggard.text.words import printable_line
@@ -41,6 +41,7 @@ class Prometheus:
         self.cluster = cluster
         self.warnings: list[str] = []
         self._login = login or Login()
+        self._newest: tuple[tuple[str, float], tuple[Labels, ...]] | None = None
         self._client = httpx.Client(headers=_HEADERS, timeout=QUERY_SECONDS)
 
     def close(self) -> None:
@@ -54,6 +55,14 @@ class Prometheus:
     def at(self, query: str, moment: float | None) -> Iterator[Series]:
         """The values at `moment`, by default now by the server's clock. Raises UsageError."""
         return self._ask("query", {"query": query, **({} if moment is None else {"time": f"{moment:.3f}"})})
+
+    def labels_at(self, query: str, moment: float) -> tuple[Labels, ...]:
+        """The labels of the series at `moment`. What is asked again about the same moment is not asked of the server
+        again: each of many jobs asks for the nodes that fail. Raises UsageError."""
+        asked, newest = (query, moment), self._newest
+        if newest is None or newest[0] != asked:
+            self._newest = newest = asked, tuple(labels for part in self.at(*asked) for labels in part.labels)
+        return newest[1]
 
     def _ask(self, path: str, form: Mapping[str, str]) -> Iterator[Series]:
         answer, began = Answer(), time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from laggard.constants import PHASES
 from laggard.locate.job_timings import JobTimings, RankState
 
 Floats = NDArray[np.floating[Any]]
+Mask = NDArray[np.bool_]
 
 INTERVALS = 9
 """The number of intervals that are compared: one more than a verdict needs at least."""
@@ -130,6 +132,21 @@ class Counters:
     other: Floats
     step_seconds: Floats
     few_steps: Floats  # [T, F]: the steps of those few
+
+
+def part_of(counters: Counters, moments: Sequence[int], ranks: Mask) -> Counters:
+    """The counters at some of their moments, of some of their ranks."""
+    of_ranks = np.ix_(moments, np.flatnonzero(ranks))
+    return Counters(
+        ranks=counters.ranks[ranks],
+        machines=tuple(itertools.compress(counters.machines, ranks)),
+        steps=counters.steps[of_ranks],
+        own=counters.own[of_ranks],
+        input=counters.input[of_ranks],
+        other=counters.other[of_ranks],
+        step_seconds=counters.step_seconds[list(moments)],
+        few_steps=counters.few_steps[list(moments)],
+    )
 
 
 class Intervals(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.prometheus.counters import Floats
+from laggard.collector.prometheus.counters import Floats, Mask
 from laggard.locate.partial_verdict import PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import counted, ranks_text
@@ -20,8 +20,6 @@ STALLED_SHARE = 0.5
 
 CONFIDENCE = {"dead": 0.8, "hung": 0.7}
 """The confidence by the states of processes alone: which collective it was is not known here. Our own choice."""
-
-Mask = NDArray[np.bool_]
 
 
 class Ranks(NamedTuple):
