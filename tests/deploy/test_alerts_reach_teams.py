@@ -1,5 +1,5 @@
-"""From the labels of a node to its team: a real collector, a real Prometheus with the rules that are shipped, and a real
-Alertmanager with the routes of the example. Nodes have their labels of a file of the collector's, of its list of
+"""From the labels of a node to its team: a real collector, a real Prometheus with the rules that are shipped, and a
+real Alertmanager with the routes of the example. Nodes have their labels of a file of the collector's, of its list of
 agents, and of Kubernetes. The agents are stand-ins that serve what an agent serves."""
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def relabelings_of_the_page() -> list[dict[str, Any]]:
 
 
 def pods(folder: Path, agents: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """What Prometheus' operator makes of the PodMonitor, with a file in place of Kubernetes. `agents`: the labels of the
-    node that each runs on, by address. The operator calls the job what `jobLabel` names, and writes the relabelings in
-    Prometheus' own spelling (its documentation, RelabelConfig)."""
+    """What Prometheus' operator makes of the PodMonitor, with a file in place of Kubernetes. `agents`: the labels of
+    the node that each runs on, by address. The operator calls the job what `jobLabel` names, and writes the relabelings
+    in Prometheus' own spelling (its documentation, RelabelConfig)."""
     (endpoint,) = (monitor := yaml.safe_load(KUBERNETES.read_text())["spec"])["podMetricsEndpoints"]
     of_job = "__meta_kubernetes_pod_label_" + "".join(c if c.isalnum() else "_" for c in monitor["jobLabel"])
     (folder / "pods.json").write_text(
@@ -86,20 +86,12 @@ def test_a_team_hears_of_its_nodes(
     collector = start_collector("--config", str(tmp_path / "collector.yaml"))
     collector.wait_until(lambda: collector.get("/metrics").text.count("laggard_node_labels{") == 3)
 
-    node = {
-        "__meta_kubernetes_pod_node_name": "k8s-4",
-        "__meta_kubernetes_node_label_example_com_rack": "r4",
-        "__meta_kubernetes_node_label_example_com_team": "vision",
-    }
+    def of_kubernetes(name: str, rack: str) -> dict[str, str]:
+        label = "__meta_kubernetes_node_label_example_com_"
+        return {"__meta_kubernetes_pod_node_name": name, f"{label}rack": rack, f"{label}team": "vision"}
+
     alerting.scraped = [
-        pods(
-            tmp_path,
-            {
-                pod.address: node,
-                gone: {**node, "__meta_kubernetes_pod_node_name": "k8s-5"}
-                | {"__meta_kubernetes_node_label_example_com_rack": "r5"},
-            },
-        ),
+        pods(tmp_path, {pod.address: of_kubernetes("k8s-4", "r4"), gone: of_kubernetes("k8s-5", "r5")}),
         {
             "job_name": "laggard-agent",
             "scrape_interval": "1s",
