@@ -30,7 +30,7 @@ from figures import Figure, quartiles, show
 from prometheus_series import RANKS_OF_NODE, Job, import_series, make_blocks, prometheus, victoria_metrics
 
 MINUTE = 60.0
-AHEAD_SECONDS = 240.0
+AHEAD_SECONDS = 150.0
 TRIAL_RANKS = (1024, 4096)
 MARGIN = 1.5
 LOOKS = 10
@@ -145,7 +145,7 @@ def collector(prometheus_url: str, folder: Path) -> Iterator[tuple[psutil.Proces
 
 
 def measure(kind: str, nodes: int, jobs: int) -> list[Figure]:
-    made = jobs_of(nodes, jobs, 13 + round(AHEAD_SECONDS / 15))
+    made = jobs_of(nodes, jobs, 12 + round(AHEAD_SECONDS / 15))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         store = stack.enter_context(filled(kind, made, folder))
