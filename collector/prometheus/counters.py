@@ -136,7 +136,7 @@ class Counters:
 
 def part_of(counters: Counters, moments: Sequence[int], ranks: Mask) -> Counters:
     """The counters at some of their moments, of some of their ranks."""
-    of_ranks = np.ix_(moments, np.flatnonzero(ranks))
+    of_ranks = np.ix_(np.array(moments), np.flatnonzero(ranks))
     return Counters(
         ranks=counters.ranks[ranks],
         machines=tuple(itertools.compress(counters.machines, ranks)),
