@@ -128,7 +128,7 @@ class _Question:
             coarse = Moments(self.reading.now, COARSE_LENGTH_RATIO * few.apart, COARSE_INTERVALS)
             return self.reading.counters(coarse, few.ranks), None
         found = self.reading.counters(Moments(self.reading.now, few.apart), few.ranks, outside_phases=True)
-        seen: Mask = np.isfinite(found.steps[list(_COARSE_PLACES)]).any(axis=0)
+        seen: Mask = np.any(np.isfinite(found.steps[list(_COARSE_PLACES)]), axis=0)
         return part_of(found, _COARSE_PLACES, seen), part_of(found, range(INTERVALS + 1), seen)
 
     def _slow(self, everyone: Counters, closely: Counters | None, few: Few, world: int) -> Location:
