@@ -4,9 +4,9 @@ slow rank among them.
     collector_prometheus.py [--nodes 2000] [--jobs 1] [--store prometheus|victoria-metrics]
 
 A real Prometheus answers from blocks that promtool has made, some 110 KiB of memory a rank, of 32,768 ranks at once;
-into a real VictoriaMetrics the samples are imported. They end some minutes ahead of the time at which they are expected
-to be ready, so that for the collector the jobs are running. A look is what the collector asks between two pauses, of
-60 s by default. Memory is the most that it took.
+into a real VictoriaMetrics the samples are imported. For the collector it is always the moment of the last samples, so
+that the jobs are running however long that took. A look is what the collector asks between two pauses, of 60 s by
+default. Memory is the most that it took.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,17 +29,25 @@ from figures import Figure, quartiles, show
 from prometheus_series import RANKS_OF_NODE, Job, import_series, make_blocks, prometheus, victoria_metrics
 
 MINUTE = 60.0
-AHEAD_SECONDS = 150.0
-TRIAL_RANKS = (1024, 4096)
-MARGIN = 1.5
 LOOKS = 10
-TRIES = 3
 REST_SECONDS = 30.0
 QUIET_SECONDS = 4.0
 """The time without a query after which a look is over."""
 
+VERDICT_SECONDS = 300.0
 BUDGET_SECONDS = 30.0
 MIB = 1 << 20
+
+AT_MOMENT = """
+import sys
+from laggard.collector.prometheus.client import Prometheus
+from laggard.cli import main
+
+moment, at = float(sys.argv.pop(1)), Prometheus.at
+Prometheus.at = lambda self, query, when: at(self, query, moment if when is None else when)
+sys.exit(main())
+"""
+"""`laggard`, for which now is the moment that is its first word."""
 
 
 class Asked(NamedTuple):
@@ -73,64 +80,31 @@ def _sum(metrics: str, name: str) -> float:
     return sum(float(found[1]) for found in re.finditer(rf"^{name} (\S+)$", metrics, re.MULTILINE))
 
 
-def jobs_of(nodes: int, jobs: int, samples: int) -> list[Job]:
+def jobs_of(nodes: int, jobs: int) -> list[Job]:
     """So many jobs of equal size on the nodes; the first has a slow rank."""
     ranks = nodes * RANKS_OF_NODE // jobs
     slow = {0: (ranks // 3,)}
-    return [Job(ranks, samples=samples, slow=slow.get(n, ()), job_id=f"train-{n}", seed=n) for n in range(jobs)]
+    return [Job(ranks, slow=slow.get(n, ()), job_id=f"train-{n}", seed=n) for n in range(jobs)]
 
 
 @contextlib.contextmanager
 def filled(kind: str, jobs: Sequence[Job], folder: Path) -> Iterator[Store]:
-    """The store, AHEAD_SECONDS before the end of its samples. Where the machine was busier than expected, it is made
-    again, with more time."""
-    expected = _seconds_to_make(kind, sum(job.ranks for job in jobs), jobs[0].samples)
-    for attempt in range(TRIES):
-        with contextlib.ExitStack() as stack:
-            began = time.time()
-            end = round(began + expected + AHEAD_SECONDS)
-            url, process = stack.enter_context(_made(kind, jobs, end, folder / str(attempt)))
-            took = time.time() - began
-            if took <= expected:
-                time.sleep(expected - took)
-                yield Store(url, psutil.Process(process.pid), end)
-                return
-        shutil.rmtree(folder / str(attempt))
-        print(f"the series took {took:.0f} s, more than the {expected:.0f} expected: once more", file=sys.stderr)
-        expected = 1.3 * took
-    raise SystemExit("this machine is too busy to make the series in a time that can be foretold")
-
-
-@contextlib.contextmanager
-def _made(kind: str, jobs: Sequence[Job], end: float, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    folder.mkdir()
+    end = round(time.time())
     if kind == "prometheus":
-        with prometheus(make_blocks(jobs, end, folder)) as found:
-            yield found
+        with prometheus(make_blocks(jobs, end, folder)) as (url, process):
+            yield Store(url, psutil.Process(process.pid), end)
         return
     with victoria_metrics(folder / "vm") as (url, process):
         import_series(jobs, end, url)
-        yield url, process
-
-
-def _seconds_to_make(kind: str, ranks: int, samples: int) -> float:
-    """What it will take about, by what it takes for fewer ranks."""
-    took = []
-    for some in TRIAL_RANKS:
-        with tempfile.TemporaryDirectory() as name:
-            began = time.monotonic()
-            with _made(kind, [Job(some, samples=samples)], round(time.time()), Path(name) / "trial"):
-                took.append(time.monotonic() - began)
-    of_rank = max(0.0, took[1] - took[0]) / (TRIAL_RANKS[1] - TRIAL_RANKS[0])
-    return 30.0 + MARGIN * (took[0] + of_rank * ranks)
+        yield Store(url, psutil.Process(process.pid), end)
 
 
 @contextlib.contextmanager
-def collector(prometheus_url: str, folder: Path) -> Iterator[tuple[psutil.Process, str]]:
+def collector(store: Store, folder: Path) -> Iterator[tuple[psutil.Process, str]]:
     config = folder / "collector.yaml"
-    settings = {"targets": [], "prometheus": prometheus_url, "listen_address": "127.0.0.1:0"}
+    settings = {"targets": [], "prometheus": store.url, "listen_address": "127.0.0.1:0"}
     config.write_text(json.dumps(settings | {"incidents_database": str(folder / "incidents.sqlite")}))
-    command = [sys.executable, "-m", "laggard", "collector", "--config", str(config)]
+    command = [sys.executable, "-c", AT_MOMENT, str(store.end), "collector", "--config", str(config)]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log)
     try:
@@ -145,14 +119,19 @@ def collector(prometheus_url: str, folder: Path) -> Iterator[tuple[psutil.Proces
 
 
 def measure(kind: str, nodes: int, jobs: int) -> list[Figure]:
-    made = jobs_of(nodes, jobs, 12 + round(AHEAD_SECONDS / 15))
+    made = jobs_of(nodes, jobs)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        store = stack.enter_context(filled(kind, made, folder))
+        return watched(stack.enter_context(filled(kind, made, folder)), list(made[0].slow), folder)
+
+
+def watched(store: Store, slow: list[int], folder: Path) -> list[Figure]:
+    """The figures of a collector that begins to watch the store, whose first job has the slow ranks."""
+    with contextlib.ExitStack() as stack:
         asked, theirs = store.asked(), _cpu(store.process)
-        process, address = stack.enter_context(collector(store.url, folder))
+        process, address = stack.enter_context(collector(store, folder))
         began, own = time.monotonic(), _cpu(process)
-        verdict = _until_told(address, store, list(made[0].slow))
+        verdict = _until_told(address, slow)
         look = _until_quiet(store) - began
         own, theirs = _cpu(process) - own, _cpu(store.process) - theirs
         after = store.asked()
@@ -175,12 +154,12 @@ def measure(kind: str, nodes: int, jobs: int) -> list[Figure]:
     ]
 
 
-def _until_told(address: str, store: Store, slow: list[int]) -> float:
+def _until_told(address: str, slow: list[int]) -> float:
     """Seconds until the verdict names the slow rank."""
     began = time.monotonic()
     while _culprits(address) != [slow]:
-        if time.time() > store.end + MINUTE:
-            raise SystemExit(f"no verdict in {time.monotonic() - began:.0f} s, until the samples were too old")
+        if time.monotonic() - began > VERDICT_SECONDS:
+            raise SystemExit(f"no verdict in {VERDICT_SECONDS:.0f} s")
         time.sleep(0.25)
     return time.monotonic() - began
 
