@@ -1,10 +1,12 @@
-"""What a collector takes that knows a cluster from Prometheus alone: 2,000 nodes of 8 ranks, a slow rank among them.
+"""What a collector takes that knows a cluster from a Prometheus or a VictoriaMetrics alone: 2,000 nodes of 8 ranks, a
+slow rank among them.
 
-    collector_prometheus.py [--nodes 2000] [--jobs 1]
+    collector_prometheus.py [--nodes 2000] [--jobs 1] [--store prometheus|victoria-metrics]
 
-promtool makes the series, some 100 KiB of memory a rank, and a real Prometheus answers from them. They end two minutes
-ahead of the time at which they are expected to be ready, so that for the collector the jobs are running. It looks once
-a minute, as by default. Memory is the most that it took; CPU is of one minute, with one look.
+A real Prometheus answers from blocks that promtool has made, some 110 KiB of memory a rank, of 32,768 ranks at once;
+into a real VictoriaMetrics the samples are imported. For the collector it is always the moment of the last samples, so
+that the jobs are running however long that took. A look is what the collector asks between two pauses, of 60 s by
+default. Memory is the most that it took.
 """
 
 from __future__ import annotations
@@ -13,48 +15,96 @@ import argparse
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from figures import Figure, quartiles, show
-from prometheus_series import RANKS_OF_NODE, Job, make_blocks, prometheus
+from prometheus_series import RANKS_OF_NODE, Job, import_series, make_blocks, prometheus, victoria_metrics
 
 MINUTE = 60.0
-AHEAD_SECONDS = 2 * MINUTE
-TRIAL_RANKS = 1024
 LOOKS = 10
-TRIES = 3
+REST_SECONDS = 30.0
+QUIET_SECONDS = 4.0
+"""The time without a query after which a look is over."""
+
+VERDICT_SECONDS = 300.0
+BUDGET_SECONDS = 30.0
 MIB = 1 << 20
 
+AT_MOMENT = """
+import sys
+from laggard.collector.prometheus.client import Prometheus
+from laggard.cli import main
 
-def jobs_of(nodes: int, jobs: int, samples: int) -> list[Job]:
+moment, at = float(sys.argv.pop(1)), Prometheus.at
+Prometheus.at = lambda self, query, when: at(self, query, moment if when is None else when)
+sys.exit(main())
+"""
+"""`laggard`, for which now is the moment that is its first word."""
+
+
+class Asked(NamedTuple):
+    """What a store has answered so far: queries, and bytes to whoever it was but this program."""
+
+    queries: int
+    sent: float
+
+
+class Store:
+    """A real store with the jobs' series. `end`: when the last of them are, in Unix seconds."""
+
+    def __init__(self, url: str, process: psutil.Process, end: float) -> None:
+        self.url, self.process, self.end = url, process, end
+        self._read = 0
+
+    def asked(self) -> Asked:
+        """By the store's own metrics, whose bytes do not count."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=MINUTE) as answer:
+            body = answer.read()
+        text = body.decode()
+        queries = _sum(text, r'(?:prometheus|vm)_http_requests_total\{.*"/api/v1/query(?:_range)?".*\}')
+        sent = _sum(text, r'prometheus_http_response_size_bytes_sum\{handler="/api/v1/query(?:_range)?"\}')
+        others = _sum(text, r'vm_tcplistener_written_bytes_total\{name="http".*\}') - self._read
+        self._read += len(body)
+        return Asked(round(queries), sent or others)
+
+
+def _sum(metrics: str, name: str) -> float:
+    return sum(float(found[1]) for found in re.finditer(rf"^{name} (\S+)$", metrics, re.MULTILINE))
+
+
+def jobs_of(nodes: int, jobs: int) -> list[Job]:
     """So many jobs of equal size on the nodes; the first has a slow rank."""
     ranks = nodes * RANKS_OF_NODE // jobs
     slow = {0: (ranks // 3,)}
-    return [Job(ranks, samples=samples, slow=slow.get(n, ()), job_id=f"train-{n}", seed=n) for n in range(jobs)]
-
-
-def seconds_to_make(ranks: int, samples: int) -> float:
-    """What promtool will take about, by what it takes for fewer ranks."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        make_blocks([Job(TRIAL_RANKS, samples=samples)], round(time.time()), Path(folder))
-    return 15.0 + 1.4 * (time.monotonic() - began) * ranks / TRIAL_RANKS
+    return [Job(ranks, slow=slow.get(n, ()), job_id=f"train-{n}", seed=n) for n in range(jobs)]
 
 
 @contextlib.contextmanager
-def collector(prometheus_url: str, folder: Path) -> Iterator[tuple[psutil.Process, str]]:
+def filled(kind: str, jobs: Sequence[Job], folder: Path) -> Iterator[Store]:
+    end = round(time.time())
+    if kind == "prometheus":
+        with prometheus(make_blocks(jobs, end, folder)) as (url, process):
+            yield Store(url, psutil.Process(process.pid), end)
+        return
+    with victoria_metrics(folder / "vm") as (url, process):
+        import_series(jobs, end, url)
+        yield Store(url, psutil.Process(process.pid), end)
+
+
+@contextlib.contextmanager
+def collector(store: Store, folder: Path) -> Iterator[tuple[psutil.Process, str]]:
     config = folder / "collector.yaml"
-    settings = {"targets": [], "prometheus": prometheus_url, "listen_address": "127.0.0.1:0"}
+    settings = {"targets": [], "prometheus": store.url, "listen_address": "127.0.0.1:0"}
     config.write_text(json.dumps(settings | {"incidents_database": str(folder / "incidents.sqlite")}))
-    command = [sys.executable, "-m", "laggard", "collector", "--config", str(config)]
+    command = [sys.executable, "-c", AT_MOMENT, str(store.end), "collector", "--config", str(config)]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log)
     try:
@@ -68,53 +118,61 @@ def collector(prometheus_url: str, folder: Path) -> Iterator[tuple[psutil.Proces
         process.wait()
 
 
-def measure(nodes: int, jobs: int) -> list[Figure]:
-    samples = 13 + round(AHEAD_SECONDS / 15)
-    made = jobs_of(nodes, jobs, samples)
-    slow, size = made[0].slow[0], made[0].ranks
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        data, end = _made_in_time(made, folder)
-        with prometheus(data) as (url, server_process), collector(url, folder) as (process, address):
-            server = psutil.Process(server_process.pid)
-            began = time.monotonic()
-            while _culprits(address) != [[slow]]:
-                if time.monotonic() - began > MINUTE:
-                    late = time.time() - end
-                    raise SystemExit(f"no verdict in a minute, {late:.0f} s after the last sample; {size} ranks a job")
-                time.sleep(0.1)
-            verdict = time.monotonic() - began
-            before = [_cpu(it) for it in (process, server)]
-            time.sleep(MINUTE)
-            own, theirs = (100 * (_cpu(it) - then) / MINUTE for it, then in zip((process, server), before, strict=True))
-            answers = [_timed(f"{address}/api/v1/location?job=train-0") for _ in range(LOOKS)]
-            most, served = _peak(process), server.memory_info().rss / MIB
+def measure(kind: str, nodes: int, jobs: int) -> list[Figure]:
+    made = jobs_of(nodes, jobs)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        return watched(stack.enter_context(filled(kind, made, folder)), list(made[0].slow), folder)
+
+
+def watched(store: Store, slow: list[int], folder: Path) -> list[Figure]:
+    """The figures of a collector that begins to watch the store, whose first job has the slow ranks."""
+    with contextlib.ExitStack() as stack:
+        asked, theirs = store.asked(), _cpu(store.process)
+        process, address = stack.enter_context(collector(store, folder))
+        began, own = time.monotonic(), _cpu(process)
+        verdict = _until_told(address, slow)
+        look = _until_quiet(store) - began
+        own, theirs = _cpu(process) - own, _cpu(store.process) - theirs
+        after = store.asked()
+        answers = [_timed(f"{address}/api/v1/location?job=train-0") for _ in range(LOOKS)]
+        resting = _cpu(process)
+        time.sleep(REST_SECONDS)
+        resting = 100 * (_cpu(process) - resting) / REST_SECONDS
+        most, served = _peak(process), store.process.memory_info().rss / MIB
     return [
-        _single("the verdict after the start", verdict, "s"),
-        _single("CPU, of a core", own, "%", 50.0),
+        _single("the verdict after the start", verdict, "s", BUDGET_SECONDS),
+        _single("a look", look, "s"),
+        _single("queries of a look", after.queries - asked.queries, ""),
+        _single("answers of a look", (after.sent - asked.sent) / 1e6, "MB"),
+        _single("CPU time of a look", own, "s"),
+        _single("CPU time of the store for it", theirs, "s"),
+        _single("CPU between looks, of a core", resting, "%"),
         _single("the most resident memory", most, "MiB"),
+        _single("resident memory of the store", served, "MiB"),
         quartiles("an answer (/api/v1/location)", answers, "s", 1.0),
-        _single("CPU of Prometheus, of a core", theirs, "%"),
-        _single("resident memory of Prometheus", served, "MiB"),
     ]
 
 
-def _made_in_time(jobs: list[Job], folder: Path) -> tuple[Path, float]:
-    """The series, when their last two minutes begin, and their end. Where the machine was busier than expected, they
-    are made again, with more time."""
-    expected = seconds_to_make(sum(job.ranks for job in jobs), jobs[0].samples)
-    for _ in range(TRIES):
-        began = time.time()
-        end = round(began + expected + AHEAD_SECONDS)
-        data = make_blocks(jobs, end, folder)
-        took = time.time() - began
-        if took <= expected:
-            time.sleep(expected - took)
-            return data, end
-        shutil.rmtree(data)
-        print(f"the series took {took:.0f} s, more than the {expected:.0f} expected: once more", file=sys.stderr)
-        expected = 1.3 * took
-    raise SystemExit("this machine is too busy to make the series in a time that can be foretold")
+def _until_told(address: str, slow: list[int]) -> float:
+    """Seconds until the verdict names the slow rank."""
+    began = time.monotonic()
+    while _culprits(address) != [slow]:
+        if time.monotonic() - began > VERDICT_SECONDS:
+            raise SystemExit(f"no verdict in {VERDICT_SECONDS:.0f} s")
+        time.sleep(0.25)
+    return time.monotonic() - began
+
+
+def _until_quiet(store: Store) -> float:
+    """When the last query of the look was seen to be over (time.monotonic())."""
+    seen = store.asked().queries
+    last = time.monotonic()
+    while time.monotonic() - last < QUIET_SECONDS:
+        time.sleep(1.0)
+        if (now := store.asked().queries) != seen:
+            seen, last = now, time.monotonic()
+    return last
 
 
 def _culprits(address: str) -> list[list[int]]:
@@ -148,10 +206,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--store", choices=("prometheus", "victoria-metrics"), default="prometheus")
     options = parser.parse_args()
     jobs = f"{options.jobs} job{'s' if options.jobs > 1 else ''}"
-    title = f"collector, {options.nodes} nodes of {RANKS_OF_NODE} ranks through Prometheus, {jobs}"
-    return 0 if show(title, measure(options.nodes, options.jobs)) else 1
+    title = f"collector, {options.nodes} nodes of {RANKS_OF_NODE} ranks through {options.store}, {jobs}"
+    return 0 if show(title, measure(options.store, options.nodes, options.jobs)) else 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ server that answers from these blocks."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 import shutil
 import socket
@@ -22,6 +23,8 @@ Numbers = NDArray[np.float64]
 PHASES = {"input": 0.01, "forward": 0.05, "backward": 0.08, "optimizer": 0.02, "between_steps": 0.002, "other": 0.005}
 WAIT = 0.03
 RANKS_OF_NODE = 8
+PART_RANKS = 32_768
+IMPORTED_RANKS = 4096
 
 
 class Job(NamedTuple):
@@ -97,21 +100,24 @@ def columns(job: Job, end: float) -> Iterator[Column]:
     yield Column("laggard_rank_info", "gauge", f',world_size="{job.ranks}",attempt="0"', ones)
 
 
-def write_openmetrics(jobs: Sequence[Job], end: float, file: TextIO) -> None:
+def write_openmetrics(jobs: Sequence[Job], end: float, file: TextIO, part: int = 0, parts: int = 1) -> None:
+    """Writes one of `parts` equal parts of each job's ranks."""
     named = ""
     for of_jobs in zip(*(columns(job, end + job.later) for job in jobs), strict=True):
         if of_jobs[0].name != named:
             file.write(f"# TYPE {of_jobs[0].name} {of_jobs[0].kind}\n")
         named = of_jobs[0].name
         for job, column in zip(jobs, of_jobs, strict=True):
-            _write_column(job, column, end + job.later, file)
+            ranks = range(job.ranks * part // parts, job.ranks * (part + 1) // parts)
+            file.writelines(_lines(job, column, ranks, end + job.later, "{:.3f}".format))
     file.write("# EOF\n")
 
 
-def _write_column(job: Job, column: Column, end: float, file: TextIO) -> None:
-    times = [f"{end - job.interval * back:.3f}" for back in range(job.samples)][::-1]
+def _lines(job: Job, column: Column, ranks: range, end: float, when: Callable[[float], str]) -> Iterator[str]:
+    """The samples of each of the ranks. `when`: a time as the format has it, of Unix seconds."""
+    times = [when(end - job.interval * back) for back in range(job.samples)][::-1]
     sample = f"{column.name}_total" if column.kind == "counter" else column.name
-    for rank in range(job.ranks):
+    for rank in ranks:
         node = rank // RANKS_OF_NODE
         more = f',hostname="n{node}",local_rank="{rank % RANKS_OF_NODE}"' if column.name.endswith("_info") else ""
         labels = (
@@ -121,20 +127,35 @@ def _write_column(job: Job, column: Column, end: float, file: TextIO) -> None:
         last = job.samples - (job.behind[1] if rank >= job.behind[0] else 0)
         stored = [n for n in range(last) if not job.missing[0] <= n < job.missing[1]]
         values = column.values[stored, rank].tolist()
-        file.write("".join(f"{labels}{v:.9g} {times[n]}\n" for v, n in zip(values, stored, strict=True)))
+        yield "".join(f"{labels}{v:.9g} {times[n]}\n" for v, n in zip(values, stored, strict=True))
 
 
 def make_blocks(jobs: Sequence[Job], end: float, folder: Path) -> Path:
-    """A folder of blocks that Prometheus can serve; the last samples are at `end`."""
+    """A folder of blocks that Prometheus can serve; the last samples are at `end`. promtool takes some 110 KiB of
+    memory for each rank, and so makes at most PART_RANKS at once: blocks of several parts overlap, which Prometheus
+    allows."""
     text, data = folder / "metrics.txt", folder / "data"
-    with open(text, "w") as file:
-        write_openmetrics(jobs, end, file)
     promtool = shutil.which("promtool")
     assert promtool, "promtool is missing: apt-get install prometheus"
-    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    parts = -(-sum(job.ranks for job in jobs) // PART_RANKS)
+    for part in range(parts):
+        with open(text, "w") as file:
+            write_openmetrics(jobs, end, file, part, parts)
+        command = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     text.unlink()
     return data
+
+
+def import_series(jobs: Sequence[Job], end: float, url: str) -> None:
+    """Writes the series into the VictoriaMetrics at `url`; the last samples are at `end`."""
+    for job in jobs:
+        for column in columns(job, end + job.later):
+            lines = _lines(job, column, range(job.ranks), end + job.later, lambda time: f"{time * 1000:.0f}")
+            while some := list(itertools.islice(lines, IMPORTED_RANKS)):
+                body = "".join(some).encode()
+                urllib.request.urlopen(f"{url}/api/v1/import/prometheus", body, 300).close()
+    urllib.request.urlopen(f"{url}/internal/force_flush", timeout=300).close()
 
 
 @contextlib.contextmanager

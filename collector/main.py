@@ -16,7 +16,8 @@ from laggard.collector.discovery.target_file import TargetFiles
 from laggard.collector.discovery.tree import Unusable
 from laggard.collector.evaluators.evaluator import QUERY_SECONDS, Evaluator
 from laggard.collector.evaluators.exchange import Place as EvaluatorPlace
-from laggard.collector.prometheus.client import Prometheus, authorization, extra_headers
+from laggard.collector.prometheus.client import Prometheus
+from laggard.collector.prometheus.login import Login
 from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
 from laggard.collector.scrape_loop import ScrapeLoop
@@ -133,10 +134,11 @@ def _label_file(path: str) -> LabelFile | None:
 def _watch(settings: CollectorSettings) -> PrometheusWatch | Evaluator | None:
     if not settings.prometheus:
         return None
-    login = authorization(settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file)
-    headers = extra_headers(settings.prometheus_headers_file, "prometheus_headers_file")
+    login = Login(
+        settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file, settings.prometheus_headers_file
+    )
     limit = QUERY_SECONDS if settings.evaluators else None
-    prometheus = Prometheus(settings.prometheus, login, settings.prometheus_cluster, headers, limit)
+    prometheus = Prometheus(settings.prometheus, login, settings.prometheus_cluster, limit)
     seconds = settings.prometheus_interval_seconds
     if not settings.evaluators:
         return PrometheusWatch(prometheus, seconds)

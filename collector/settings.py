@@ -152,12 +152,12 @@ class CollectorSettings(Settings, frozen=True):
     database of PostgreSQL as incidents_database, and no agents to scrape (docs/operate.md). Empty: this collector
     judges them all."""
     prometheus_bearer_token_file: str = ""
-    """A file with the token to log in there with."""
+    """A file with the token to log in there with, read anew when it changes."""
     prometheus_basic_auth_file: str = ""
-    """A file with USER:PASSWORD to log in there with."""
+    """A file with USER:PASSWORD to log in there with, read anew when it changes."""
     prometheus_headers_file: str = ""
     """A file with lines `NAME: VALUE` that are sent there with each query, such as `X-Scope-OrgID: TENANT` for Mimir
-    and Cortex."""
+    and Cortex; read anew when it changes."""
     prometheus_cluster: str = ""
     """Only jobs whose series have this label `cluster` are judged, where several clusters write into one store; empty:
     all jobs, but none that several of them have."""

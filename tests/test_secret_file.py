@@ -11,7 +11,7 @@ from support.agents import let_others_enter
 from support.certificates import Files
 
 from laggard.cli import main
-from laggard.collector.prometheus.client import authorization
+from laggard.collector.prometheus.login import Login
 from laggard.http.tls import ENV_CERT_FILE, ENV_KEY_FILE, client_context
 from laggard.secret_file import exposure
 from laggard.web_config import load_web_config
@@ -75,7 +75,7 @@ def test_keys_and_logins_are_taken_with_a_warning(
     os.utime(key)  # a context is kept until a file changes
     load_web_config(files.config())
     client_context()
-    assert authorization(str(secret(place, 0o644, "token")), None) == "Bearer token"
+    assert Login(str(secret(place, 0o644, "token"))).headers() == {"Authorization": "Bearer token"}
     told = f"{key} is for every user of this machine to read: chmod o= {key}"
     assert caplog.messages == [
         f"key_file {told}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
 
 from msgspec import structs
@@ -10,7 +11,7 @@ from msgspec import structs
 from laggard.address import as_url, without_login
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
-from laggard.environment import node_name, rank_dir
+from laggard.environment import ENV_RING_TOKEN_FILE, node_name, rank_dir
 from laggard.errors import UsageError
 from laggard.rings.place import read_tokens
 from laggard.token_file import TokenFile
@@ -22,8 +23,9 @@ class IdleRingsSettings(Settings, frozen=True):
     collector: str = ""
     """The collector that plans the rings, as http://HOST:PORT. It has to be given."""
     token_file: str = ""
-    """A file with the secret that the collector's `ring_token_file` has. Where empty: LAGGARD_RING_TOKEN. Without one
-    nothing is asked, and nothing starts."""
+    """A file with the secret that the collector's `ring_token_file` has, read anew when it changes. Where empty: the
+    file that LAGGARD_RING_TOKEN_FILE names, else LAGGARD_RING_TOKEN, which holds until the end. Without one nothing is
+    asked, and nothing starts."""
     node: str = ""
     """The name that this machine's agent reports. Where empty: LAGGARD_NODE, else the host name."""
     rank_dir: str = ""
@@ -59,6 +61,8 @@ def find_tokens(settings: IdleRingsSettings) -> Callable[[], tuple[str, ...]]:
     UsageError where there is none."""
     if settings.token_file:
         return TokenFile(settings.token_file, "token_file").accepted
+    if named := os.environ.get(ENV_RING_TOKEN_FILE):
+        return TokenFile(named, ENV_RING_TOKEN_FILE).accepted
     tokens = read_tokens(None)
     if not tokens:
         raise UsageError(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.collector.job_words import job_text
 from laggard.collector.keep import page_of_counters
-from laggard.collector.prometheus.client import Prometheus, authorization, extra_headers
+from laggard.collector.prometheus.client import Prometheus
+from laggard.collector.prometheus.login import Login
 from laggard.collector.prometheus.verdict import locate_by_counters
 from laggard.collector.web.kept_page import KeptPage
 from laggard.errors import UsageError
@@ -58,9 +59,8 @@ class Asked(NamedTuple):
 def ask(url: str, job: str | None, asked: Asked) -> PrometheusSource:
     """Judges `job` at that moment; None: the job that progressed last. Raises UsageError."""
     moment = None if asked.at is None else _moment(asked.at)
-    login = authorization(asked.bearer_token_file, asked.basic_auth_file)
-    headers = extra_headers(asked.headers_file, "--headers-file")
-    prometheus = Prometheus(url, login, asked.cluster or "", headers)
+    login = Login(asked.bearer_token_file, asked.basic_auth_file, asked.headers_file, "--headers-file")
+    prometheus = Prometheus(url, login, asked.cluster or "")
     try:
         return PrometheusSource(url, job, locate_by_counters(prometheus, by_uid(job), moment))
     finally:

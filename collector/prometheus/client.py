@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
 from laggard.address import without_login
-from laggard.collector.prometheus.answer import Answer, AnswerError, Series
+from laggard.collector.prometheus.answer import Answer, AnswerError, Labels, Series
+from laggard.collector.prometheus.login import Login
 from laggard.errors import UsageError
-from laggard.otlp.settings import read_headers
-from laggard.secret_file import warn_of_exposed
 from laggard.text.words import printable_line
 
 QUERY_SECONDS = 60.0
@@ -28,7 +25,6 @@ ANSWER_SECONDS = 180.0
 """The time in which an answer has to be read to its end: a server that sends a byte now and then never times out."""
 
 _CHUNK_BYTES = 1 << 20
-_MAX_SECRET_BYTES = 1 << 16
 _HEADERS = {
     "Accept-Encoding": "identity",  # packing takes Prometheus longer than sending
     "Cache-Control": "no-store",  # for the caches of Cortex' and Mimir's query frontends
@@ -43,22 +39,18 @@ class Prometheus:
     """One server. To be used by several threads at once."""
 
     def __init__(
-        self,
-        url: str,
-        authorization: str | None = None,
-        cluster: str = "",
-        headers: Mapping[str, str] | None = None,
-        query_seconds: float | None = None,
+        self, url: str, login: Login | None = None, cluster: str = "", query_seconds: float | None = None
     ) -> None:
-        """`cluster`: where it is not empty, only series with this label `cluster` are asked for. `headers`: sent with
-        each query. `query_seconds`: the time limit of a query, by default QUERY_SECONDS."""
+        """`cluster`: where it is not empty, only series with this label `cluster` are asked for. `query_seconds`: the
+        time limit of a query, by default QUERY_SECONDS."""
         self.url = _checked_url(url)
         self.cluster = cluster
         self.warnings: list[str] = []
-        sent = _HEADERS | dict(headers or {}) | ({} if authorization is None else {"Authorization": authorization})
+        self._login = login or Login()
+        self._newest: tuple[tuple[str, float], tuple[Labels, ...]] | None = None
         self._seconds = query_seconds or QUERY_SECONDS
         timeout = httpx.Timeout(self._seconds, connect=min(CONNECT_SECONDS, self._seconds))
-        self._client = httpx.Client(headers=sent, timeout=timeout)
+        self._client = httpx.Client(headers=_HEADERS, timeout=timeout)
 
     def close(self) -> None:
         self._client.close()
@@ -72,12 +64,21 @@ class Prometheus:
         """The values at `moment`, by default now by the server's clock. Raises UsageError."""
         return self._ask("query", {"query": query, **({} if moment is None else {"time": f"{moment:.3f}"})})
 
+    def labels_at(self, query: str, moment: float) -> tuple[Labels, ...]:
+        """The labels of the series at `moment`. What is asked again about the same moment is not asked of the server
+        again: each of many jobs asks for the nodes that fail. Raises UsageError."""
+        asked, newest = (query, moment), self._newest
+        if newest is None or newest[0] != asked:
+            self._newest = newest = asked, tuple(labels for part in self.at(*asked) for labels in part.labels)
+        return newest[1]
+
     def answers(self, seconds: float) -> bool:
         """Whether it answers the least of all questions, with so many seconds for the connection and as many for the
         answer: where it does, it is no more than slow."""
-        form = {"query": "vector(1)", **_FRESH}
+        form, headers = {"query": "vector(1)", **_FRESH}, self._login.headers()
+        url = f"{self.url}/api/v1/query"
         try:
-            with self._client.stream("POST", f"{self.url}/api/v1/query", data=form, timeout=seconds) as response:
+            with self._client.stream("POST", url, data=form, headers=headers, timeout=seconds) as response:
                 return response.status_code == httpx.codes.OK
         except (httpx.HTTPError, httpx.InvalidURL, OSError):
             return False
@@ -85,8 +86,9 @@ class Prometheus:
     def _ask(self, path: str, form: Mapping[str, str]) -> Iterator[Series]:
         answer, began = Answer(), time.monotonic()
         form = {**form, **_FRESH, "timeout": f"{self._seconds:.0f}s"}
+        url, headers = f"{self.url}/api/v1/{path}", self._login.headers()
         try:
-            with self._client.stream("POST", f"{self.url}/api/v1/{path}", data=form) as response:
+            with self._client.stream("POST", url, data=form, headers=headers) as response:
                 self._check(response)
                 yield from answer.series(_in_time(response.iter_bytes(), began + ANSWER_SECONDS))
         except AnswerError as error:
@@ -163,40 +165,3 @@ def _checked_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise UsageError(f"--prometheus {printable_line(without_login(url), 200)}: leave out what follows the path")
     return url.rstrip("/")
-
-
-def authorization(token_file: str | None, basic_file: str | None) -> str | None:
-    """The header's value from the file that was named. Raises UsageError."""
-    if token_file:
-        return f"Bearer {_secret(token_file)}"
-    if basic_file:
-        pair = _secret(basic_file)
-        if ":" not in pair:
-            raise UsageError(f"{basic_file} has no USER:PASSWORD in it")
-        return f"Basic {base64.b64encode(pair.encode()).decode()}"
-    return None
-
-
-def extra_headers(path: str | None, setting: str) -> dict[str, str]:
-    """The lines `NAME: VALUE` of the file that `setting` names. Raises UsageError."""
-    if not path:
-        return {}
-    headers = read_headers(path, setting)
-    if any(name.lower() == "authorization" for name in headers):
-        raise UsageError(f"{path} has a login in it: that goes into a file of its own, for its own setting")
-    return headers
-
-
-def _secret(path: str) -> str:
-    """The only line of the file. Its text is in no message."""
-    warn_of_exposed(path, "the login for Prometheus in")
-    try:
-        with open(Path(path), encoding="utf-8") as file:
-            text = file.read(_MAX_SECRET_BYTES).strip()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text") from None
-    if not text or not text.isascii() or not text.isprintable():
-        raise UsageError(f"{path} has to hold one line of printable ASCII, without which there is no login")
-    return text

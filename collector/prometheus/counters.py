@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -131,6 +132,21 @@ class Counters:
     other: Floats | None
     step_seconds: Floats
     few_steps: Floats  # [T, F]: the steps of those few
+
+
+def part_of(counters: Counters, moments: Sequence[int], ranks: Mask) -> Counters:
+    """The counters at some of their moments, of some of their ranks."""
+    of_ranks = np.ix_(np.array(moments), np.flatnonzero(ranks))
+    return Counters(
+        ranks=counters.ranks[ranks],
+        machines=tuple(itertools.compress(counters.machines, ranks)),
+        steps=counters.steps[of_ranks],
+        own=counters.own[of_ranks],
+        input=counters.input[of_ranks],
+        other=None if counters.other is None else counters.other[of_ranks],
+        step_seconds=counters.step_seconds[list(moments)],
+        few_steps=counters.few_steps[list(moments)],
+    )
 
 
 class Intervals(NamedTuple):

@@ -81,8 +81,9 @@ def _machines(prometheus: Prometheus, cluster: str | None, moment: float | None)
 
 
 def _series(prometheus: Prometheus, query: str, moment: float | None) -> Iterable[Labels]:
-    for part in prometheus.at(query, moment):
-        yield from part.labels
+    if moment is not None:
+        return prometheus.labels_at(query, moment)
+    return [labels for part in prometheus.at(query, None) for labels in part.labels]
 
 
 def _of(cluster: str | None) -> list[tuple[str, str]]:

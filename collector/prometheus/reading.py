@@ -24,15 +24,18 @@ class Reading:
         self.prometheus, self.job, self.now = prometheus, job, now
         self._pool = pool
 
-    def counters(self, moments: Moments, few: Sequence[int], ranks: Sequence[int] | None = None) -> Counters:
-        """Returns the counters of `ranks`. None: of all ranks, but without the time outside phases, because asking for
-        that costs more than looking closely at too many ranks. `few`: the ranks whose step durations are asked for."""
+    def counters(
+        self, moments: Moments, few: Sequence[int], ranks: Sequence[int] | None = None, outside_phases: bool = False
+    ) -> Counters:
+        """Returns the counters of `ranks`. None: of all ranks, but without the time outside phases unless
+        `outside_phases`, because asking for that costs more than looking closely at too many ranks. `few`: the ranks
+        whose step durations are asked for."""
         some = [()] if ranks is None else [(queries.among(part),) for part in queries.parts(ranks)]
         measured = tuple(few) if ranks is None else tuple(ranks[:100])
         metrics = {"steps": queries.STEPS, "own": queries.OWN_SECONDS, "input": queries.INPUT_SECONDS}
         asked = {name: [queries.selector(metric, self.job, *them) for them in some] for name, metric in metrics.items()}
         asked["few"] = [queries.selector(queries.STEP_SECONDS, self.job, queries.among(measured))]
-        if ranks is not None:
+        if ranks is not None or outside_phases:
             other = ("phase=", "other")
             asked["other"] = [queries.selector(queries.PHASE_SECONDS, self.job, other, *them) for them in some]
         tables = self._tables(asked, moments)

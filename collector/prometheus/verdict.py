@@ -35,11 +35,12 @@ from laggard.collector.prometheus.counters import (
     durations_lack,
     intervals,
     lacking,
+    part_of,
     typical_steps,
 )
 from laggard.collector.prometheus.findings import failing_nodes, findings_of
 from laggard.collector.prometheus.reading import Reading, small_number
-from laggard.collector.prometheus.screening import screened
+from laggard.collector.prometheus.screening import MAX_UNSCREENED_RANKS, screened
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
 from laggard.collector.prometheus.stall import silent_note, stalled_by
 from laggard.collector.prometheus.suspects import chosen, described
@@ -55,6 +56,9 @@ COARSE_INTERVALS = 2
 """The number of intervals of COARSE_LENGTH_RATIO times the length in which all ranks are screened."""
 
 COARSE_LENGTH_RATIO = 4
+
+_COARSE_PLACES = tuple(range(INTERVALS - COARSE_INTERVALS * COARSE_LENGTH_RATIO, INTERVALS + 1, COARSE_LENGTH_RATIO))
+"""Where these moments are among those of a close look."""
 
 CONCURRENT_QUERIES = 3
 """The number of queries that are under way at once."""
@@ -103,12 +107,11 @@ class _Question:
             return self._unknown("stale", few)
         if few.apart > MAX_APART:
             return self._unknown("too_few_steps", f"a step takes {seconds_text(few.step)}: too long for counters")
-        coarse = Moments(reading.now, COARSE_LENGTH_RATIO * few.apart, COARSE_INTERVALS)
-        everyone = reading.counters(coarse, few.ranks)
+        world = max((small_number(it.world_size) for it in reading.who(few.ranks).values()), default=0)
+        everyone, closely = self._everyone(few, world)
         if not len(everyone.ranks):
             return self._unknown("stale", _NO_COUNTERS)
-        world = max((small_number(it.world_size) for it in reading.who(few.ranks).values()), default=0)
-        location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, few, world)
+        location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, closely, few, world)
         missing = _missing(everyone, few)
         if missing.any() and not any(note.kind == "silent_ranks" for note in location.notes):
             location = _doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing))
@@ -122,11 +125,22 @@ class _Question:
         )
         return self._finished(location)
 
-    def _slow(self, everyone: Counters, few: Few, world: int) -> Location:
-        """The verdict on a job that goes on."""
+    def _everyone(self, few: Few, world: int) -> tuple[Counters, Counters | None]:
+        """All ranks at a few moments, and at all of them; None: not asked for yet, since not all will be looked at
+        closely."""
+        if not 0 < world <= MAX_UNSCREENED_RANKS:
+            coarse = Moments(self.reading.now, COARSE_LENGTH_RATIO * few.apart, COARSE_INTERVALS)
+            return self.reading.counters(coarse, few.ranks), None
+        found = self.reading.counters(Moments(self.reading.now, few.apart), few.ranks, outside_phases=True)
+        seen: Mask = np.any(np.isfinite(found.steps[list(_COARSE_PLACES)]), axis=0)
+        return part_of(found, _COARSE_PLACES, seen), part_of(found, range(INTERVALS + 1), seen)
+
+    def _slow(self, everyone: Counters, closely: Counters | None, few: Few, world: int) -> Location:
+        """The verdict on a job that goes on. `closely`: what is known of all of its ranks at each moment; None: nothing
+        yet."""
         moments = Moments(self.reading.now, few.apart)
         unseen = max(0, world - len(everyone.ranks))
-        counters = self.reading.counters(moments, few.ranks, screened(everyone))
+        counters = closely or self.reading.counters(moments, few.ranks, screened(everyone))
         if not len(counters.ranks):
             return self._unknown("stale", _NO_COUNTERS)
         found = intervals(counters)

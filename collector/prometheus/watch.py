@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from laggard.collector.jobs.job import JobKey
@@ -18,8 +19,12 @@ from laggard.model import Location, Note
 
 log = logging.getLogger("laggard.collector")
 
-MAX_JOBS: Final = 64
-"""The most jobs that are judged each time, those that got on last."""
+MAX_JOBS: Final = 512
+"""The most jobs that are judged each time, those that got on last. So many of 256 ranks take some 20 s of CPU time
+(docs/measurements.md)."""
+
+_TELL_SECONDS: Final = 1.0
+"""The time after which verdicts of a look are told that is not at its end."""
 
 _ENDED: Final = "ended"
 _STALE: Final = "stale"
@@ -28,8 +33,8 @@ too, so that no such job is taken for one that has ended."""
 
 
 class PrometheusWatch:
-    """`jobs` are replaced as a whole by each look(). `notes` say what was not looked at, and why. `interval_seconds`:
-    the time after which one look is followed by the next."""
+    """`jobs` have the newest verdict on each; a look() tells of them while it goes on. `notes` say what was not looked
+    at, and why. `interval_seconds`: the time after which one look is followed by the next."""
 
     def __init__(self, prometheus: Prometheus, interval_seconds: float = 60.0) -> None:
         self._prometheus, self._interval_seconds = prometheus, interval_seconds
@@ -49,9 +54,10 @@ class PrometheusWatch:
     def look(self) -> None:
         """Judges the jobs; may take seconds. Where that fails, `notes` say why, and no job is known."""
         self._prometheus.warnings.clear()
+        began = time.monotonic()
         try:
             found = known_jobs(self._prometheus, None, None)
-            self.jobs = tuple(self._judged(found[:MAX_JOBS]))
+            self._judge(found[:MAX_JOBS])
         except UsageError as error:
             log.error("%s", error)
             self.jobs, self.up = (), False
@@ -61,13 +67,28 @@ class PrometheusWatch:
         left = len(found) - MAX_JOBS
         text = f"{left} jobs in Prometheus are not watched: {MAX_JOBS} at once are, those that got on last"
         self.notes = (Note("prometheus", text),) if left > 0 else ()
+        took = time.monotonic() - began
+        if took > self._interval_seconds:
+            slow = f"a look at its {len(self.jobs)} jobs took {took:.0f} s: verdicts may be so much older"
+            self.notes = (*self.notes, Note("prometheus", slow))
         if self._prometheus.warnings:
             missing = f"the answer is not whole, jobs may be missing: {self._prometheus.warnings[0]}"
             self.notes = (Note("prometheus", missing), *self.notes)
 
-    def _judged(self, found: list[Known]) -> Iterator[JobSnapshot]:
-        for key, alike in by_key(found).items():
-            yield judged(self._prometheus, key, alike)
+    def _judge(self, found: list[Known]) -> None:
+        """Judges the jobs one after the other. Until one is judged anew its former verdict stands."""
+        alike = by_key(found)
+        newest = {job.key: job for job in self.jobs if job.key in alike}
+        told = time.monotonic()
+        for key, known in alike.items():
+            newest[key] = judged(self._prometheus, key, known)
+            if time.monotonic() - told > _TELL_SECONDS:
+                self.jobs, told = _in_order(alike, newest), time.monotonic()
+        self.jobs = _in_order(alike, newest)
+
+
+def _in_order(keys: Iterable[JobKey], jobs: Mapping[JobKey, JobSnapshot]) -> tuple[JobSnapshot, ...]:
+    return tuple(jobs[key] for key in keys if key in jobs)
 
 
 def key_of(each: Known) -> JobKey | None:

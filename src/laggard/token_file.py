@@ -7,12 +7,11 @@ nobody. A daemon reads the file anew when it changes.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard.errors import UsageError
+from laggard.read_anew import ReadAnew
 from laggard.secret_file import refuse_exposed
 
 MAX_TOKENS: Final = 2
@@ -62,25 +61,22 @@ def proved_by(tokens: Sequence[str], proves: Callable[[str], bool]) -> str | Non
     return proved[0] if proved else None
 
 
-class _Stamp(NamedTuple):
-    """The stamp of a file that changes when it is written or replaced, or gets another mode or owner."""
-
-    modified: int
-    changed: int
-    inode: int
-    size: int
-
-
 class TokenFile:
     """The tokens of a daemon's file, read anew when it changes. While it cannot be used, what it said last holds, and
     the log says so once."""
 
     def __init__(self, path: str, where: str) -> None:
         """`where`: the setting that names the file; `path`: empty where it names none. Raises UsageError."""
-        self.path, self._where = path, where
-        self._lock = threading.Lock()
-        self._stamp = _stamp(path) if path else None
-        self._tokens = read_token_file(path, where) if path else ()
+        self.path = path
+
+        def read() -> tuple[str, ...]:
+            return read_token_file(path, where)
+
+        def told(tokens: tuple[str, ...]) -> str:
+            count = "two tokens" if len(tokens) > 1 else "one token"
+            return f"{where} is read anew from {path}: {count}"
+
+        self._file = ReadAnew(path, read, "token", told) if path else None
 
     def __bool__(self) -> bool:
         """Whether there is a file, and with it a token."""
@@ -88,35 +84,8 @@ class TokenFile:
 
     def accepted(self) -> tuple[str, ...]:
         """Returns the tokens that count when somebody else sends one, or signs with one; none where no file is set."""
-        if not self.path:
-            return ()
-        with self._lock:
-            stamp = _stamp(self.path)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._read_anew()
-            return self._tokens
+        return self._file.value() if self._file else ()
 
     def sent(self) -> str:
         """Returns the token to send or to sign with; empty where no file is set."""
         return next(iter(self.accepted()), "")
-
-    def _read_anew(self) -> None:
-        import logging  # here: the gate, which has to start fast, reads no file anew
-
-        log = logging.getLogger("laggard.secrets")
-        try:
-            self._tokens = read_token_file(self.path, self._where)
-        except UsageError as error:
-            log.error("the former token stays in use: %s", error)
-            return
-        count = "two tokens" if len(self._tokens) > 1 else "one token"
-        log.info("%s is read anew from %s: %s", self._where, self.path, count)
-
-
-def _stamp(path: str) -> _Stamp | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)

@@ -30,7 +30,8 @@ needs_alertmanager = pytest.mark.skipif(
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.told.extend(body["alerts"])  # type: ignore[attr-defined]
+        told = [{**alert, "receiver": body["receiver"]} for alert in body["alerts"]]
+        self.server.told.extend(told)  # type: ignore[attr-defined]
         self.send_response(200)
         self.end_headers()
 
@@ -38,12 +39,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Alerting:
-    """Both run in `folder`. `told`: the alerts that the webhook got, in their order. `alertmanager`: its URL."""
+    """Both run in `folder`. `told`: the alerts that the webhook got, in their order, each with its receiver's name.
+    `alertmanager`: its URL. `scraped`: further entries of scrape_configs. `tells`: the file of Alertmanager whose
+    inhibitions, and routes where it has any, hold; each receiver is the webhook."""
 
     def __init__(self, folder: Path, pager: Any) -> None:
         self._folder, self._pager = folder, pager
         self._started: list[subprocess.Popen[bytes]] = []
         self.alertmanager = ""
+        self.scraped: list[dict[str, Any]] = []
+        self.tells = FOLDER / "alertmanager.yml"
 
     @property
     def told(self) -> list[Any]:
@@ -74,12 +79,15 @@ class Alerting:
             for name, job in jobs.items()
             if name in targets
         ]
+        shipped["scrape_configs"] += self.scraped
         shipped["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]}
         (self._folder / "prometheus.yml").write_text(yaml.safe_dump(shipped))
-        tells = yaml.safe_load((FOLDER / "alertmanager.yml").read_text())
-        tells["route"] = {"receiver": "pager", "group_wait": "1s", "group_interval": "1s", "group_by": ["..."]}
+        tells = yaml.safe_load(self.tells.read_text())
+        route = tells.get("route", {"receiver": "pager"})
+        names = [it["name"] for it in tells.get("receivers", [{"name": "pager"}])]
+        tells["route"] = {**route, "group_wait": "1s", "group_interval": "1s", "group_by": ["..."]}
         url = f"http://127.0.0.1:{self._pager.server_port}/"
-        tells["receivers"] = [{"name": "pager", "webhook_configs": [{"url": url}]}]
+        tells["receivers"] = [{"name": name, "webhook_configs": [{"url": url}]} for name in names]
         (self._folder / "alertmanager.yml").write_text(yaml.safe_dump(tells))
 
     def _run(self, *words: str) -> None:

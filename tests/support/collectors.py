@@ -79,6 +79,8 @@ class FakeAgent:
     def __init__(self, ranks: Any, report: Any = None, status: int = 200, delay: float = 0.0) -> None:
         self.ranks, self.report, self.status, self.delay = ranks, report, status, delay
         self.collectives: Any = None
+        self.metrics: bytes | None = None
+        """What a Prometheus that scrapes it gets."""
         self.stacks: Callable[[str, dict[str, str], str], Any] | None = None
         """Gets the method and the query of a question for stacks, and its Authorization; the status where it returns a
         number."""
@@ -105,7 +107,8 @@ class FakeAgent:
                 body = agent.answer(self.path)
                 with contextlib.suppress(ConnectionError):
                     self.send_response(agent.status if body is not None else 404)
-                    self.send_header("Content-Type", "application/json")
+                    of_metrics = "text/plain; version=0.0.4"
+                    self.send_header("Content-Type", of_metrics if self.path == "/metrics" else "application/json")
                     self.send_header("Content-Length", str(len(body or b"")))
                     self.end_headers()
                     self.wfile.write(body or b"")
@@ -137,6 +140,7 @@ class FakeAgent:
     def answer(self, path: str) -> bytes | None:
         parts = urlsplit(path)
         values = {"ranks": self.ranks, "report": self.report, "collectives": self.collectives}
+        values["/metrics"] = self.metrics
         value = values.get(parts.path.removeprefix("/api/v1/"))
         if callable(value):
             value = value(float(parse_qs(parts.query).get("since", ["0"])[0]))

@@ -26,7 +26,7 @@ Asked = Callable[[str], Any]
 def prometheus(folder: Path, jobs: list[Any]) -> Iterator[Asked]:
     """A real one that scrapes `jobs`; what it gives asks its API."""
     (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False))
-    address, process = _started(folder)
+    address, process = started(folder)
     try:
         yield api_of(address, process, folder / "prometheus.log")
     finally:
@@ -34,8 +34,9 @@ def prometheus(folder: Path, jobs: list[Any]) -> Iterator[Asked]:
         process.wait()
 
 
-def _started(folder: Path) -> tuple[str, subprocess.Popen[Any]]:
-    """Its address and its process, once it listens; with another port where something else took the first."""
+def started(folder: Path) -> tuple[str, subprocess.Popen[Any]]:
+    """Starts one with the prometheus.yml of the folder. Returns its address and its process, once it listens; with
+    another port where something else took the first."""
     command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/series"]
     log = folder / "prometheus.log"
     deadline = time.monotonic() + SECONDS

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from laggard.environment import ENV_RING_TOKEN
+from laggard.environment import ENV_RING_TOKEN, ENV_RING_TOKEN_FILE
 from laggard.errors import UsageError
 from laggard.token_file import read_token_file, tokens_of
 
@@ -41,7 +41,8 @@ def add_meeting(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--token-file",
         metavar="FILE",
-        help=f"nodes without the secret in FILE are refused (or in {ENV_RING_TOKEN}; default: none is needed)",
+        help=f"nodes without the secret in FILE are refused (or in that of {ENV_RING_TOKEN_FILE}, or in "
+        f"{ENV_RING_TOKEN} itself; default: none is needed)",
     )
     group.add_argument(
         "--join-seconds", type=float, default=60.0, metavar="S", help="how long nodes are waited for (default: 60)"
@@ -73,10 +74,12 @@ def find_place(meeting: Meeting) -> Membership | None:
 
 
 def read_tokens(path: str | None) -> tuple[str, ...]:
-    """Returns the ring's tokens, of which the first is sent: those of the file, else of the environment; none: no node
-    needs one. Raises UsageError."""
+    """Returns the ring's tokens, of which the first is sent: those of the file, else of the file that the environment
+    names, else of the environment; none: no node needs one. Raises UsageError."""
     if path is not None:
         return read_token_file(path, "--token-file")
+    if named := os.environ.get(ENV_RING_TOKEN_FILE):
+        return read_token_file(named, ENV_RING_TOKEN_FILE)
     try:
         return tokens_of(os.environ.get(ENV_RING_TOKEN, ""))
     except ValueError as error:

@@ -21,8 +21,11 @@ import psutil
 import pytest
 from support.ports import free_port
 
+from laggard.agent.idle_rings.settings import IdleRingsSettings, find_tokens
 from laggard.cli import main
+from laggard.errors import UsageError
 from laggard.rings.authentication import is_signed, new_nonce, signed
+from laggard.rings.place import read_tokens
 from laggard.wire import decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 
@@ -322,8 +325,27 @@ def is_alive(process: psutil.Process) -> bool:
 
 def test_without_a_token_nothing_starts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAGGARD_RING_TOKEN", raising=False)
+    monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE", raising=False)
     assert main(["idle-rings", "--collector", "http://127.0.0.1:1"]) == 64
     assert "idle rings are off: no token. Give token_file" in capsys.readouterr().err
+
+
+def test_the_file_that_the_environment_names_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_text("first\n")
+    monkeypatch.setenv("LAGGARD_RING_TOKEN", "of the environment")
+    monkeypatch.setenv("LAGGARD_RING_TOKEN_FILE", str(path))
+    tokens = find_tokens(IdleRingsSettings())
+    assert tokens() == read_tokens(None) == ("first",)
+    path.write_text("second\nfirst\n")
+    assert tokens() == read_tokens(None) == ("second", "first")
+    path.unlink()
+    assert tokens() == ("second", "first"), "what it said last"
+    with pytest.raises(UsageError, match="LAGGARD_RING_TOKEN_FILE .* cannot be read"):
+        find_tokens(IdleRingsSettings())
+    monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE")
+    assert find_tokens(IdleRingsSettings())() == read_tokens(None) == ("of the environment",)
 
 
 @pytest.mark.slow

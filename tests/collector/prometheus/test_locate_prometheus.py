@@ -17,7 +17,7 @@ from support.fronts import served_by
 
 from laggard.cli import main
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.prometheus import queries
+from laggard.collector.prometheus import queries, verdict
 from laggard.collector.prometheus.answer import Labels
 from laggard.collector.prometheus.queries import quoted
 from laggard.collector.prometheus.second_look import with_agents
@@ -148,6 +148,21 @@ def test_verdicts_from_a_real_prometheus(
     page = (tmp_path / "job.html").read_text(encoding="utf-8")
     assert "<h1" in page and "Rank 37 on n4 is slow in forward" in page and f"From Prometheus at {served.url}" in page
     _through_others(served, locate, tmp_path)
+
+
+@pytest.mark.slow  # a Prometheus
+def test_one_look_at_a_small_job_says_what_two_say(
+    served: Served, locate: Locate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large job all ranks are looked at first, and then some closely; of a small one all, closely, at once."""
+
+    def verdicts() -> list[tuple[int, dict[str, Any]]]:
+        jobs = [f"{job.user}:{job.job_id}" for job in JOBS if job.job_id not in ("fresh", HOSTILE)]
+        return [locate("--prometheus", served.url, "--at", str(served.end), "--job", job) for job in jobs]
+
+    at_once = verdicts()
+    monkeypatch.setattr(verdict, "MAX_UNSCREENED_RANKS", 0)
+    assert verdicts() == at_once and {status for status, _ in at_once} == {0, 1, 2}
 
 
 def _through_others(served: Served, locate: Locate, folder: Path) -> None:

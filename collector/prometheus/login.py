@@ -1,0 +1,80 @@
+"""What is sent to a Prometheus beside the query: the login and other headers, from files. A collector asks for weeks,
+in which both rotate: the files are read anew when they change."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from laggard.errors import UsageError
+from laggard.otlp.settings import read_headers
+from laggard.read_anew import ReadAnew
+from laggard.secret_file import warn_of_exposed
+
+_MAX_SECRET_BYTES: Final = 1 << 16
+
+
+class Login:
+    """The headers of the next query."""
+
+    def __init__(
+        self,
+        token_file: str | None = None,
+        basic_file: str | None = None,
+        headers_file: str | None = None,
+        headers_setting: str = "prometheus_headers_file",
+    ) -> None:
+        """Of the two files of a login the first that is named counts. `headers_setting`: the flag or setting that names
+        the file of headers. Raises UsageError."""
+        self._files = []
+        if path := token_file or basic_file:
+            self._files.append(_login_file(path, basic=not token_file))
+        if headers_file:
+            self._files.append(_headers_file(headers_file, headers_setting))
+
+    def headers(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for file in self._files:
+            found.update(file.value())
+        return found
+
+
+def _login_file(path: str, basic: bool) -> ReadAnew[Mapping[str, str]]:
+    def read() -> Mapping[str, str]:
+        return {"Authorization": _basic(path) if basic else f"Bearer {_secret(path)}"}
+
+    return ReadAnew(path, read, "login for Prometheus", lambda _: f"the login for Prometheus is read anew from {path}")
+
+
+def _headers_file(path: str, setting: str) -> ReadAnew[Mapping[str, str]]:
+    def read() -> Mapping[str, str]:
+        headers = read_headers(path, setting)
+        if any(name.lower() == "authorization" for name in headers):
+            raise UsageError(f"{path} has a login in it: that goes into a file of its own, for its own setting")
+        return headers
+
+    return ReadAnew(path, read, setting, lambda _: f"{setting} is read anew from {path}")
+
+
+def _basic(path: str) -> str:
+    pair = _secret(path)
+    if ":" not in pair:
+        raise UsageError(f"{path} has no USER:PASSWORD in it")
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _secret(path: str) -> str:
+    """The only line of the file. Its text is in no message."""
+    try:
+        with open(Path(path), encoding="utf-8") as file:
+            text = file.read(_MAX_SECRET_BYTES).strip()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text") from None
+    if not text or not text.isascii() or not text.isprintable():
+        raise UsageError(f"{path} has to hold one line of printable ASCII, without which there is no login")
+    warn_of_exposed(path, "the login for Prometheus in")
+    return text
