@@ -1,4 +1,4 @@
-"""What a round needs of the agents' reports, read once for each: a report stays the same for several rounds."""
+"""The parts that a round needs of the agents' reports, read once for each: a report stays the same for several rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent to a Prometheus beside the query: the login and other headers, from files. A collector asks for weeks,
+"""The part of a request to Prometheus beside the query: the login and other headers, from files. A collector asks for weeks,
 in which both rotate: the files are read anew when they change."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a daemon has of a small file, such as a secret that rotates: read anew when the file changes.
+"""The content that a daemon has of a small file, such as a secret that rotates: read anew when the file changes.
 
 A file that is gone, or only half there, for a moment is no end of what it said: that holds, and the log says so once.
 """

@@ -222,7 +222,7 @@ FLEET: Final = Dashboard(
                         Query(f"laggard_evaluator_jobs{{{IN_CLUSTER}}}", "jobs of {{instance}} {{cluster}}"),
                     ),
                     "Those that share the jobs of a Prometheus, by the one that sees the fewest (0: no database), "
-                    "and the jobs that each judges, 64 at most.",
+                    "and the jobs that each judges, 512 at most.",
                 ),
                 Panel(
                     "Longest rounds of probes",

@@ -33,7 +33,7 @@ MIN_MACHINES: Final = 4
 """The machines of an exchange: of three, a late one leaves two that wait, and these look like a way between them."""
 
 MIN_EXCHANGES: Final = 50
-"""Of each member: of fewer, it may have come last to none."""
+"""The exchanges of each member: of fewer, it may have come last to none."""
 
 LAST_SHARE: Final = 0.02
 """The part of its exchanges to which each member is taken to have come last."""
@@ -91,7 +91,7 @@ def _that_way(ways: Ways, machine: NDArray[np.int64], between: frozenset[int]) -
 
 
 def _less_work(ways: Sequence[_Way], steps: Steps) -> float:
-    """By how much those who are held up do less themselves, in seconds a step: who has less to do waits for others."""
+    """The seconds a step by which those who are held up do less themselves: who has less to do waits for others."""
     own = median_over_steps(over_phases(steps.phases))
     held_up, free = (
         float(np.median(own[np.unique(np.concatenate(those))]))

@@ -146,8 +146,8 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
 def without_inner(
     timings: JobTimings, channels: Sequence[Channel], explanations: Sequence[Explanation]
 ) -> Iterator[Explanation]:
-    """Without the ways among the machines of groups that also go through the slow links within one of these: a ring
-    goes from rank to rank there."""
+    """The explanations without ways among the machines of groups that also go through the slow links within one of
+    these: a ring goes from rank to rank there."""
     machine = node_numbers(timings.nodes)
     slow = {int(machine[place.columns[0]]) for each in explanations for place in each.places if place.kind == "in_node"}
     for each in explanations:
