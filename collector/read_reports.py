@@ -1,4 +1,4 @@
-"""The parts that a round needs of the agents' reports, read once for each: a report stays the same for several rounds."""
+"""The parts that a round needs of the agents' reports, read once for each: a report stays the same for rounds."""
 
 from __future__ import annotations
 

@@ -179,8 +179,10 @@ def few_ranks(prometheus: Prometheus, job: queries.Job, now: float) -> Few | str
 
 def _wider(apart: float, times: Sequence[Floats], now: float) -> int:
     """How many times `apart` moments have to be apart, so that between them there is a sample nearly always: a verdict
-    takes one interval without. 1 where that is not so for any, as after the store was away. `times`: those of each
-    series' samples."""
+    takes one interval without. 1 where that is not so for any, as after the store was away, and where the newest
+    sample of a series is stale: wider moments would hide it. `times`: those of each series' samples."""
+    if any(now - some[-1] > max(STALE_SECONDS, STALE_INTERVALS * apart) for some in times if len(some)):
+        return 1
     for wider in range(1, MAX_WIDER + 1):
         moments = now - wider * apart * np.arange(INTERVALS, -1, -1)
         filled = [np.count_nonzero(np.diff(np.searchsorted(some, moments, "right"))) for some in times]

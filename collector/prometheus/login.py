@@ -1,5 +1,5 @@
-"""The part of a request to Prometheus beside the query: the login and other headers, from files. A collector asks for weeks,
-in which both rotate: the files are read anew when they change."""
+"""The part of a request to Prometheus beside the query: the login and other headers, from files. A collector asks for
+weeks, in which both rotate: the files are read anew when they change."""
 
 from __future__ import annotations
 
