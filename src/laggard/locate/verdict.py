@@ -218,6 +218,7 @@ def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culpri
     ways = ways_of(timings, steps.numbers)
     in_network = slow_links(timings, ways, steps) if ways is not None else SlowLinks()
     hosts, links = _without_moved_by_slow(timings, in_network.culprits, culprits)
+    links = _without_queued(steps, links, found, culprits)
     named = culprits or hosts or links or timings.hidden_by
     later = NOTHING_FOUND if named else _later_links(timings, ways, steps)
     if not (found or named or later != NOTHING_FOUND):
@@ -252,6 +253,17 @@ def _without_moved_by_slow(
     from laggard.locate.links.moved_by_cpus import without_moved_by_slow  # asked where a link is slow
 
     return without_moved_by_slow(timings, links, slow)
+
+
+def _without_queued(
+    steps: Steps, links: tuple[Culprit, ...], found: Sequence[Slow], slow: Sequence[Culprit]
+) -> tuple[Culprit, ...]:
+    if not links or not found:
+        return links
+    from laggard.locate.links.queued import without_queued  # asked where links and ranks are slow
+
+    longest = max(rank.excess for rank in found)
+    return tuple(without_queued(links, slow, longest / middle(steps.duration)))
 
 
 def _later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> PartialVerdict:

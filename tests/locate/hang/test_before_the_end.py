@@ -190,5 +190,9 @@ def test_a_silent_rank_whose_peers_were_killed_later_hung_though_the_others_fini
     job = dataclasses.replace(whole, states=(*whole.states[:4], finished, finished))
     assert dead_ranks(job) == NOTHING_FOUND
     assert named(hung_before_the_end(job, STEP)) == [(1,)]
+    in_code = dataclasses.replace(
+        job, last_beats=(waiting, stands(87.0, 19, inside=False), waiting, waiting, None, None)
+    )
+    assert dead_ranks(in_code) == NOTHING_FOUND and named(hung_before_the_end(in_code, STEP)) == [(1,)]
     at_once = dataclasses.replace(job, last_beats=(*(stands(1.0, 20) for _ in died), None, None))
     assert dead_ranks(at_once) != NOTHING_FOUND, "all that said so little went down together"

@@ -65,6 +65,27 @@ def test_a_rank_with_a_habit_is_named_at_the_end_of_one_of_its_spells_too() -> N
     assert (culprit.ranks, culprit.persistence) == ((9,), "intermittent")
 
 
+LONG_SPELLS = np.r_[4:9, 26:31, 48:53]
+
+
+def test_a_rank_that_is_slow_in_three_long_spells_is_named() -> None:
+    """Of 64 ranks three are too few to be no chance by their number alone."""
+    (culprit,) = locate(disturbed(60, {38: LONG_SPELLS}, 0.4 * STEP, ranks=64)).culprits
+    assert (culprit.ranks, culprit.persistence) == ((38,), "intermittent")
+
+
+@pytest.mark.parametrize(
+    "hits",
+    [
+        pytest.param({38: LONG_SPELLS, 5: np.r_[14:16, 34:36]}, id="another has some as well"),
+        pytest.param({38: np.r_[4:6, 24:26, 48:50]}, id="short ones"),
+        pytest.param({38: np.r_[4:9, 48:53]}, id="two"),
+    ],
+)
+def test_fewer_and_shorter_spells_accuse_nobody(hits: dict[int, np.ndarray]) -> None:
+    assert not locate(disturbed(60, hits, 0.4 * STEP, ranks=64)).culprits
+
+
 def test_a_habit_that_the_noise_of_single_steps_hides_is_mostly_named() -> None:
     """Its steps are 7 % longer, in jobs whose steps differ by 2.5 % from rank to rank."""
     right = []

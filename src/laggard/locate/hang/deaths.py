@@ -167,19 +167,17 @@ def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
 
 
 def _killed_while_they_waited(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
-    """Whether the other ranks finished, and all of these were killed after some had long waited for one that was
-    silent: hung_before_the_end() tells of that one."""
+    """Whether the other ranks finished, and all of these were killed after some of them had long waited for another:
+    hung_before_the_end() tells for whom. What goes down, as a machine, has not waited before."""
     if not timings.last_beats or any(timings.states[death.column].end for death in deaths):
         return False
     died = {death.column for death in deaths}
     others = [state.state for column, state in enumerate(timings.states) if column not in died]
-    beats = [timings.last_beats[column] for column in sorted(died)]
-    waited = [beat for beat in beats if beat is not None and beat.in_flight is not None]
-    if not waited or not others or any(state != "finished" for state in others):
+    if not others or any(state != "finished" for state in others):
         return False
-    longest = max(waited, key=lambda beat: beat.quiet_seconds)
-    shortest = min(0.0 if beat is None else beat.quiet_seconds for beat in beats)
-    return longest.quiet_seconds - shortest > _silence(longest)
+    beats = (timings.last_beats[column] for column in sorted(died))
+    waited = [beat for beat in beats if beat is not None and beat.in_flight is not None]
+    return any(beat.quiet_seconds > _silence(beat) for beat in waited)
 
 
 def _silence(last: LastBeat) -> float:

@@ -48,6 +48,13 @@ MIN_EPISODES = 3
 """The least number of times that a rank must be slow, with other steps in between: one disturbance of several steps is
 one episode."""
 
+MANY_STEPS = 10
+"""The number of slow steps from which on MIN_EPISODES are a habit of a rank of a recording, if they are in both halves
+of the window and nobody else has half as many episodes: what is by chance seldom stays so long each time."""
+
+SPELLS_COST = 0.03
+"""The share of the time of all steps that such spells must cost."""
+
 COMMON_SHARE = 0.25
 """The largest share of the ranks that may be slow in a step which is a rank's own. A step in which more are, on several
 machines, is a checkpoint, say."""
@@ -105,6 +112,7 @@ def intermittent_ranks(
                 for column in _habits(hits, chance * evidence.chance)
                 if _cost(steps, hits, column) > evidence.cost
             }
+            | set(() if steps.live else _long_spells(steps, hits))
         )
         sometimes += [_slow(steps, hits, level, group) for group in _by_machine(columns, machine)]
     return sometimes
@@ -165,6 +173,17 @@ def _habits(hits: NDArray[np.bool_], chance: float) -> list[int]:
         for column in np.flatnonzero(both & (episodes >= least))
         if int(episodes[column] / _clustering(begins[:, column])) >= least
     ]
+
+
+def _long_spells(steps: Steps, hits: NDArray[np.bool_]) -> Iterator[int]:
+    """The ranks that are slow in few spells, of MANY_STEPS together."""
+    episodes = _begins(hits).sum(axis=0)
+    half = len(hits) // 2
+    both = hits[:half].any(axis=0) & hits[half:].any(axis=0)
+    for column in np.flatnonzero(both & (episodes >= MIN_EPISODES) & (hits.sum(axis=0) >= MANY_STEPS)).tolist():
+        alone = np.delete(episodes, column).max(initial=0) < episodes[column] / 2
+        if alone and _cost(steps, hits, column) > SPELLS_COST:
+            yield column
 
 
 def _least_episodes(of_others: int, others: int, chance: float, most: int) -> int:
