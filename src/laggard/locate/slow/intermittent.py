@@ -48,9 +48,10 @@ MIN_EPISODES = 3
 """The least number of times that a rank must be slow, with other steps in between: one disturbance of several steps is
 one episode."""
 
-MANY_STEPS = 10
-"""The number of slow steps from which on MIN_EPISODES are a habit of a rank of a recording, if they are in both halves
-of the window and nobody else has half as many episodes: what is by chance seldom stays so long each time."""
+MANY_STEPS, LONG_EPISODE = 10, 3
+"""The number of slow steps, and that of each episode on average, from which on MIN_EPISODES are a habit of a rank of a
+recording, if they are in both halves of the window and nobody else has half as many: what is by chance, or a longer
+sequence, seldom stays so long each time."""
 
 SPELLS_COST = 0.03
 """The share of the time of all steps that such spells must cost."""
@@ -176,11 +177,12 @@ def _habits(hits: NDArray[np.bool_], chance: float) -> list[int]:
 
 
 def _long_spells(steps: Steps, hits: NDArray[np.bool_]) -> Iterator[int]:
-    """The ranks that are slow in few spells, of MANY_STEPS together."""
-    episodes = _begins(hits).sum(axis=0)
+    """The ranks that are slow in few spells, which are long."""
+    episodes, count = _begins(hits).sum(axis=0), hits.sum(axis=0)
     half = len(hits) // 2
     both = hits[:half].any(axis=0) & hits[half:].any(axis=0)
-    for column in np.flatnonzero(both & (episodes >= MIN_EPISODES) & (hits.sum(axis=0) >= MANY_STEPS)).tolist():
+    are_long = (count >= MANY_STEPS) & (count >= LONG_EPISODE * episodes)
+    for column in np.flatnonzero(both & (episodes >= MIN_EPISODES) & are_long).tolist():
         alone = np.delete(episodes, column).max(initial=0) < episodes[column] / 2
         if alone and _cost(steps, hits, column) > SPELLS_COST:
             yield column
