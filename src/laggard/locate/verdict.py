@@ -173,6 +173,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
     often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
+    often = _without_shared_data(timings, steps, often)
     sometimes = without_turns(steps, often)
     turns = by_turns_notes(timings, often, sometimes)
     again = {column for each in sometimes for column in each.columns}
@@ -200,6 +201,14 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.notes)
+
+
+def _without_shared_data(timings: JobTimings, steps: Steps, often: list[Slow]) -> list[Slow]:
+    if not often or timings.positions is None:
+        return often
+    from laggard.locate.slow.shared_data import without_shared_data  # asked where a rank is slow now and then
+
+    return without_shared_data(steps, timings.nodes, often)
 
 
 class _InNetwork(NamedTuple):
