@@ -204,7 +204,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
 
 
 def _without_shared_data(timings: JobTimings, steps: Steps, often: list[Slow]) -> list[Slow]:
-    if not often or timings.positions is None:
+    if not often or timings.positions is None or len(timings.ranks) >= timings.world_size:
         return often
     from laggard.locate.slow.shared_data import without_shared_data  # asked where a rank is slow now and then
 

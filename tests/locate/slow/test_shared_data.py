@@ -11,6 +11,7 @@ from support.timings import job
 from laggard.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
+from laggard.model import Verdict
 
 STAGES, PER_STAGE, STEPS = 4, 8, 60
 RANKS = STAGES * PER_STAGE
@@ -35,4 +36,11 @@ def test_a_rank_that_is_slow_alone_is_named() -> None:
 
 @pytest.mark.parametrize("others", [(11, 19, 27), (11, 27)], ids=["on each stage", "one is not recorded"])
 def test_ranks_that_are_slow_in_the_same_steps_on_several_stages_share_their_data(others: tuple[int, ...]) -> None:
-    assert not locate(pipeline((3, *others))).culprits
+    lacking = dataclasses.replace(pipeline((3, *others)), world_size=RANKS + 1)
+    location = locate(lacking)
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+
+
+def test_where_all_are_recorded_they_are_named() -> None:
+    """Else a fault that they share, as in power or storage, would be called healthy."""
+    assert locate(pipeline((3, 11, 19, 27))).culprits

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from laggard.locate.hang.before_the_end import hung_before_the_end
 from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
 from laggard.locate.hang.different_calls import DifferentCalls, aborted_call, beside_abort, different_calls
 from laggard.locate.hang.liveness import SILENT_BEATS
@@ -177,7 +178,10 @@ def _killed_while_they_waited(timings: JobTimings, deaths: Sequence[_Death]) -> 
         return False
     beats = (timings.last_beats[column] for column in sorted(died))
     waited = [beat for beat in beats if beat is not None and beat.in_flight is not None]
-    return any(beat.quiet_seconds > _silence(beat) for beat in waited)
+    if not any(beat.quiet_seconds > _silence(beat) for beat in waited):
+        return False
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    return hung_before_the_end(timings, middle(known) if len(known) else None) != NOTHING_FOUND
 
 
 def _silence(last: LastBeat) -> float:
