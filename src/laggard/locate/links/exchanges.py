@@ -1,8 +1,8 @@
-"""Names the way between two machines that is slow in exchanges, where nothing else tells it from others. Pure.
+"""Names the way between two machines, or the adapter, that is slow in exchanges, where nothing else tells. Pure.
 
 In an exchange (all_to_all) each member is done once its own parts have come, as NCCL carries it out by sends and
 receives. So a slow way between two machines holds up the members on these two, and no other; a slow adapter or machine
-holds up all. How long a member was held up shows in the exchanges to which it came last: the shortest ones.
+holds up all, and the member behind it the most, since it has one of its parts to move for each of theirs. How long a member was held up shows in the exchanges to which it came last: the shortest ones.
 """
 
 from __future__ import annotations
@@ -77,6 +77,32 @@ def slow_exchanges(timings: JobTimings, ways_of_job: Ways, steps: Steps) -> tupl
         return ()
     most = max(longer, _that_way(ways_of_job, machine, worst.machines) * longer / worst.slow)
     return (_culprit(timings, steps, machine, worst),) if most >= COST_RATIO * middle(steps.duration) else ()
+
+
+def held_up_most(timings: JobTimings, steps: Steps, columns: frozenset[int]) -> int | None:
+    """The one of some members, by `columns`, whom every exchange among them holds up CHANNEL_PAIR_RATIO times as long
+    as any other, though it has no more work than they. None where there is none, or no exchange among them."""
+    if timings.collectives is None:
+        return None
+    machine = node_numbers(timings.nodes)
+    found = [
+        _apart(each, steps)
+        for each in _exchanges(timings.collectives, steps.numbers, machine)
+        if columns <= set(each.columns.tolist())
+    ]
+    return found[0] if found and len(set(found)) == 1 and found[0] in columns else None
+
+
+def _apart(exchange: _Exchange, steps: Steps) -> int | None:
+    """The column of the member that is held up far longer than any other, and has not more to do."""
+    own = median_over_steps(over_phases(steps.phases))[exchange.columns]
+    longest = int(exchange.least.argmax())
+    others = np.arange(len(exchange.columns)) != longest
+    longer = float(exchange.least[longest] - exchange.most[others].max())
+    if exchange.least[longest] < CHANNEL_PAIR_RATIO * exchange.most[others].max():
+        return None
+    more = float(own[longest] - np.median(own[others]))
+    return int(exchange.columns[longest]) if more <= MAX_LESS_WORK * longer * exchange.a_step else None
 
 
 def _that_way(ways: Ways, machine: NDArray[np.int64], between: frozenset[int]) -> float:

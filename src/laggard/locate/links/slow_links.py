@@ -120,7 +120,7 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
             break
         ways_of_machines += _WAYS_OF_MACHINES.get(found.places[0].kind, 0)
         if _cost(channels, left, found) > COST_RATIO * middle(steps.duration):
-            explanations.append(found.with_all(cost.keys()))
+            explanations.append(_of_one_adapter(timings, steps, found.with_all(cost.keys())))
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
     culprits = [
@@ -155,6 +155,17 @@ def without_inner(
         inner = all(any(those.count(number) > 1 for number in slow) for those in on)
         if not (inner and each.places[0].kind in ("group", "among")):
             yield each
+
+
+def _of_one_adapter(timings: JobTimings, steps: Steps, found: Explanation) -> Explanation:
+    """The explanation with one adapter in place of all the members of a ring, where exchanges tell which it is."""
+    kind, columns = found.places[0].kind, frozenset(column for place in found.places for column in place.columns)
+    if kind not in ("nic", "group", "among") or len(columns) < 2:
+        return found
+    from laggard.locate.links.exchanges import held_up_most  # asked where a slow ring has several adapters
+
+    column = held_up_most(timings, steps, columns)
+    return found if column is None else found._replace(places=(Place("apart", (column,), found.explained),))
 
 
 def _uplinks(timings: JobTimings, channels: Sequence[Channel], findings: _Findings) -> Explanation | None:
@@ -392,6 +403,9 @@ def _evidence(
         f"{each.ratio:.1f} times as long as those of equal {_equals(channels[number])}"
         for number, each in ordered[:3]
     ]
+    if kind == "apart":
+        longer = f"exchanges hold up {ranks_text(ranks)} {CHANNEL_PAIR_RATIO:g} times as long as any other, or longer"
+        return (*lines, f"{longer}: the network adapter there is the slow one")
     what = {
         "nic": "the network adapter of",
         "link": "the way between",
