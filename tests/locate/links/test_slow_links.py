@@ -15,7 +15,7 @@ from laggard.constants import OPS, PHASES
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.describe import culprit_text
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.links import slow_links
+from laggard.locate.links import link_culprits, slow_links
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.places import Explanation, Place
 from laggard.locate.verdict import locate
@@ -161,7 +161,7 @@ def test_a_slow_adapter_that_holds_nobody_up_is_no_culprit(
     monkeypatch: pytest.MonkeyPatch, saved: float | None, named: int
 ) -> None:
     """The payoff stands in for a replay: of one in which the slow transfers queue behind others, of one without."""
-    monkeypatch.setattr(slow_links, "link_payoff", lambda *_: saved)
+    monkeypatch.setattr(link_culprits, "link_payoff", lambda *_: saved)
     assert len(culprits(recorded({2: 2.5}))) == named
 
 

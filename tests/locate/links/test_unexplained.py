@@ -74,3 +74,19 @@ def test_slow_groups_over_the_same_machines_with_no_machine_at_fault_are_told_an
     location = locate(threes((3, 10, 13)))
     assert not location.culprits and location.verdict is Verdict.UNKNOWN
     assert any(note.kind == "slow_transfers" and "by design" in note.text for note in location.notes)
+
+
+def test_a_ring_slower_than_any_design_is_named_with_all_its_machines() -> None:
+    """As above, with groups that take ten times as long as those that are no faster than an adapter."""
+    groups = (*SLOW_THREES, *FAST_THREES, (3, 10, 13))
+    timings = trained(groups, lambda _, members: 0.6 if members in SLOW_THREES else 0.0)
+    (culprit,) = locate(timings).culprits
+    assert culprit.kind == "slow_link" and culprit.nodes == ("n0", "n1", "n2")
+    assert culprit.confidence <= 0.5
+
+
+def test_a_switch_between_two_stages_of_a_pipeline_is_named_by_the_machines_behind_it(tmp_path: Path) -> None:
+    """The round trips between the last two of four stages take 87 times as long as those between others."""
+    make_case(10, "0119-leaf", tmp_path)
+    (culprit,) = locate(read_recording([tmp_path / "0119" / "recording"]).timings).culprits
+    assert culprit.nodes == ("gpu0251", "gpu0252", "gpu0253", "gpu0254")

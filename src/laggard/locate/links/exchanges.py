@@ -2,7 +2,8 @@
 
 In an exchange (all_to_all) each member is done once its own parts have come, as NCCL carries it out by sends and
 receives. So a slow way between two machines holds up the members on these two, and no other; a slow adapter or machine
-holds up all, and the member behind it the most, since it has one of its parts to move for each of theirs. How long a member was held up shows in the exchanges to which it came last: the shortest ones.
+holds up all, and the member behind it the most, since it has one of its parts to move for each of theirs. How long a
+member was held up shows in the exchanges to which it came last: the shortest ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from laggard.constants import OPS
 from laggard.locate.collectives import Collectives, Numbers
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import blocked_seconds, grouped
-from laggard.locate.links.slow_links import CHANNEL_PAIR_RATIO, COST_RATIO, MAX_LESS_WORK
+from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, MAX_LESS_WORK
+from laggard.locate.links.slow_links import COST_RATIO
 from laggard.locate.links.transfers import Ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import median_over_steps

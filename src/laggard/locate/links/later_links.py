@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
+from laggard.locate.links.link_culprits import channel_name
 from laggard.locate.links.own_past import Change, Rise, change_of, is_work_of_several, risen_channels
 from laggard.locate.links.risen_places import RisenPlace, risen_place
-from laggard.locate.links.slow_links import channel_name
 from laggard.locate.links.transfers import Ways
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.peers import node_numbers

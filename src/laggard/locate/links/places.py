@@ -21,7 +21,7 @@ ROUNDING_TOLERANCE = 1e-9
 class Place(NamedTuple):
     """Something that transfers go through. `channels` are the numbers of those that would be slow with it."""
 
-    kind: str  # nic, link, node, machines, rail, in_node, among, group; uplinks, of machines behind one switch; apart, of a nic
+    kind: str  # nic, link, node, machines, rail, in_node, among, group; uplinks: a switch's; apart: a nic, by exchanges
     columns: tuple[int, ...]
     channels: frozenset[int]
 

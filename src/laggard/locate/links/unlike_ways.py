@@ -13,15 +13,9 @@ from typing import Final, NamedTuple
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.later_links import SLOW_TRANSFERS
-from laggard.locate.links.slow_links import (
-    MIN_CHANNELS,
-    SlowChannel,
-    SlowLinks,
-    channel_name,
-    longer_channels,
-    saved_share,
-    slower_than_the_fastest,
-)
+from laggard.locate.links.link_culprits import channel_name, saved_share
+from laggard.locate.links.slow_channels import MIN_CHANNELS, SlowChannel, longer_channels, slower_than_the_fastest
+from laggard.locate.links.slow_links import SlowLinks
 from laggard.locate.links.transfers import Category, Ways
 from laggard.locate.slow.medians import others_median
 from laggard.locate.slow.steps import Steps

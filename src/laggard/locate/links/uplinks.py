@@ -1,39 +1,67 @@
 """Finds the machines whose ways to all others are slow, as those behind one switch are. Pure.
 
 Which machines are behind one switch is not known. Where every slow way is one of several from the same machine, and
-nothing is fast between these machines and others, they are what the slow ways have in common.
+nothing is fast between these machines and others, they are what the slow ways have in common. So are the machines of
+one side, where transfers among themselves are fast, and all that leads to the other side is slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from typing import Final
 
 MAX_DESIGN_RATIO: Final = 25.0
 """The ratio of the times of equal ways up to which they may differ by design: NVLink 5 moves 900 GB/s of a GPU each
 way, an adapter of 400 Gbit/s 50 (NVIDIA, GB200 NVL72)."""
 
-Way = frozenset[int]
-"""The numbers of the two machines that a transfer goes between."""
+MAX_OVERSUBSCRIPTION: Final = 10.0
+"""The same where the faster ones are no faster than an adapter. Switches above a pod carry a seventh of what is below
+them (The Llama 3 Herd of Models, 3.3.1), and others may use them at the same time."""
+
+MAX_ADAPTER_RATE: Final = 100e9
+"""The bytes a second of an adapter of 800 Gbit/s: what is faster went through NVLink."""
+
+Machines = frozenset[int]
+"""The numbers of the machines that a transfer goes among: two of a way."""
 
 
-def behind_a_switch(slow: Mapping[Way, float], fast: Set[Way]) -> frozenset[int]:
-    """The machines of which the ways to others are slow: of `slow` ways, with the ratio of their times to equal ones',
-    each has one of them at one end, and each of them has two of the ways at least. Empty where there is one such
-    machine alone, where the ways may differ by design, or where one of the `fast` ways leads away from them."""
-    if not slow or min(slow.values()) < MAX_DESIGN_RATIO or any(len(way) != 2 for way in slow):
-        return frozenset()
+def is_beyond_design(ratio: float, rate: float) -> bool:
+    """Whether ways that take `ratio` times as long as equal ones are broken, and not longer by design. `rate`: what the
+    equal ones move, in bytes a second, for each member on a machine; nan: not known."""
+    return ratio >= (MAX_OVERSUBSCRIPTION if rate <= MAX_ADAPTER_RATE else MAX_DESIGN_RATIO)
+
+
+def behind_a_switch(slow: Set[Machines], fast: Set[Machines]) -> Machines:
+    """The machines of which the ways to others are slow: of the `slow` ways each has one of them at one end, and no
+    `fast` one leads away from them. Each of them has two slow ways at least, or the fast ones join them to one side,
+    and what is slow leads to others. Empty where there is one such machine alone, and where it may be either end."""
     ends = _neighbours(slow)
     centres = frozenset(machine for machine, others in ends.items() if len(others) > 1)
-    apart = all(len(way & centres) == 1 for way in slow)
-    leads_away = any(len(way & centres) == 1 for way in fast)
-    return centres if apart and len(centres) > 1 and not leads_away else frozenset()
+    apart = all(len(way) == 2 and len(way & centres) == 1 for way in slow)
+    leads_away = any(0 < len(way & centres) < len(way) for way in fast)
+    if apart and len(centres) > 1 and not leads_away:
+        return centres
+    return _one_side(slow, fast) if len(slow) > 1 else frozenset()
 
 
-def _neighbours(slow: Iterable[Way]) -> dict[int, set[int]]:
+def _one_side(slow: Set[Machines], fast: Set[Machines]) -> Machines:
+    """The side that all `slow` transfers lead away from; of two such the smaller one."""
+    side = {machine: frozenset((machine,)) for machine in frozenset[int]().union(*slow, *fast)}
+    for machines in fast:
+        joined = frozenset[int]().union(*(side[machine] for machine in machines))
+        side.update(dict.fromkeys(joined, joined))
+    between = [frozenset(side[machine] for machine in machines) for machines in slow]
+    if any(len(ends) != 2 for ends in between):
+        return frozenset()
+    common = sorted(frozenset.intersection(*between), key=len)
+    if not common or len(common[0]) < 2 or (len(common) == 2 and len(common[0]) == len(common[1])):
+        return frozenset()
+    return common[0]
+
+
+def _neighbours(slow: Iterable[Machines]) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
-    for way in slow:
-        one, other = way
-        found.setdefault(one, set()).add(other)
-        found.setdefault(other, set()).add(one)
+    for machines in slow:
+        for machine in machines:
+            found.setdefault(machine, set()).update(machines - {machine})
     return found
