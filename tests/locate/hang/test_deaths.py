@@ -259,3 +259,45 @@ def test_who_came_last_is_not_dead_for_it_where_all_were_killed_at_once() -> Non
 
 def test_who_said_nothing_while_the_others_waited_is_named() -> None:
     assert first(judge_recorded(says(3.4, True), says(0.0, False), says(3.4, True))) == [1]
+
+
+def judge_stuck(last: LastBeat, *others: RankState, step_seconds: float = 0.25) -> PartialVerdict:
+    """Rank 1, of which no end is recorded and which stood at `last`, and the others, which have an end each."""
+    states = (others[0], gone(19), *others[1:])
+    beats = tuple(last if rank == 1 else None for rank in range(len(states)))
+    return dead_ranks(dataclasses.replace(recorded(step_seconds, states), last_beats=beats))
+
+
+@pytest.mark.parametrize(
+    ("last", "place", "stopped"),
+    [
+        pytest.param(
+            says(87.0, inside=True), "in all_reduce of dp:0-3, number 9, for 87 s", True, id="in a collective"
+        ),
+        pytest.param(says(87.0, inside=False), "in backward for 87 s", False, id="in its own work"),
+    ],
+)
+def test_a_rank_that_stood_long_and_alone_did_not_end_with_the_others_hung(
+    last: LastBeat, place: str, stopped: bool
+) -> None:
+    """A process that waits in the driver of a GPU that has stopped ends by no error of its collectives."""
+    found = judge_stuck(last, PEER_GONE, PEER_GONE, PEER_GONE)
+    (culprit,) = found.culprits
+    assert (culprit.kind, culprit.ranks, culprit.device_stopped) == ("hung", (1,), stopped)
+    assert place in culprit.evidence[0]
+    assert any(note.ranks == (1,) and f"recorded no end, and stood {place}" in note.text for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("last", "other", "step_seconds"),
+    [
+        pytest.param(says(6.0, inside=True), PEER_GONE, 0.25, id="it was killed at once"),
+        pytest.param(says(87.0, inside=True), PEER_GONE, 10.0, id="of steps so long that is no hang"),
+        pytest.param(says(87.0, inside=True)._replace(in_flight=None, phase="checkpoint"), PEER_GONE, 0.25,
+                     id="it may have worked alone"),
+        pytest.param(says(87.0, inside=True), KILLED, 0.25, id="another was killed as well"),
+    ],
+)  # fmt: skip
+def test_else_a_rank_without_an_end_died(last: LastBeat, other: RankState, step_seconds: float) -> None:
+    found = judge_stuck(last, PEER_GONE, other, PEER_GONE, step_seconds=step_seconds)
+    assert found.culprits and all(culprit.kind == "dead" for culprit in found.culprits)

@@ -57,6 +57,30 @@ def test_one_stage_alone_may_log_or_load_by_design(node: int) -> None:
     assert [note.kind for note in location.notes] == ["longest_stage"]
 
 
+@pytest.mark.parametrize("node", [0, 2, 3])
+def test_a_machine_of_one_stage_whose_host_is_slow_in_loading_and_between_the_steps_is_named(node: int) -> None:
+    timings, _ = pipeline(1)
+    timings.phase_seconds[:, :, BETWEEN] += 0.01
+    location = locate(slow(slow(timings, node_of(node), INPUT, 0.2), node_of(node), BETWEEN, 0.2))
+    (culprit,) = location.culprits
+    assert (culprit.kind, culprit.node) == ("slow_host", f"n{node}")
+
+
+@pytest.mark.parametrize("phase", [INPUT, BETWEEN])
+def test_a_machine_of_one_stage_may_load_or_log_by_design(phase: int) -> None:
+    timings, _ = pipeline(1)
+    timings.phase_seconds[:, :, BETWEEN] += 0.01
+    location = locate(slow(timings, node_of(3), phase, 0.4))
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+
+
+def test_what_other_stages_do_not_load_at_all_is_not_compared() -> None:
+    timings, _ = pipeline(1)
+    timings.phase_seconds[:, :, INPUT] = 0.0
+    location = locate(slow(slow(timings, node_of(3), INPUT, 0.2), node_of(3), BETWEEN, 0.2))
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+
+
 def test_a_stage_of_a_machine_that_takes_longer_has_more_layers_or_a_slow_machine() -> None:
     timings, _ = pipeline(1)
     location = locate(slow(timings, node_of(2), FORWARD, 1.0))

@@ -10,54 +10,28 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from laggard.locate.hang.before_the_end import hung_before_the_end
+from laggard.locate.hang.death import CLOCK_SKEW_SECONDS, Death
+from laggard.locate.hang.death_texts import MAX_NOTES, WHO_TELLS, death_culprit, death_notes, ended_notes
 from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
-from laggard.locate.hang.different_calls import DifferentCalls, aborted_call, beside_abort, different_calls
-from laggard.locate.hang.liveness import SILENT_BEATS
+from laggard.locate.hang.different_calls import DifferentCalls, beside_abort, different_calls
+from laggard.locate.hang.stuck import silence, stuck
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.hang.waits import least_seconds
-from laggard.locate.job_timings import JobTimings, LastBeat, RankState
+from laggard.locate.job_timings import JobTimings
 from laggard.locate.order_statistics import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
-from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
-from laggard.text.rank_end import end_text, time_text
-from laggard.text.words import ranks_text, seconds_text
+from laggard.model import Note, RankEnd
 
 SAME_FAILURE_SECONDS = 1.0
 """The longest time after a victim's death at which the death of a rank that died of itself may still be the cause: the
 kernel reports a death late."""
-CLOCK_SKEW_SECONDS = 0.5
-"""The largest difference that is assumed between the clocks of two nodes: chrony and NTP keep them far closer."""
 _WRITE_SECONDS = 0.1
 """The interval at which the hooks write a recording."""
-_MIN_AFTER_SECONDS = 0.0005
-"""The shortest time that is told of: less is 0 ms for people."""
-_MAX_NOTES = 32
-_WHO_TELLS = (
-    "the launcher's log names the first that failed, the kernel's log who was out of memory, and with an agent on each "
-    "node laggard tells it"
-)
-_NOT_RECORDED = f"ranks waited when all processes ended together, and who died first is not recorded: {_WHO_TELLS}"
-
-
-class _Death(NamedTuple):
-    """A rank's death between `earliest` and `latest`, Unix time. `victim`: it died as ranks do whose peer is gone;
-    `told`: its own exception or signal says so, and not its place alone."""
-
-    column: int
-    node: str | None
-    earliest: float
-    latest: float
-    victim: bool
-    told: bool = False
-
-    def may_precede(self, other: _Death) -> bool:
-        allowance = 0.0 if self.node == other.node else CLOCK_SKEW_SECONDS
-        return self.earliest <= other.latest + allowance
+_NOT_RECORDED = f"ranks waited when all processes ended together, and who died first is not recorded: {WHO_TELLS}"
 
 
 def dead_ranks(timings: JobTimings) -> PartialVerdict:
@@ -73,13 +47,13 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     first = _explained(timings, _first(deaths))
     left = _left_before(timings, deaths, first)
     if few(left):
-        told = _notes(timings, deaths, deaths[:1])
-        return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MAX_NOTES]), told)
+        told = death_notes(timings, deaths, deaths[:1])
+        return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:MAX_NOTES]), told)
     if _whole_job_ended(timings, deaths, first):
-        return PartialVerdict(notes=_ended_notes(timings, deaths))
+        return PartialVerdict(notes=ended_notes(timings, deaths))
     first = _recorded_least(timings, first)
     rest = [death for death in deaths if death not in first]
-    notes = _notes(timings, (*first, *rest), first)
+    notes = death_notes(timings, (*first, *rest), first)
     notes = (extra_note(timings, left), *notes) if left else notes
     if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
         return PartialVerdict(notes=notes)
@@ -96,15 +70,19 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if different is not None:
         first = _called_otherwise(timings, different, first, deaths)
         notes = (different.note(), *notes)
+    elif not left and (stood := stuck(timings, first, rest)):
+        first, deaths = stood, sorted((*stood, *rest), key=lambda death: death.latest)
+        notes = death_notes(timings, deaths, first)
     culprits = [
-        _culprit(timings, death, first, deaths, of_machine) for death, of_machine in _by_machine(timings, first, deaths)
+        death_culprit(timings, death, first, deaths, together)
+        for death, together in _by_machine(timings, first, deaths)
     ]
-    return PartialVerdict(tuple(culprits[:_MAX_NOTES]), notes)
+    return PartialVerdict(tuple(culprits[:MAX_NOTES]), notes)
 
 
 def _called_otherwise(
-    timings: JobTimings, different: DifferentCalls, first: Sequence[_Death], deaths: Sequence[_Death]
-) -> list[_Death]:
+    timings: JobTimings, different: DifferentCalls, first: Sequence[Death], deaths: Sequence[Death]
+) -> list[Death]:
     """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts either
     side of calls that do not match. Else `first`."""
     ranks = {int(timings.ranks[death.column]) for death in first}
@@ -115,7 +93,7 @@ def _called_otherwise(
     return odd
 
 
-def _left_before(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> tuple[Departure, ...]:
+def _left_before(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Departure, ...]:
     """The ranks that left with status 0 before any died, where that explains the first deaths: each of these ranks had
     gone on to a collective that those never came to, and died as ranks do then."""
     found = Departures(timings).early({death.column for death in deaths})
@@ -127,24 +105,24 @@ def _left_before(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[
     return before if {death.column for death in first} <= explained else ()
 
 
-def _ended_before(timings: JobTimings, column: int, death: _Death) -> bool:
+def _ended_before(timings: JobTimings, column: int, death: Death) -> bool:
     end = timings.states[column].end
     allowance = 0.0 if timings.nodes[column] == death.node else CLOCK_SKEW_SECONDS
     return end is not None and end.at_seconds - end.uncertain_seconds <= death.latest + allowance
 
 
-def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> _Death:
+def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> Death:
     state = timings.states[column]
     end = state.end
     if end is None:
         victim = column not in silent if silent else state.in_flight is not None
         # One that told of another's end at the very time of that end outlived it.
         earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
-        return _Death(column, timings.nodes[column], earliest, math.inf, victim)
+        return Death(column, timings.nodes[column], earliest, math.inf, victim)
     victim = told = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
     if not (end.signal or end.exception or end.exit_code):  # gone: killed peers block in collectives
         victim = state.in_flight is not None
-    return _Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim, told)
+    return Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim, told)
 
 
 def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
@@ -164,10 +142,10 @@ def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
     if not outside or not len(known):
         return frozenset()
     longest = max(outside) - least_seconds(middle(known))
-    return frozenset(column for column, beat in told.items() if longest - beat.quiet_seconds > _silence(beat))
+    return frozenset(column for column, beat in told.items() if longest - beat.quiet_seconds > silence(beat))
 
 
-def _killed_while_they_waited(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+def _killed_while_they_waited(timings: JobTimings, deaths: Sequence[Death]) -> bool:
     """Whether the other ranks finished, and all of these were killed after some of them had long waited for another:
     hung_before_the_end() tells for whom. What goes down, as a machine, has not waited before."""
     if not timings.last_beats or any(timings.states[death.column].end for death in deaths):
@@ -178,18 +156,13 @@ def _killed_while_they_waited(timings: JobTimings, deaths: Sequence[_Death]) -> 
         return False
     beats = (timings.last_beats[column] for column in sorted(died))
     waited = [beat for beat in beats if beat is not None and beat.in_flight is not None]
-    if not any(beat.quiet_seconds > _silence(beat) for beat in waited):
+    if not any(beat.quiet_seconds > silence(beat) for beat in waited):
         return False
     known = timings.step_seconds[np.isfinite(timings.step_seconds)]
     return hung_before_the_end(timings, middle(known) if len(known) else None) != NOTHING_FOUND
 
 
-def _silence(last: LastBeat) -> float:
-    """The seconds without a word after which the rank is silent."""
-    return SILENT_BEATS * last.beat.interval_seconds + 1.0
-
-
-def _spoke_to_the_end(timings: JobTimings, death: _Death) -> bool:
+def _spoke_to_the_end(timings: JobTimings, death: Death) -> bool:
     """Whether a rank of which no end is recorded still said where it stood as late as those that waited for it: what
     tells it from them is that it came last, not that it died first."""
     last = timings.last_beats[death.column] if timings.last_beats else None
@@ -203,7 +176,7 @@ def _spoke_to_the_end(timings: JobTimings, death: _Death) -> bool:
     return bool(waited) and max(waited) - last.quiet_seconds <= last.beat.interval_seconds
 
 
-def _first(deaths: Sequence[_Death]) -> list[_Death]:
+def _first(deaths: Sequence[Death]) -> list[Death]:
     """The deaths of which each may have been the first. `deaths`: in order. Where all died as victims, that is whose
     place alone says so: others do not fail as if a peer were gone before one is."""
     own = [death for death in deaths if not death.victim]
@@ -213,7 +186,7 @@ def _first(deaths: Sequence[_Death]) -> list[_Death]:
     return [death for death in may_be if not death.told] or may_be
 
 
-def _explained(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
+def _explained(timings: JobTimings, first: Sequence[Death]) -> list[Death]:
     """`first` without those of whom nothing is known but that they were killed, where it is known of another why it
     ended, by the kernel or by itself: a launcher kills the others after it."""
     ends = [timings.states[death.column].end for death in first]
@@ -223,7 +196,7 @@ def _explained(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
     return [death for death, only_killed in zip(first, killed, strict=True) if not only_killed]
 
 
-def _recorded_least(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
+def _recorded_least(timings: JobTimings, first: Sequence[Death]) -> list[Death]:
     """`first` without those whose recordings reach clearly further than another's, where all that is known of these
     ranks is that they are gone: a launcher kills the others after the first. Ranks of one job finish a step together,
     so the difference of their last steps is the time between the last writes of their recordings."""
@@ -242,7 +215,7 @@ def _is_its_own(end: RankEnd) -> bool:
     return bool(end.exception or end.exit_code) and not (end.others_failed or end.signal)
 
 
-def _is_after(timings: JobTimings, death: _Death) -> bool:
+def _is_after(timings: JobTimings, death: Death) -> bool:
     """Whether a rank ended as ranks do after another: by an error of the network, or killed by the launcher."""
     return death.told or _is_only_killed(timings.states[death.column].end)
 
@@ -254,12 +227,12 @@ def _is_only_killed(end: RankEnd | None) -> bool:
 
 
 def _by_machine(
-    timings: JobTimings, first: Sequence[_Death], deaths: Sequence[_Death]
-) -> Iterator[tuple[_Death, tuple[_Death, ...]]]:
+    timings: JobTimings, first: Sequence[Death], deaths: Sequence[Death]
+) -> Iterator[tuple[Death, tuple[Death, ...]]]:
     """Each of the first deaths by itself, but one of each machine all ranks of which died in the same way and as
     early, with these: then the machine went down, and not one rank after the other. Where all machines of the job did,
     it was none of them."""
-    machines: dict[str, list[_Death]] = {}
+    machines: dict[str, list[Death]] = {}
     for death in deaths:
         if death.node is not None:
             machines.setdefault(death.node, []).append(death)
@@ -279,7 +252,7 @@ def _by_machine(
             yield death, down[death.node]
 
 
-def _died_as_one(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+def _died_as_one(timings: JobTimings, deaths: Sequence[Death]) -> bool:
     """Whether ranks died in the same way, none later than SAME_FAILURE_SECONDS after the first of them."""
     ways = {_way(timings.states[death.column].end) for death in deaths}
     earliest = min(death.latest for death in deaths)
@@ -291,7 +264,7 @@ def _way(end: RankEnd | None) -> tuple[str, int | None, str, str]:
     return (end.signal, end.exit_code, end.exception, end.cause) if end else ("", None, "", "")
 
 
-def _whole_job_ended(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> bool:
+def _whole_job_ended(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> bool:
     """Whether all processes were ended together, in the same way: by the user or the scheduler."""
     if not len(deaths) == len(timings.states) > 1:
         return False
@@ -303,7 +276,7 @@ def _whole_job_ended(timings: JobTimings, deaths: Sequence[_Death], first: Seque
     return len(first) == len(deaths) or ways == {("SIGTERM", None, "", "")}
 
 
-def _was_over(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+def _was_over(timings: JobTimings, deaths: Sequence[Death]) -> bool:
     """Whether all other ranks finished normally, and none of those that died lacks a step or says how it died. Others
     that stayed in a collective after the last step did not finish."""
     died = {death.column for death in deaths}
@@ -315,7 +288,7 @@ def _was_over(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
     return bool(others) and silent and complete and finished
 
 
-def _waited_for_another(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+def _waited_for_another(timings: JobTimings, deaths: Sequence[Death]) -> bool:
     """Whether all that died were waiting for a rank that did not: one that left, as by an exception, for which the
     launcher ended the others."""
     if not all(death.victim for death in deaths):
@@ -341,132 +314,3 @@ def _tells_nothing(end: RankEnd | None) -> bool:
 def _some_are_unseen(timings: JobTimings) -> bool:
     unknown = any(state.state == "unknown" for state in timings.states)
     return unknown or len(timings.states) < timings.world_size
-
-
-def _culprit(
-    timings: JobTimings,
-    death: _Death,
-    first: Sequence[_Death],
-    deaths: Sequence[_Death],
-    of_machine: Sequence[_Death],
-) -> Culprit:
-    """The rank of `death`; where its machine went down, all of the ranks `of_machine`."""
-    state = timings.states[death.column]
-    ranks = tuple(sorted(int(timings.ranks[each.column]) for each in of_machine))
-    rivals = [each for each in first if each is death or each not in of_machine]
-    node = timings.nodes[death.column]
-    return Culprit(
-        kind="hung" if state.doubted else "dead",
-        silent=state.doubted,
-        ranks=ranks,
-        node=node,
-        gpu=timings.gpus[death.column] if len(ranks) == 1 else None,
-        phase="collective" if state.in_flight else state.phase,
-        group=state.in_flight.group if state.in_flight else None,
-        since_step=_step_of_death(state),
-        confidence=_confidence(death, rivals),
-        evidence=_evidence(timings, death, first, deaths, of_machine),
-        victims=_victims(timings, ranks),
-        end=state.end,
-    )
-
-
-def _victims(timings: JobTimings, ranks: Sequence[int]) -> tuple[int, ...]:
-    """All other ranks, without those that had ended well."""
-    numbers = (
-        int(rank) for rank, state in zip(timings.ranks, timings.states, strict=True) if state.state != "finished"
-    )
-    return tuple(rank for rank in numbers if rank not in ranks)[:MAX_NAMED_RANKS]
-
-
-def _confidence(death: _Death, first: Sequence[_Death]) -> float:
-    """Lower where several may have been the first, and where the rank died as victims do. Our own choice."""
-    return round((0.5 if death.victim else 0.95) / math.sqrt(len(first)), 2)
-
-
-def _evidence(
-    timings: JobTimings,
-    death: _Death,
-    first: Sequence[_Death],
-    deaths: Sequence[_Death],
-    of_machine: Sequence[_Death],
-) -> tuple[str, ...]:
-    state = timings.states[death.column]
-    lines = [f"it was {_place(timings, state)}"]
-    first = [each for each in first if each is death or each not in of_machine]
-    deaths = [each for each in deaths if each is death or each not in of_machine]
-    if state.end:
-        lines.insert(0, f"it ended at {time_text(state.end)} by its node's clock")
-        if state.end.kernel:
-            lines.append(f"the kernel: {state.end.kernel}")
-    if len(of_machine) > 1:
-        lines.insert(0, f"all {len(of_machine)} ranks of the machine died in the same way at the same time")
-    if len(first) > 1:
-        ranks = ranks_text(int(timings.ranks[each.column]) for each in first)
-        lines.append(f"{ranks} ended too close together for their clocks: each may have been the first")
-    later = [each for each in deaths if each not in first]
-    if later and later[0].latest < float("inf"):
-        after = later[0].latest - first[0].latest
-        when = f", the next {seconds_text(after)} later" if _MIN_AFTER_SECONDS <= after < float("inf") else ""
-        ranks = ranks_text(int(timings.ranks[each.column]) for each in later)
-        lines.append(f"{ranks} ended after it{when}")
-    aborted = aborted_call(timings, death.column)
-    if aborted:
-        lines.append(aborted)
-    if death.victim:
-        lines.append("ranks end so when another is gone: the cause may be elsewhere")
-    return tuple(lines)
-
-
-def _notes(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> tuple[Note, ...]:
-    """A note for each kind of death, in their order: a thousand ranks that are killed at once are told of once."""
-    alike: dict[str, list[_Death]] = {}
-    for death in deaths:
-        alike.setdefault(_told(timings, death, first), []).append(death)
-    return tuple(_note(timings, told, those) for told, those in list(alike.items())[:_MAX_NOTES])
-
-
-def _note(timings: JobTimings, told: str, deaths: Sequence[_Death]) -> Note:
-    ranks = tuple(sorted(int(timings.ranks[death.column]) for death in deaths))
-    nodes = {death.node for death in deaths}
-    node = nodes.pop() if len(nodes) == 1 else None
-    where = f" on {node}" if node else f" on {len(nodes)} machines" if len(nodes) > 1 else ""
-    return Note("rank_died", f"{ranks_text(ranks)}{where} {told}", ranks[:MAX_NAMED_RANKS], node)
-
-
-def _told(timings: JobTimings, death: _Death, first: Sequence[_Death]) -> str:
-    state = timings.states[death.column]
-    if state.doubted:
-        return f"recorded nothing more {_place(timings, state)}, and no end: stopped or killed"
-    after = death.latest - first[0].latest if death not in first and death.latest < float("inf") else 0.0
-    when = f", {seconds_text(after)} after the first" if after >= _MIN_AFTER_SECONDS else ""
-    return f"died {_place(timings, state)}{when}: {end_text(state.end)}"
-
-
-def _ended_notes(timings: JobTimings, deaths: Sequence[_Death]) -> tuple[Note, ...]:
-    """The notes on a job that was ended as a whole. Where no rank has an end, one may have died of itself and the
-    launcher have killed the others: a recording does not tell that from a job that was cancelled."""
-    end = timings.states[deaths[0].column].end
-    if any(timings.states[death.column].doubted for death in deaths):
-        text = f"none of the {len(deaths)} recordings has an end: the job was killed, or it still runs"
-        return (Note("ended", text),)
-    how = f" by {end.signal}" if end and end.signal else ""
-    ended = Note("ended", f"the job was ended: all {len(deaths)} processes were killed{how}")
-    if timings.live or end is not None:
-        return (ended,)
-    return Note("first_unseen", f"no rank's end is recorded: {_WHO_TELLS}"), ended
-
-
-def _step_of_death(state: RankState) -> int:
-    return 0 if state.step is None else state.step + 1
-
-
-def _place(timings: JobTimings, state: RankState) -> str:
-    """The place where the rank died, for people: `in step 59, in all_reduce of dp:0-3`. A recording lacks the last
-    tenth of a second of a process that did not end by itself."""
-    ended_by_itself = state.end is not None and bool(state.end.exit_code or state.end.exception)
-    or_later = "" if timings.live or ended_by_itself else " or later"
-    step = f"in step {_step_of_death(state)}{or_later}"
-    if state.in_flight:
-        return f"{step}, in {state.in_flight.op} of {state.in_flight.group}"
-    return f"{step}, in {state.phase}" if state.phase else step

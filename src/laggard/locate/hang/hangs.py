@@ -35,7 +35,7 @@ before it is called hung."""
 HUNG_STEPS = 20.0
 
 _BEHIND_CONFIDENCE = 0.7
-_MAY_TAKE_LONG = (*SCRIPT_PHASES, "between_steps")
+MAY_TAKE_LONG = (*SCRIPT_PHASES, "between_steps")
 """The phases in which one rank may have work of its own for minutes."""
 
 
@@ -206,7 +206,7 @@ def _behind_text(timings: JobTimings, behind: Behind) -> str:
 def _hung_after(state: RankState, step_seconds: float | None, ended: bool = False) -> float:
     """The seconds for which others must have waited for the rank before it is called hung. Of a job that was ended
     meanwhile they need not be minutes, unless the rank stood where scripts let one rank work alone."""
-    sooner = is_silent(state) or (ended and state.phase not in _MAY_TAKE_LONG)
+    sooner = is_silent(state) or (ended and state.phase not in MAY_TAKE_LONG)
     return max(HUNG_SILENT_SECONDS if sooner else HUNG_LATE_SECONDS, HUNG_STEPS * (step_seconds or 0.0))
 
 

@@ -25,7 +25,7 @@ from laggard.locate.slow.significance import (
     slowdown,
     windows,
 )
-from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.steps import HOST_PHASES, Steps
 
 MACHINE_SHARE = 0.75
 """The share of a machine's ranks that have to be slow, and its median rank with them, for the machine to be the
@@ -62,6 +62,10 @@ MIN_MACHINES = 3
 
 HOST_RATIO = 2.0
 """The least ratio of the time for what hosts do in each stage of such a machine to that in any stage elsewhere."""
+
+EACH_PHASE_RATIO = 4.0
+"""The same of a machine with one stage, for loading input and for what is between the steps each. By design one stage
+has more of one of them: the first may load pictures, and the last write the log."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,19 +112,17 @@ def machines_slow_elsewhere(steps: Steps, nodes: Sequence[str | None]) -> list[S
 
 
 def has_stages_of_its_own(stage: NDArray[np.int64], nodes: Sequence[str | None]) -> bool:
-    """Whether a machine of at least MIN_MACHINES has all ranks of several stages. `stage` [R]: the same number for
-    ranks with the same work."""
+    """Whether a machine of at least MIN_MACHINES has all ranks of a stage. `stage` [R]: the same number for ranks with
+    the same work."""
     machine = node_numbers(nodes)
-    if machine.max(initial=0) + 1 < MIN_MACHINES:
-        return False
-    alone = confined(stage, machine)
-    return any(len(distinct(stage[alone & (machine == each)])) > 1 for each in distinct(machine[alone]).tolist())
+    return bool(machine.max(initial=0) + 1 >= MIN_MACHINES and confined(stage, machine).any())
 
 
 def machines_of_their_stages(steps: Steps, stage: NDArray[np.int64], nodes: Sequence[str | None]) -> list[Slow]:
-    """The machine, if there is one, that has all ranks of several stages and is slow in what hosts do themselves, while
-    the ranks of others wait. By design the first stage may load and the last one log: so each of the machine's stages
-    takes HOST_RATIO times as long as any elsewhere. `steps`: with_host_phases(); `stage`: as above."""
+    """The machine, if there is one, that has all ranks of its stages and is slow in what hosts do themselves, while the
+    ranks of others wait. By design the first stage may load and the last one log: so each of the machine's stages takes
+    HOST_RATIO times as long as any elsewhere; of a machine with one stage, each of these phases EACH_PHASE_RATIO times.
+    `steps`: with_host_phases(); `stage`: as above."""
     machine = node_numbers(nodes)
     found = _slow_hosts(steps, _Medians.of(steps), machine, np.zeros(steps.busy.shape[1], np.bool_))
     alone, level = confined(stage, machine), median_over_steps(steps.busy)
@@ -129,7 +131,7 @@ def machines_of_their_stages(steps: Steps, stage: NDArray[np.int64], nodes: Sequ
         for each in found
         if not each.brief
         and alone[list(each.columns)].all()
-        and _has_slow_stages(level, stage, machine, each)
+        and (_has_slow_stages(level, stage, machine, each) or _is_slow_in_each_phase(steps, machine, each))
         and is_waited_for(steps, each)
     ]
 
@@ -151,6 +153,14 @@ def _has_slow_stages(level: Floats, stage: NDArray[np.int64], machine: NDArray[n
     own, others = distinct(stage[here]).tolist(), distinct(stage[~here]).tolist()
     elsewhere = max(median(level[stage == other]) for other in others)
     return len(own) > 1 and min(median(level[stage == mine]) for mine in own) > HOST_RATIO * elsewhere
+
+
+def _is_slow_in_each_phase(steps: Steps, machine: NDArray[np.int64], each: Slow) -> bool:
+    here = machine == machine[each.columns[0]]
+    levels = np.stack([median_over_steps(steps.phases[:, :, phase]) for phase in HOST_PHASES])
+    elsewhere = levels[:, ~here].max(axis=1)
+    all_load = bool((levels[:, ~here] > 0).all())  # what others have none of is not compared
+    return all_load and bool((levels[:, here].min(axis=1) > EACH_PHASE_RATIO * elsewhere).all())
 
 
 def is_waited_for(steps: Steps, each: Slow) -> bool:

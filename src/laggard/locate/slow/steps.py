@@ -29,7 +29,8 @@ MAX_STALLED_SHARE = 0.02
 that, as by a checkpoint each time."""
 
 
-_HOST_PHASES = [PHASES.index("input"), PHASES.index("between_steps")]
+HOST_PHASES = [PHASES.index("input"), PHASES.index("between_steps")]
+"""What hosts do by themselves, and in all stages of a pipeline alike."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Steps:
         """The same steps, with what hosts do by themselves judged alone, and the ranks of each of `stages` [R]
         compared; without them all ranks: loading input and what is between the steps is alike in all stages of a
         pipeline but the first and the last."""
-        busy = self.phases[:, :, _HOST_PHASES].sum(axis=2)
+        busy = self.phases[:, :, HOST_PHASES].sum(axis=2)
         past = Past.of(None, busy.shape[1], False)
         peers = Peers.of(np.zeros(busy.shape[1], np.int32) if stages is None else stages, nodes)
         return dataclasses.replace(self, busy=busy, peers=peers, excess=busy - peers.medians(busy), past=past)
