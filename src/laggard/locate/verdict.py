@@ -42,10 +42,10 @@ from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.busy_threads import with_busy_threads
 from laggard.locate.slow.by_place import by_place
 from laggard.locate.slow.by_turns import by_turns_notes, without_turns
-from laggard.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits, stall_notes
+from laggard.locate.slow.culprits import brief_notes, doubted_notes, rank_zero_note, slow_culprits, stall_notes
 from laggard.locate.slow.few_steps import least_wait_notes
 from laggard.locate.slow.host_facts import with_host_facts
-from laggard.locate.slow.intermittent import intermittent_ranks
+from laggard.locate.slow.intermittent import doubted_ranks, intermittent_ranks
 from laggard.locate.slow.longest_stage import longest_stage_notes
 from laggard.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
 from laggard.locate.slow.one_rank import one_rank_note
@@ -189,11 +189,12 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
-    told = not accuses(unnamed) and not stages and not placed.confounded
+    few = () if culprits or links or network.later else _in_few_steps(timings, steps, found)
+    told = not accuses(unnamed) and not stages and not placed.confounded and not few
     seen_healthy = told and all(rank.since >= MIN_STEPS for rank in brief)
     logs = (rank_zero_note(timings, each) for each in logging)
     notes = (*placed.notes, *brief_notes(timings, brief), *turns, *unnamed, *uneven)
-    notes = (*notes, *stalls, *stages, *logs, *network.notes)
+    notes = (*notes, *stalls, *stages, *logs, *few, *network.notes)
     by_cost = sorted((*culprits, *links, *network.later), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
@@ -209,6 +210,16 @@ def _without_shared_data(timings: JobTimings, steps: Steps, often: list[Slow]) -
     from laggard.locate.slow.shared_data import without_shared_data  # asked where a rank is slow now and then
 
     return without_shared_data(steps, timings.nodes, often)
+
+
+def _in_few_steps(timings: JobTimings, steps: Steps, found: Sequence[Slow]) -> tuple[Note, ...]:
+    """The note on ranks whose slow steps cost much and are few; where no phases are known, rank 0 may have logged."""
+    if found:
+        return ()
+    doubted = doubted_ranks(steps, timings.nodes)
+    return doubted_notes(
+        timings, [each for each in doubted if steps.phased or int(timings.ranks[each.columns[0]]) != 0]
+    )
 
 
 class _InNetwork(NamedTuple):

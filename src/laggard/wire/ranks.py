@@ -55,7 +55,7 @@ class BeatRow(msgspec.Struct, frozen=True):
     interval_seconds: float
     flight_recorder: str  # on, off, absent
     lanes: tuple[LaneProgress, ...]
-    groups: tuple[GroupProgress, ...]
+    groups: tuple[GroupProgress, ...] = ()
     groups_age_seconds: float | None = None
 
 

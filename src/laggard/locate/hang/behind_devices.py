@@ -45,8 +45,8 @@ def behind_devices(timings: JobTimings, waits: Mapping[int, Wait]) -> tuple[Behi
 
 def not_begun(timings: JobTimings, waits: Mapping[int, Wait]) -> tuple[Behind, ...]:
     """The rank whose GPU alone has not begun the world's collective in which all others' stand, though all hosts have
-    launched it; by torch's Flight Recorder. None where a rank may stand in a collective of another group: whom it waits
-    for may be elsewhere."""
+    launched it; by torch's Flight Recorder. FSDP has two of them begun at once, of two streams. None where a rank may
+    stand in a collective of another group: whom it waits for may be elsewhere."""
     world = {column: group for column in waits if (group := in_the_world(timings.states[column])) is not None}
     if len(world) < len(timings.states) or len(world) < timings.world_size or _in_part_of_the_world(timings):
         return ()
@@ -57,9 +57,9 @@ def not_begun(timings: JobTimings, waits: Mapping[int, Wait]) -> tuple[Behind, .
         return ()
     (column,) = late
     own = world[column]
-    if not 0 <= own.started == own.completed == newest - 1:
+    if own.started < 0 or any(group.completed != own.started for group in world.values()):
         return ()
-    return (Behind(waits[column]._replace(number=newest, seconds=own.seconds), others, begun=True),)
+    return (Behind(waits[column]._replace(number=own.started + 1, seconds=own.seconds), others, begun=True),)
 
 
 def _in_part_of_the_world(timings: JobTimings) -> bool:

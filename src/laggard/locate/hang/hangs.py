@@ -32,6 +32,8 @@ called hung."""
 HUNG_LATE_SECONDS = 180.0
 """The time for which another must have waited for a rank that still beats, besides HUNG_STEPS of the usual steps,
 before it is called hung."""
+HUNG_ENDED_SECONDS = 20.0
+"""The same in a job that was ended meanwhile: nobody ends one for a wait that is usual."""
 HUNG_STEPS = 20.0
 
 _BEHIND_CONFIDENCE = 0.7
@@ -206,8 +208,10 @@ def _behind_text(timings: JobTimings, behind: Behind) -> str:
 def _hung_after(state: RankState, step_seconds: float | None, ended: bool = False) -> float:
     """The seconds for which others must have waited for the rank before it is called hung. Of a job that was ended
     meanwhile they need not be minutes, unless the rank stood where scripts let one rank work alone."""
-    sooner = is_silent(state) or (ended and state.phase not in MAY_TAKE_LONG)
-    return max(HUNG_SILENT_SECONDS if sooner else HUNG_LATE_SECONDS, HUNG_STEPS * (step_seconds or 0.0))
+    seconds = HUNG_SILENT_SECONDS if is_silent(state) else HUNG_LATE_SECONDS
+    if ended and state.phase not in MAY_TAKE_LONG:
+        seconds = HUNG_ENDED_SECONDS
+    return max(seconds, HUNG_STEPS * (step_seconds or 0.0))
 
 
 def _evidence(state: RankState, root: int, wait: Wait | None, ended: bool) -> Iterable[str]:

@@ -17,6 +17,9 @@ from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit
 from laggard.text.words import counted, ranks_text, seconds_text
 
+MAX_TOLD_RATIO = 1000.0
+"""The largest ratio that is told: equal transfers may take next to no time where they hide behind work."""
+
 _WAYS = ("link", "machines")
 """The kinds of places that are a way between two ends."""
 
@@ -47,7 +50,7 @@ def link_culprit(
         link=_ends(nodes) if len(found.places) == 1 and (kind in _WAYS or _is_within(kind, nodes)) else None,
         phase="collective",
         group=group or None,
-        slowdown_ratio=round(max(each.ratio for each in slow.values()), 3),
+        slowdown_ratio=round(min(MAX_TOLD_RATIO, max(each.ratio for each in slow.values())), 3),
         recoverable_ratio=None if saved is None else round(min(saved, 0.99), 3),
         since_step=int(steps.numbers[since]),
         confidence=_confidence(found, worst),
@@ -105,7 +108,7 @@ def _evidence(
     ordered = sorted(slow.items(), key=lambda item: -item[1].slowdown.excess)
     lines = [
         f"{channel_name(channels[number], timings)}: transfers take {seconds_text(each.own)} a step, "
-        f"{each.ratio:.1f} times as long as those of equal {_equals(channels[number])}"
+        f"{_ratio_text(each.ratio)} as long as those of equal {_equals(channels[number])}"
         for number, each in ordered[:3]
     ]
     if kind == "apart":
@@ -124,6 +127,10 @@ def _evidence(
     }[kind]
     together = f"all {counted(len(slow), 'slow channel')} go through {what} {ranks_text(ranks)}, and no other does"
     return (*lines, together) if len(slow) > 1 else (*lines, f"{what} {ranks_text(ranks)}")
+
+
+def _ratio_text(ratio: float) -> str:
+    return f"{ratio:.1f} times" if ratio < MAX_TOLD_RATIO else f"more than {MAX_TOLD_RATIO:.0f} times"
 
 
 def channel_name(channel: Channel, timings: JobTimings) -> str:

@@ -1,7 +1,8 @@
-"""Tells slow links within machines from transfers in a queue behind others, which wait for a slow rank. Pure.
+"""Tells slow links from transfers that take longer for a slow rank's sake. Pure.
 
 A collective within a machine that is launched behind one between machines takes longer, from its launch on, while that
-one waits for a slow rank elsewhere. On the slow rank's own machine it does not: nobody there waits.
+one waits for a slow rank elsewhere. On the slow rank's own machine it does not: nobody there waits. But what its ranks
+send comes later, into other traffic.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ QUEUED_RATIO: Final = 2.0
 a row."""
 
 
+SHADOW_SHARE: Final = 0.25
+"""The share of what a slow rank costs below which links of its own machine are no culprits beside it."""
+
+
 def without_queued(links: Sequence[Culprit], slow: Sequence[Culprit], waited_share: float) -> Iterator[Culprit]:
-    """The links without those within machines that have none of the `slow` ranks. `waited_share`: of the step, by how
-    much a slow rank takes longer."""
+    """The links without those within machines that have none of the `slow` ranks, and without those that cost far less
+    and begin or end at the machine of one. `waited_share`: of the step, by how much a slow rank takes longer."""
     at = {culprit.node for culprit in slow}
+    longest = max((culprit.recoverable_ratio or 0.0 for culprit in slow), default=0.0)
     for link in links:
+        saved = 1.0 if link.recoverable_ratio is None else link.recoverable_ratio
+        if saved < SHADOW_SHARE * longest and at & {link.node, *link.nodes}:
+            continue
         is_within = link.node is not None and link.link is not None and link.link[0] == link.link[1]
         is_more = (link.recoverable_ratio or 0.0) > QUEUED_RATIO * waited_share
         if not slow or not is_within or link.node in at or is_more:

@@ -19,7 +19,7 @@ from laggard.locate.slow.significance import confidence
 from laggard.locate.slow.steps import Steps
 from laggard.locate.slow.uneven_work import Compared, is_by_design, more_between, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import phase_text, ranks_text, seconds_text, step_times_text
+from laggard.text.words import counted, phase_text, ranks_text, seconds_text, step_times_text
 
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
 PASSES = PHASES.index("forward"), PHASES.index("backward")
@@ -69,6 +69,20 @@ def brief_notes(timings: JobTimings, slow: list[Slow]) -> list[Note]:
     when = f"in the last {longest.steps} steps, {seconds_text(longest.seconds)}"
     text = f"{ranks_text(ranks)} slower than the others {when}: too short a time to accuse anyone"
     return [Note("brief", text, ranks=ranks[:MAX_NAMED_RANKS])]
+
+
+def doubted_notes(timings: JobTimings, slow: Sequence[Slow]) -> tuple[Note, ...]:
+    """The note about the ranks whose few slow steps cost much; none where there are no such ranks."""
+    if not slow:
+        return ()
+    ranks = tuple(int(timings.ranks[column]) for each in slow for column in each.columns)
+    first = slow[0]
+    count = 0 if first.hits is None else int(first.hits.sum())
+    text = (
+        f"rank {ranks[0]} was slower than the others in {counted(count, 'step')} of {len(first.series)}, by"
+        f" {seconds_text(first.excess)} each: too few to accuse it, and too costly to call the job healthy"
+    )
+    return (Note("slow_in_few_steps", text, ranks=ranks[:MAX_NAMED_RANKS]),)
 
 
 def stall_notes(steps: Steps, slow: Sequence[Slow]) -> list[Note]:

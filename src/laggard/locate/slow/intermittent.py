@@ -20,7 +20,7 @@ from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import median, median_over_steps
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.pieces import Piece, pieces
-from laggard.locate.slow.ranks import MACHINE_SHARE, Slow
+from laggard.locate.slow.ranks import MACHINE_SHARE, MIN_MACHINES, Slow
 from laggard.locate.slow.significance import SLOW_RATIO, typical_noise
 from laggard.locate.slow.steps import Steps
 
@@ -53,8 +53,18 @@ MANY_STEPS, LONG_EPISODE = 10, 3
 recording, if they are in both halves of the window and nobody else has half as many: what is by chance, or a longer
 sequence, seldom stays so long each time."""
 
+MANY_COSTLY_STEPS = 8
+"""The number of slow steps that is enough where they cost COSTLY."""
+
 SPELLS_COST = 0.03
 """The share of the time of all steps that such spells must cost."""
+
+COSTLY = 0.1
+"""The share of the time from which on fewer slow steps are enough."""
+
+DOUBTED_COST, DOUBTED_EPISODES = 0.05, 2
+"""The share of the time that a rank's slow steps cost, and the episodes, from which on a job is not called healthy where
+they are too few to accuse the rank."""
 
 COMMON_SHARE = 0.25
 """The largest share of the ranks that may be slow in a step which is a rank's own. A step in which more are, on several
@@ -74,16 +84,17 @@ LIVE_CHANCE, because on a recording a verdict is drawn once."""
 
 
 class Evidence(NamedTuple):
-    """The cost that slow steps must have, as a share of the time of all steps, and how rarely as many happen by chance,
-    as a share of what is allowed at most."""
+    """The cost that slow steps must have, as a share of the time of all steps, how rarely as many happen by chance, as
+    a share of what is allowed at most, and how many episodes they must be."""
 
     cost: float
     chance: float
+    episodes: int = MIN_EPISODES
 
 
-EVIDENCE = Evidence(0.01, 1.0), Evidence(0.005, 0.02)
-"""The evidence that an accusation needs: what costs little must be the surer, and what costs less than both is not
-worth one."""
+EVIDENCE = Evidence(0.01, 1.0), Evidence(0.005, 0.02), Evidence(0.03, 10.0, 4), Evidence(COSTLY, 50.0, 4)
+"""The evidence that an accusation needs: what costs little must be the surer, and what costs less than all is not worth
+one. What costs a tenth of the time is no accident, unless it came once or twice."""
 
 MIN_LIVE_SECONDS = 5.0
 """The shortest window of a live job: in a shorter one, a seeming habit may be one moment of other work on the
@@ -110,13 +121,26 @@ def intermittent_ranks(
             {
                 column
                 for evidence in EVIDENCE
-                for column in _habits(hits, chance * evidence.chance)
+                for column in _habits(hits, evidence, chance)
                 if _cost(steps, hits, column) > evidence.cost
             }
             | set(() if steps.live else _long_spells(steps, hits))
+            | set(_of_whole_machines(steps, hits, machine, chance))
         )
         sometimes += [_slow(steps, hits, level, group) for group in _by_machine(columns, machine)]
     return sometimes
+
+
+def doubted_ranks(steps: Steps, nodes: Sequence[str | None]) -> list[Slow]:
+    """The ranks of a recording whose slow steps cost much, and are too few to accuse them; what costs most first."""
+    if steps.live:
+        return []
+    (level, hits), machine = next(_hits_by_level(steps, None)), node_numbers(nodes)
+    hits[_are_common(hits, machine)] = False
+    episodes = _begins(hits).sum(axis=0)
+    costs = {each: _cost(steps, hits, each) for each in np.flatnonzero(episodes >= DOUBTED_EPISODES).tolist()}
+    worst = sorted((column for column, cost in costs.items() if cost > DOUBTED_COST), key=lambda each: -costs[each])
+    return [_slow(steps, hits, level, [column]) for column in worst]
 
 
 def _hits_by_level(steps: Steps, collectives: Collectives | None) -> Iterator[tuple[Level, NDArray[np.bool_]]]:
@@ -158,17 +182,18 @@ def _are_common(hits: NDArray[np.bool_], machine: NDArray[np.int64]) -> NDArray[
     return many
 
 
-def _habits(hits: NDArray[np.bool_], chance: float) -> list[int]:
-    """The ranks that are slow more often than the others let expect. Were all alike, each episode of a rank and its
-    ordinary peers would be the rank's with the same probability: the binomial distribution, whatever their common rate.
-    The tenth of the ranks that is slow most often is no measure of chance: culprits."""
+def _habits(hits: NDArray[np.bool_], evidence: Evidence, chance: float) -> list[int]:
+    """The ranks, or machines, that are slow more often than the others let expect. Were all alike, each episode of one
+    and its ordinary peers would be its own with the same probability: the binomial distribution, whatever their common
+    rate. The tenth of the ranks that is slow most often is no measure of chance: culprits."""
     ranks = hits.shape[1]
     begins = _begins(hits)
     episodes = begins.sum(axis=0)
     ordinary = np.sort(episodes)[: max(1, math.ceil(0.9 * ranks) - 1)]
     half = len(hits) // 2
     both = hits[:half].any(axis=0) & hits[half:].any(axis=0)
-    least = _least_episodes(int(ordinary.sum()), len(ordinary), chance / ranks, int(episodes.max(initial=0)))
+    chance *= evidence.chance / ranks
+    least = _least_episodes(int(ordinary.sum()), len(ordinary), chance, evidence.episodes, int(episodes.max(initial=0)))
     return [
         int(column)
         for column in np.flatnonzero(both & (episodes >= least))
@@ -176,22 +201,40 @@ def _habits(hits: NDArray[np.bool_], chance: float) -> list[int]:
     ]
 
 
+def _of_whole_machines(
+    steps: Steps, hits: NDArray[np.bool_], machine: NDArray[np.int64], chance: float
+) -> Iterator[int]:
+    """The ranks of machines that are slow as a whole more often than other machines let expect. Among ranks those of
+    one such machine may be so many that they seem to be what is ordinary."""
+    sizes = np.bincount(machine)
+    if len(sizes) < MIN_MACHINES or sizes.min() < 2:
+        return
+    of_machine = [machine == number for number in range(len(sizes))]
+    whole = np.stack([hits[:, those].mean(axis=1) >= MACHINE_SHARE for those in of_machine], axis=1)
+    for evidence in EVIDENCE:
+        for number in _habits(whole, evidence, chance):
+            columns = np.flatnonzero(of_machine[number])
+            cost = float(np.nanmean(steps.excess[np.ix_(whole[:, number], columns)], axis=1).sum())
+            if cost > evidence.cost * float(steps.duration.sum()):
+                yield from columns.tolist()
+
+
 def _long_spells(steps: Steps, hits: NDArray[np.bool_]) -> Iterator[int]:
     """The ranks that are slow in few spells, which are long."""
     episodes, count = _begins(hits).sum(axis=0), hits.sum(axis=0)
     half = len(hits) // 2
     both = hits[:half].any(axis=0) & hits[half:].any(axis=0)
-    are_long = (count >= MANY_STEPS) & (count >= LONG_EPISODE * episodes)
+    are_long = (count >= MANY_COSTLY_STEPS) & (count >= LONG_EPISODE * episodes)
     for column in np.flatnonzero(both & (episodes >= MIN_EPISODES) & are_long).tolist():
         alone = np.delete(episodes, column).max(initial=0) < episodes[column] / 2
-        if alone and _cost(steps, hits, column) > SPELLS_COST:
+        if alone and _cost(steps, hits, column) > (SPELLS_COST if count[column] >= MANY_STEPS else COSTLY):
             yield column
 
 
-def _least_episodes(of_others: int, others: int, chance: float, most: int) -> int:
-    """The number of episodes of one rank that are too many, beside `of_others` of so many others; more than `most`
-    where none up to there are."""
-    numbers = range(MIN_EPISODES, most + 1)
+def _least_episodes(of_others: int, others: int, chance: float, fewest: int, most: int) -> int:
+    """The number of episodes of one rank, at least `fewest`, that are too many beside `of_others` of so many others;
+    more than `most` where none up to there are."""
+    numbers = range(fewest, most + 1)
     rate = 1 / (1 + others)
     return next((own for own in numbers if _is_rarer(own + of_others, own, rate, chance)), most + 1)
 

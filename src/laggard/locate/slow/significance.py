@@ -12,6 +12,10 @@ the last steps is above each of
   by: half of SLOW_RATIO and four fifths of these standard errors are exceeded, too;
 - SPREADS times the median absolute deviation of its peers' own medians, so that who is within what the peers differ by
   is not accused: four standard deviations, which one of 64 equal ranks exceeds in one job of 500.
+
+Its own standard deviation counts against it, unless its excess is above the other thresholds, and above STANDARD_ERRORS
+standard deviations of what its peers vary by, in so many steps that chance (half of them) leaves CHANCE or less: what
+comes in every step is no noise, however much it varies.
 """
 
 from __future__ import annotations
@@ -41,6 +45,15 @@ SPREADS = 6.0
 HEALTHY_NOISE_RATIO = 0.8
 """A healthy rank may itself be half of SLOW_RATIO slower, three standard deviations of what GPUs differ by; an excess
 beyond that takes four standard errors of noise in place of five."""
+
+CHANCE = 0.001
+"""The probability of so many steps above the threshold, if each were so by the toss of a coin: ten of ten, 15 of 16.
+"""
+MIN_OTHERS = 3
+"""The least number of peers whose noise stands for the rank's own."""
+
+MIN_KNOWN = 5
+"""The least number of steps, of MIN_STEPS or more, that the records of a rank are not lost of."""
 
 MAX_SERIES = 64
 MIN_ONSET_GAIN = 4
@@ -72,7 +85,7 @@ def slowdown(
     for length in windows(len(excess)):
         last = excess[-length:]
         known = int(np.isfinite(last).sum())
-        if known < MIN_STEPS:
+        if known < MIN_KNOWN:
             return None
         typical = median(last)
         floor = max(ratio * middle(duration[-length:]), SPREADS * spread)
@@ -80,15 +93,27 @@ def slowdown(
             continue
         since = _onset(excess, typical)
         alike = _alike(_residual(excess, since))
-        sigma = max(_noise(others, since), MAD_TO_SIGMA * deviation(last))
+        usual = _noise(others, since)
+        sigma = max(usual, MAD_TO_SIGMA * deviation(last))
         errors = student(max(1, others.shape[1]) * len(excess) / alike - 1)
         noise = errors * MEDIAN_ERROR * sigma * (alike / known) ** 0.5
         healthy = ratio / 2 * middle(duration[-length:])
         threshold = max(floor, noise, healthy + HEALTHY_NOISE_RATIO * noise)
+        least = max(floor, STANDARD_ERRORS * usual)
+        if others.shape[1] >= MIN_OTHERS and _in_every_step(last, least):
+            threshold = min(threshold, least)
         if typical > threshold:
             typical = median(excess[since:])
             return Slowdown(since, typical, typical / threshold)
     return None
+
+
+def _in_every_step(excess: Floats, least: float) -> bool:
+    """Whether the series exceeds `least` in so many of its known steps that chance leaves no more than CHANCE."""
+    known = int(np.isfinite(excess).sum())
+    below = known - int((excess > least).sum())
+    as_many = sum(math.comb(known, count) for count in range(below + 1))
+    return as_many <= CHANCE * 2.0**known
 
 
 def _noise(others: Floats, since: int) -> float:
