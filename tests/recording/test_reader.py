@@ -278,3 +278,15 @@ def test_without_step_records_a_rank_that_was_killed_did_not_finish_its_last_ste
         (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [head, *known, *end]))
     location = locate(read_recording([tmp_path]).timings)
     assert [rank for culprit in location.culprits if culprit.kind == "dead" for rank in culprit.ranks] == dead
+
+
+def test_a_beat_without_groups_is_read_as_one_of_a_rank_without_flight_recorder(tmp_path: Path) -> None:
+    """Who writes recordings of another tool knows of no Flight Recorder."""
+    beat = {"age_seconds": 0.0, "interval_seconds": 5.0, "flight_recorder": "off", "lanes": []}
+    line = {"kind": "beat", "rank": 0, "last_step": 19, "quiet_seconds": 60.0, "phase": "forward", "beat": beat}
+    records = [{**HEAD, "ends": True, "beats": True}, *lines(0), line]
+    (tmp_path / "rank-0.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = read_recording([tmp_path])
+    assert not [gap for gap in found.gaps if "left out" in gap]
+    (beat,) = found.timings.last_beats
+    assert beat is not None and (beat.quiet_seconds, beat.beat.groups) == (60.0, ())

@@ -166,6 +166,14 @@ def test_the_rank_whose_gpu_alone_has_not_begun_what_all_others_stand_in_is_name
     )
 
 
+def test_of_two_begun_collectives_the_first_that_a_gpu_has_not_begun_counts() -> None:
+    """FSDP gathers the next parameters and reduces the last gradients on two streams of one group."""
+    begun = launched(19, 17)
+    (culprit,) = hung_before_the_end(timings([begun, begun, launched(17, 17), begun]), STEP).culprits
+    assert culprit.ranks == (2,) and culprit.device_stopped
+    assert not hung_before_the_end(timings([begun, begun, launched(17, 16), begun]), STEP).culprits
+
+
 def test_gpus_that_tell_nothing_of_begins_accuse_nobody() -> None:
     """Without TORCH_NCCL_ENABLE_TIMING torch does not know which collectives began."""
     silent = [launched(-1, 17) for _ in range(4)]

@@ -14,6 +14,7 @@ def within(node: str, saved: float) -> Culprit:
 
 
 SLOW = Culprit("slow_compute", (9,), node="n1")
+WORSE = Culprit("slow_compute", (9,), node="n1", recoverable_ratio=0.9)
 BETWEEN = Culprit("slow_link", (1, 2), link=({"node": "n2"}, {"node": "n3"}), recoverable_ratio=0.2)
 
 
@@ -25,6 +26,8 @@ BETWEEN = Culprit("slow_link", (1, 2), link=({"node": "n2"}, {"node": "n3"}), re
         pytest.param(within("n2", 0.5), [SLOW], True, id="more than waiting explains"),
         pytest.param(within("n2", 0.2), [], True, id="no slow rank"),
         pytest.param(BETWEEN, [SLOW], True, id="between machines"),
+        pytest.param(within("n1", 0.05), [WORSE], False, id="on its own machine, for far less"),
+        pytest.param(BETWEEN, [WORSE], True, id="between other machines, for far less"),
     ],
 )
 def test_links_within_machines_are_named_where_no_slow_rank_explains_them(

@@ -31,6 +31,12 @@ def test_machines_that_reach_each_other_fast_and_others_slowly_are_behind_it() -
     assert behind(RAILS, fast=STAGES) == {12, 13, 14}
 
 
+def test_two_machines_of_a_ring_that_others_reach_slowly_are_behind_it() -> None:
+    """Two stages of four machines each; the first two of the second stage share a switch."""
+    slow, fast = ((0, 4), (1, 5), (4, 5, 6, 7)), ((2, 6), (3, 7), (0, 1, 2, 3))
+    assert behind(slow, fast) == {4, 5}
+
+
 @pytest.mark.parametrize(
     ("slow", "fast"),
     [

@@ -183,3 +183,33 @@ def test_checkpoints_in_which_many_ranks_are_late_hide_no_habit() -> None:
 def test_a_gpu_that_is_a_hundredth_slower_has_no_habit() -> None:
     """Of these ranks' steps with 2.5 standard deviations above the others', 5 of 8 are rank 14's."""
     assert [culprit.ranks for culprit in locate(job(seed=0, slow=[([0], 0.06)])).culprits] == [(0,)]
+
+
+FOUR_SPELLS = np.r_[3:5, 9:12, 20:22, 27:29]
+
+
+def test_four_spells_that_cost_a_tenth_of_the_time_are_no_chance_in_a_small_job() -> None:
+    (culprit,) = locate(disturbed(32, {5: FOUR_SPELLS}, STEP, ranks=16)).culprits
+    assert (culprit.ranks, culprit.persistence) == ((5,), "intermittent")
+
+
+def test_a_machine_that_is_slow_in_four_spells_is_named_as_a_whole() -> None:
+    """Among 64 ranks its eight are so many that they would seem to be what is usual."""
+    timings = disturbed(32, dict.fromkeys(range(8, 16), FOUR_SPELLS), STEP, ranks=64)
+    timings.step_seconds[FOUR_SPELLS] -= 7 * STEP
+    (culprit,) = locate(timings).culprits
+    assert culprit.ranks == tuple(range(8, 16)) and culprit.node == "n1"
+
+
+def test_a_rank_whose_few_slow_steps_cost_much_leaves_no_job_healthy() -> None:
+    location = locate(disturbed(32, {5: np.r_[3:4, 7:9]}, 2 * STEP))
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+    (note,) = (note for note in location.notes if note.kind == "slow_in_few_steps")
+    assert note.ranks == (5,) and "rank 5 was slower than the others in 3 steps of 32" in note.text
+
+
+@pytest.mark.parametrize(
+    ("hits", "seconds"), [(np.r_[7:8], 3 * STEP), (np.r_[3:4, 7:9], 0.1 * STEP)], ids=["once", "at little cost"]
+)
+def test_else_few_slow_steps_say_nothing(hits: np.ndarray, seconds: float) -> None:
+    assert locate(disturbed(32, {5: hits}, seconds)).verdict is Verdict.OK

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.timings import job
 
+from laggard.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
@@ -184,3 +185,34 @@ def test_the_ranks_numbers_change_no_verdict(seed: int) -> None:
         }
     )
     assert named(moved) == [("slow_compute", (int(np.flatnonzero(order == 17)[0]),))]
+
+
+def bursts(seed: int, rank: int, steps: int, ranks: int = 32, positions: np.ndarray | None = None) -> JobTimings:
+    """A job of which one rank takes longer in each step, now by a tenth of it and now as long again."""
+    options = {} if positions is None else {"positions": positions}
+    timings = job(ranks, steps, seed=seed, **options)
+    longer = np.random.default_rng(seed).exponential(0.4, steps).clip(0.12, 1.0) * timings.step_seconds[0, 0]
+    timings.phase_seconds[:, rank, PHASES.index("forward")] += longer
+    timings.step_seconds[:] += longer[:, None]
+    timings.waited_seconds[:, np.arange(ranks) != rank] += longer[:, None]
+    return timings
+
+
+def test_what_comes_in_every_step_is_no_noise_however_much_it_varies() -> None:
+    found = [[each.ranks for each in locate(bursts(seed, seed, steps=12)).culprits] for seed in range(32)]
+    right = [each == [(rank,)] for rank, each in enumerate(found)]
+    assert sum(right) >= 30 and not any(each and each != [(rank,)] for rank, each in enumerate(found)), found
+
+
+def test_of_two_peers_the_noise_of_others_tells_which_one_varies() -> None:
+    """Their excesses are one series and its mirror image."""
+    positions = (np.arange(32) // 2).astype(np.int32)
+    (culprit,) = locate(bursts(3, 9, steps=14, positions=positions)).culprits
+    assert culprit.ranks == (9,)
+
+
+@pytest.mark.parametrize(("lost", "named"), [(3, True), (5, True), (6, False)])
+def test_a_slow_rank_of_which_records_are_lost_is_named_by_five_steps(lost: int, named: bool) -> None:
+    timings = job(32, 10, slow=[((9,), 0.4)])
+    timings.phase_seconds[np.arange(lost), 9] = np.nan
+    assert [culprit.ranks for culprit in locate(timings).culprits] == [(9,)] * named

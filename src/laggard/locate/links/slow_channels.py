@@ -116,20 +116,20 @@ def _blocked_longer(
 def slower_than_the_fastest(
     categories: Sequence[Category], channels: Sequence[Channel], steps: Steps, ratio: float = CHANNEL_PAIR_RATIO
 ) -> dict[int, SlowChannel]:
-    """The pairs that take `ratio` times as long as the fastest of their equals, where those are most pairs:
+    """The channels that take `ratio` times as long as the fastest of their equals, where those are half of them or more:
     their median is then no measure of a healthy one. Round trips are not asked: they hold time in queues as well, which
     differs between stages."""
     slow: dict[int, SlowChannel] = {}
     for category in categories:
         count = len(category.channels)
-        if count < 2 * MIN_CHANNELS or channels[category.channels[0]].role != PAIR_ROLE:
+        if count < 2 * MIN_CHANNELS or channels[category.channels[0]].role == ROUND_TRIP_ROLE:
             continue
         fastest = np.argsort(median_over_steps(category.most))[: int(count * FASTEST_SHARE)]
         usual = last_axis_median(category.most[:, fastest])[:, None]
         equals = np.broadcast_to(usual, category.most.shape)
         longer = dict(longer_channels(category, category.least - equals, equals, steps, fastest))
         twice = {channel: found for channel, found in longer.items() if found.ratio >= ratio}
-        if 2 * len(twice) > count:
+        if 2 * len(twice) >= count:
             for channel, found in twice.items():
                 if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
                     slow[channel] = found

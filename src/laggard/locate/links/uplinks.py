@@ -45,18 +45,15 @@ def behind_a_switch(slow: Set[Machines], fast: Set[Machines]) -> Machines:
 
 
 def _one_side(slow: Set[Machines], fast: Set[Machines]) -> Machines:
-    """The side that all `slow` transfers lead away from; of two such the smaller one."""
+    """The machines beside the largest side, if all `slow` transfers lead from them to it, and they are fewer."""
     side = {machine: frozenset((machine,)) for machine in frozenset[int]().union(*slow, *fast)}
     for machines in fast:
         joined = frozenset[int]().union(*(side[machine] for machine in machines))
         side.update(dict.fromkeys(joined, joined))
-    between = [frozenset(side[machine] for machine in machines) for machines in slow]
-    if any(len(ends) != 2 for ends in between):
-        return frozenset()
-    common = sorted(frozenset.intersection(*between), key=len)
-    if not common or len(common[0]) < 2 or (len(common) == 2 and len(common[0]) == len(common[1])):
-        return frozenset()
-    return common[0]
+    largest = max(side.values(), key=len)
+    rest = frozenset(side) - largest
+    apart = all(machines & largest and machines & rest for machines in slow)
+    return rest if apart and 1 < len(rest) < len(largest) else frozenset()
 
 
 def _neighbours(slow: Iterable[Machines]) -> dict[int, set[int]]:

@@ -63,8 +63,8 @@ COSTLY = 0.1
 """The share of the time from which on fewer slow steps are enough."""
 
 DOUBTED_COST, DOUBTED_EPISODES = 0.05, 2
-"""The share of the time that a rank's slow steps cost, and the episodes, from which on a job is not called healthy where
-they are too few to accuse the rank."""
+"""The share of the time that a rank's slow steps cost, and the episodes, from which on a job is not called healthy
+where they are too few to accuse the rank."""
 
 COMMON_SHARE = 0.25
 """The largest share of the ranks that may be slow in a step which is a rank's own. A step in which more are, on several

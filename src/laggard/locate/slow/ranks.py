@@ -281,8 +281,11 @@ def _slow_ranks(steps: Steps, medians: _Medians, culprits: NDArray[np.bool_]) ->
         others = np.flatnonzero(same & ~culprits)
         others = others[others != column]
         ratio = CHANGED_RATIO if steps.past.alone[column] else SLOW_RATIO
-        spread = _spread(steps, others) if len(others) >= MIN_PEERS else deviation(medians.whole[~same & ~culprits])
-        compared = steps.excess[:, others[:: max(1, len(others) // MAX_SERIES)]]
+        elsewhere = np.flatnonzero(~same & ~culprits)
+        spread = _spread(steps, others) if len(others) >= MIN_PEERS else deviation(medians.whole[elsewhere])
+        # The excess of two ranks that are compared with each other is one series, and its mirror image.
+        noisy = elsewhere if len(others) == 1 and len(elsewhere) >= MIN_PEERS else others
+        compared = steps.excess[:, noisy[:: max(1, len(noisy) // MAX_SERIES)]]
         spread = float(np.fmax(spread, steps.past.error[column]))
         found = slowdown(steps.excess[:, column], steps.duration, compared, spread, ratio)
         if found is not None:

@@ -49,9 +49,6 @@ beyond that takes four standard errors of noise in place of five."""
 CHANCE = 0.001
 """The probability of so many steps above the threshold, if each were so by the toss of a coin: ten of ten, 15 of 16.
 """
-MIN_OTHERS = 3
-"""The least number of peers whose noise stands for the rank's own."""
-
 MIN_KNOWN = 5
 """The least number of steps, of MIN_STEPS or more, that the records of a rank are not lost of."""
 
@@ -100,7 +97,7 @@ def slowdown(
         healthy = ratio / 2 * middle(duration[-length:])
         threshold = max(floor, noise, healthy + HEALTHY_NOISE_RATIO * noise)
         least = max(floor, STANDARD_ERRORS * usual)
-        if others.shape[1] >= MIN_OTHERS and _in_every_step(last, least):
+        if others.shape[1] and _in_every_step(last, least):
             threshold = min(threshold, least)
         if typical > threshold:
             typical = median(excess[since:])
