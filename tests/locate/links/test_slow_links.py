@@ -259,6 +259,19 @@ def test_a_group_that_is_blocked_longer_by_transfers_beside_equal_work_has_slow_
     assert (culprit.kind, culprit.node, culprit.ranks) == ("slow_link", "n3", (12, 13, 14, 15))
 
 
+@pytest.mark.parametrize(("blocked", "named"), [(0.12, True), (0.03, False)])
+def test_of_two_groups_it_takes_more_to_tell(blocked: float, named: bool) -> None:
+    timings = beside_work(blocked)
+    whole = timings.collectives
+    assert whole is not None
+    within = np.array([group.role == "tp" for group in whole.groups])[whole.group]
+    kept = ~within | np.isin(whole.column // PER_NODE, (2, 3))
+    rows = ("column", "step", "group", "op", "seq", "size", "peer", "start", "end", "waited")
+    some = dataclasses.replace(whole, **{row: getattr(whole, row)[kept] for row in rows})
+    found = [it.ranks for it in culprits(dataclasses.replace(timings, collectives=some)) if it.kind == "slow_link"]
+    assert found == [(12, 13, 14, 15)] * named
+
+
 def test_who_works_less_is_blocked_longer_by_that() -> None:
     assert not [it for it in culprits(beside_work(0.12, less_work=0.1)) if it.kind == "slow_link"]
     assert not culprits(beside_work(0.012))

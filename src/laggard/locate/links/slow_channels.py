@@ -30,6 +30,10 @@ CHANNEL_PAIR_RATIO = 2.0
 """The ratio of two equal channels' times from which on the slower one is slow: two healthy ways of one kind do not
 differ by as much."""
 
+BLOCKED_PAIR_RATIO = 4.0
+"""The same where there are fewer than MIN_CHANNELS groups, and for how long they are blocked is all that tells: a part
+of the time hides behind work, and what is left differs by more."""
+
 FASTEST_SHARE = 0.34
 """The share of equal pairs, the fastest, that the others are compared with where most may be slow: an adapter, or a
 machine, in the middle of a pipeline of four stages is an end of two pairs in three. A pair is then slow where it takes
@@ -95,18 +99,19 @@ def _blocked_longer(
 ) -> dict[int, SlowChannel]:
     """The groups all members of which are blocked CHANNEL_PAIR_RATIO times as long as those of equal groups, though
     they do as much themselves: of transfers beside work, which show how long they last where it is too short to hide
-    them. Who does less is blocked longer by that."""
+    them. Who does less is blocked longer by that. Of few groups it takes BLOCKED_PAIR_RATIO."""
     own = median_over_steps(over_phases(steps.phases))
     slow: dict[int, SlowChannel] = {}
     for category in categories:
-        if len(category.channels) < MIN_CHANNELS or channels[category.channels[0]].role in (PAIR_ROLE, ROUND_TRIP_ROLE):
+        if channels[category.channels[0]].role in (PAIR_ROLE, ROUND_TRIP_ROLE):
             continue
+        ratio = CHANNEL_PAIR_RATIO if len(category.channels) >= MIN_CHANNELS else BLOCKED_PAIR_RATIO
         equals = others_median(category.least)
         works = np.array([median(own[list(channels[number].columns)]) for number in category.channels])
         for channel, found in longer_channels(category, category.least - equals, equals, steps):
             place = category.channels.index(channel)
             less = median(np.delete(works, place)) - works[place]
-            if found.ratio < CHANNEL_PAIR_RATIO or not less <= MAX_LESS_WORK * found.slowdown.excess:  # nan: not known
+            if found.ratio < ratio or not less <= MAX_LESS_WORK * found.slowdown.excess:  # nan: not known
                 continue
             if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
                 slow[channel] = found
@@ -116,7 +121,7 @@ def _blocked_longer(
 def slower_than_the_fastest(
     categories: Sequence[Category], channels: Sequence[Channel], steps: Steps, ratio: float = CHANNEL_PAIR_RATIO
 ) -> dict[int, SlowChannel]:
-    """The channels that take `ratio` times as long as the fastest of their equals, where those are half of them or more:
+    """The channels that take `ratio` times as long as the fastest of their equals, where those are half of all or more:
     their median is then no measure of a healthy one. Round trips are not asked: they hold time in queues as well, which
     differs between stages."""
     slow: dict[int, SlowChannel] = {}
