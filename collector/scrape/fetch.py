@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import os
+import re
 import ssl
 from typing import Final, NamedTuple, cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
-import h11
-
+from laggard.collector.scrape.answer_reader import AnswerReader
+from laggard.collector.scrape.failure import FetchFailure as FetchFailure
+from laggard.collector.scrape.plain_transport import PlainTransport
 from laggard.collector.scrape.slots import Slot
 from laggard.errors import UsageError
-from laggard.http.client import SPEAKS_TLS
 from laggard.http.tls import client_context, failure_text
 
 _CONNECT_SHARE: Final = 0.8
@@ -21,13 +23,8 @@ _CONNECT_SHARE: Final = 0.8
 _SECOND_ADDRESS_SECONDS: Final = 0.25
 """The time after which the next address of a name is tried as well (RFC 8305, 5)."""
 _PORTS: Final = {"http": 80, "https": 443}
-
-
-class FetchFailure(NamedTuple):
-    """The reason why there is no usable answer."""
-
-    state: str  # down, slow, garbage
-    reason: str
+_VISIBLE: Final = re.compile("[!-~]*")
+_AWAY: Final = FetchFailure("down", "no connection: the host does not answer")
 
 
 async def fetch(
@@ -47,100 +44,138 @@ async def fetch(
 
     Each request has a connection of its own, to the agent itself: a pool of them costs more than it saves where each is
     for another host, and a proxy from the environment is for the outside world."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_seconds
-    parts = urlsplit(url)
-    answer = _Answer(_request(parts, method, token), max_bytes, slot)
+    answer = _Answer(timeout_seconds, max_bytes, slot)
     try:
-        failure = await _connect(answer, parts, timeout_seconds * _CONNECT_SHARE, server_name)
-        if failure:
+        place, target = _parts(url)
+        request = _request(place.netloc, target, method, token)
+        if place.is_plain_address:
+            answer.ask(place, request)
+        elif failure := await _connect(answer, request, place, timeout_seconds * _CONNECT_SHARE, server_name):
             return failure
-        found = await asyncio.wait_for(answer.found, deadline - loop.time())
+        found = await answer.found
         if slot is not None and found is None:
-            left = deadline - loop.time()
             await slot.turn()
-            found = await asyncio.wait_for(answer.rest(), left)
+            found = await answer.rest()
         return cast("bytes | FetchFailure", found)
-    except asyncio.TimeoutError:
-        return FetchFailure("slow", f"no complete answer within {timeout_seconds:g} s")
-    except h11.RemoteProtocolError as error:
-        return FetchFailure("garbage", f"not HTTP: {error}")
-    except UsageError as error:
-        return FetchFailure("down", str(error))
-    except ssl.SSLError as error:
-        return FetchFailure("down", failure_text(error))
-    except (OSError, ValueError) as error:
-        return FetchFailure("down", f"the connection broke: {_cause(error)}")
+    except (OSError, ValueError, UsageError) as error:
+        return _failure(error)
     finally:
         answer.abort()  # it is there, or nobody waits for it
 
 
+class _Place(NamedTuple):
+    """Where an agent is asked. `netloc` as in the URL. `is_plain_address`: whether there is neither a name to look up
+    nor TLS."""
+
+    scheme: str
+    host: str
+    port: int
+    netloc: str
+    is_plain_address: bool
+
+
+def _parts(url: str) -> tuple[_Place, str]:
+    """The URL's place and the rest of it. Raises ValueError."""
+    begin = url.find("/", url.find("://") + 3)
+    return (_place(url), "/") if begin < 0 else (_place(url[:begin]), url[begin:])
+
+
+@functools.lru_cache(1 << 15)
+def _place(url: str) -> _Place:
+    parts = urlsplit(url)
+    host, scheme = parts.hostname or "", parts.scheme
+    is_plain = scheme == "http" and "%" not in host and _is_address(host)
+    return _Place(scheme, host, parts.port or _PORTS[scheme], parts.netloc, is_plain)
+
+
 async def _connect(
-    answer: _Answer, parts: SplitResult, timeout_seconds: float, server_name: str
+    answer: _Answer, request: bytes, place: _Place, timeout_seconds: float, server_name: str
 ) -> FetchFailure | None:
-    host = parts.hostname or ""
-    tls = client_context() if parts.scheme == "https" else None
+    """Connects by a name, or over TLS, and asks."""
+    tls = client_context() if place.scheme == "https" else None
     connecting = asyncio.get_running_loop().create_connection(
-        lambda: answer,
-        host,
-        parts.port or _PORTS[parts.scheme],
+        lambda: _Asking(answer, request),
+        place.host,
+        place.port,
         ssl=tls,
-        server_hostname=(server_name or host) if tls else None,
+        server_hostname=(server_name or place.host) if tls else None,
         # A race of one address costs half as much as all the rest.
-        happy_eyeballs_delay=None if _is_address(host) else _SECOND_ADDRESS_SECONDS,
+        happy_eyeballs_delay=None if _is_address(place.host) else _SECOND_ADDRESS_SECONDS,
     )
     try:
         await asyncio.wait_for(connecting, timeout_seconds)
     except asyncio.TimeoutError:
-        return FetchFailure("down", "no connection: the host does not answer")
+        return _AWAY
     except ssl.SSLError as error:
         return FetchFailure("down", failure_text(error))
     except OSError as error:
-        return FetchFailure("down", f"no connection: {_cause(error)}")
+        return _no_connection(error)
     return None
 
 
-class _Answer(asyncio.Protocol):
+class _Answer:
     """The answer to one request, read as it comes. `found` is its body, or why there is none; None: it began so late
     that rest() has to be asked for."""
 
-    def __init__(self, request: h11.Request, max_bytes: int, slot: Slot | None) -> None:
-        self._http = h11.Connection(h11.CLIENT)
-        self._request = request
-        self._max_bytes = max_bytes
+    def __init__(self, timeout_seconds: float, max_bytes: int, slot: Slot | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = timeout_seconds
+        self._deadline = self._loop.time() + timeout_seconds
+        self._left = 0.0  # of that when the answer began late
+        self._reader = AnswerReader(max_bytes)
         self._slot = slot
-        self._body = bytearray()
+        self._request = b""
         self._received = False
         self._kept = b""
-        self._transport: asyncio.Transport | None = None
-        self.found = self._future()
+        self._transport: PlainTransport | asyncio.Transport | None = None
+        self._connecting: PlainTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.found: asyncio.Future[bytes | FetchFailure | None] = self._loop.create_future()
         if slot is not None:
             slot.ask()
 
-    def _future(self) -> asyncio.Future[bytes | FetchFailure | None]:
-        return asyncio.get_running_loop().create_future()
+    def ask(self, place: _Place, request: bytes) -> None:
+        """Begins to connect, and asks then."""
+        self._request = request
+        self._timer = self._loop.call_at(self._deadline - self._seconds * (1 - _CONNECT_SHARE), self._not_in_time)
+        try:
+            self._connecting = PlainTransport(self, place.host, place.port)
+        except OSError as error:
+            self.not_connected(error)
 
     def rest(self) -> asyncio.Future[bytes | FetchFailure | None]:
-        """Reads on."""
-        self.found = self._future()
+        """Reads on, for as long as was left when the answer began."""
+        self.found = self._loop.create_future()
         self._read(self._kept)
         if self._transport is not None and not self.found.done():
+            self._deadline = self._loop.time() + self._left
+            self._timer = self._loop.call_at(self._deadline, self._not_in_time)
             self._transport.resume_reading()
         return self.found
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+        if (transport := self._transport or self._connecting) is not None:
+            transport.abort()
+            self._transport = self._connecting = None  # each of the two refers to the other
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.write((self._http.send(self._request) or b"") + (self._http.send(h11.EndOfMessage()) or b""))
+    def connected(self, transport: PlainTransport) -> None:
+        transport.write(self._request)
+        self._transport = transport
+
+    def not_connected(self, error: OSError) -> None:
+        self._end(_no_connection(error))
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._timer = self._loop.call_at(self._deadline, self._not_in_time)
 
     def data_received(self, data: bytes) -> None:
         if not self._received and self._slot is not None and not self._slot.heard() and self._transport is not None:
             self._transport.pause_reading()
             self._kept = data
-            self._end(None)
+            self._wait_for_turn()
         else:
             self._read(data)
         self._received = True
@@ -149,33 +184,48 @@ class _Answer(asyncio.Protocol):
         if self.found.done():
             return
         if exc is not None:
-            self.found.set_exception(exc)
+            self._end(_failure(exc))
         elif self._received:
             self._read(b"")
         else:
             self._end(FetchFailure("down", "it closed the connection"))
+
+    def _wait_for_turn(self) -> None:
+        self._left = self._deadline - self._loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._end(None)
+
+    def _not_in_time(self) -> None:
+        if self._transport is None:
+            self._end(_AWAY)
+        elif self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._not_in_time)
+        else:
+            self._end(FetchFailure("slow", f"no complete answer within {self._seconds:g} s"))
 
     def _end(self, found: bytes | FetchFailure | None) -> None:
         if not self.found.done():
             self.found.set_result(found)
 
     def _read(self, data: bytes) -> None:
-        if self.found.done():
-            return
-        try:
-            self._http.receive_data(data)
-            while (event := self._http.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
-                if isinstance(event, h11.Response) and (failure := _unusable(event)):
-                    return self._end(failure)
-                if isinstance(event, h11.Data):
-                    self._body += event.data
-                    if len(self._body) > self._max_bytes:
-                        return self._end(FetchFailure("garbage", f"an answer of more than {self._max_bytes} bytes"))
-                elif isinstance(event, h11.EndOfMessage):
-                    return self._end(bytes(self._body))
-        except h11.RemoteProtocolError as error:
-            self.found.set_exception(error)
-        return None
+        if not self.found.done() and (found := self._reader.read(data)) is not None:
+            self._end(found)
+
+
+class _Asking(asyncio.Protocol):
+    """asyncio's connection for an answer."""
+
+    def __init__(self, answer: _Answer, request: bytes) -> None:
+        self._answer = answer
+        self._request = request
+        self.data_received = answer.data_received  # type: ignore[method-assign]
+        self.connection_lost = answer.connection_lost  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connected = cast("asyncio.Transport", transport)
+        connected.write(self._request)
+        self._answer.connection_made(connected)
 
 
 def _is_address(host: str) -> bool:
@@ -186,29 +236,30 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _request(parts: SplitResult, method: str, token: str) -> h11.Request:
-    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    headers = [
-        ("Host", parts.netloc),
-        ("Accept", "application/json"),
+def _request(netloc: str, target: str, method: str, token: str) -> bytes:
+    """Raises ValueError where a part of it is no part of a request."""
+    if not _VISIBLE.fullmatch(target + netloc + token):
+        raise ValueError("what is asked for is no URL")
+    return (
+        f"{method} {target} HTTP/1.1\r\nHost: {netloc}\r\nAccept: application/json\r\n"
         # No compression: a few kilobytes can inflate to gigabytes before they are counted.
-        ("Accept-Encoding", "identity"),
-        ("User-Agent", "laggard-collector"),
-        ("Connection", "close"),
-        *([("Authorization", f"Bearer {token}")] if token else []),
-        *([("Content-Length", "0")] if method == "POST" else []),
-    ]
-    return h11.Request(method=method, target=target, headers=headers)
+        "Accept-Encoding: identity\r\nUser-Agent: laggard-collector\r\nConnection: close\r\n"
+        + (f"Authorization: Bearer {token}\r\n" if token else "")
+        + ("Content-Length: 0\r\n" if method == "POST" else "")
+        + "\r\n"
+    ).encode("ascii")
 
 
-def _unusable(response: h11.Response) -> FetchFailure | None:
-    if response.status_code == 426:
-        return FetchFailure("down", SPEAKS_TLS)
-    if response.status_code != 200:
-        return FetchFailure("garbage", f"HTTP {response.status_code}")
-    if dict(response.headers).get(b"content-encoding", b"identity").lower() != b"identity":
-        return FetchFailure("garbage", "a compressed answer, which was not asked for")
-    return None
+def _failure(error: Exception) -> FetchFailure:
+    if isinstance(error, UsageError):
+        return FetchFailure("down", str(error))
+    if isinstance(error, ssl.SSLError):
+        return FetchFailure("down", failure_text(error))
+    return FetchFailure("down", f"the connection broke: {_cause(error)}")
+
+
+def _no_connection(error: OSError) -> FetchFailure:
+    return FetchFailure("down", f"no connection: {_cause(error)}")
 
 
 def _cause(error: BaseException) -> str:
