@@ -35,13 +35,14 @@ class PlainTransport:
         self._loop = asyncio.get_running_loop()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._descriptor = self._socket.fileno()  # of a socket, asyncio's selector writes a text at each new one
         self._unsent = b""
         self._closed = False
         error = self._socket.connect_ex((address, port))
         if error and error not in _WAIT:
             self._socket.close()
             raise OSError(error, os.strerror(error))
-        self._loop.add_writer(self._socket, self._connected)
+        self._loop.add_writer(self._descriptor, self._connected)
 
     def write(self, data: bytes) -> None:
         """Sends `data`, before anything else is sent."""
@@ -54,20 +55,20 @@ class PlainTransport:
             return
         self._unsent = data[sent:]
         if self._unsent:
-            self._loop.add_writer(self._socket, self._write_on)
+            self._loop.add_writer(self._descriptor, self._write_on)
 
     def pause_reading(self) -> None:
-        self._loop.remove_reader(self._socket)
+        self._loop.remove_reader(self._descriptor)
 
     def resume_reading(self) -> None:
-        self._loop.add_reader(self._socket, self._read)
+        self._loop.add_reader(self._descriptor, self._read)
 
     def abort(self) -> None:
         """Closes the connection; tells nobody."""
         if not self._closed:
             self._closed = True
-            self._loop.remove_writer(self._socket)
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._descriptor)
+            self._loop.remove_reader(self._descriptor)
             self._socket.close()
 
     def _connected(self) -> None:
@@ -77,12 +78,12 @@ class PlainTransport:
             self.abort()
             self._asker.not_connected(OSError(error, os.strerror(error)))
             return
-        self._loop.add_reader(self._socket, self._read)
-        self._loop.remove_writer(self._socket)
+        self._loop.add_reader(self._descriptor, self._read)
+        self._loop.remove_writer(self._descriptor)
         self._asker.connected(self)
 
     def _write_on(self) -> None:
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_writer(self._descriptor)
         self.write(self._unsent)
 
     def _read(self) -> None:
