@@ -47,6 +47,7 @@ from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.shared_reports import SharedReports
 from laggard.collector.scrape.slots import Slot, Slots
 from laggard.collector.scrape.stack_rounds import StackRounds
+from laggard.collector.scrape.turns import in_turn
 from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answer, validate_report
 from laggard.collector.settings import (
     INCIDENTS_DATABASE,
@@ -239,7 +240,9 @@ class ScrapeLoop:
         began = time.monotonic()
         self._update_agents()
         slots = Slots(self._settings.concurrency)
-        await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
+        failed = [agent for agent in self._agents if agent.state not in ("up", "waiting")]
+        others = [agent for agent in self._agents if agent.state in ("up", "waiting")]
+        await asyncio.gather(*(self._ask(slots, agent) for agent in in_turn(failed, others)))
         await self._collectives.ask(self._wanted, time.monotonic())
         await self._ask_for_readers()
         now = time.monotonic()
