@@ -45,6 +45,11 @@ class AnswerReader:
         except h11.RemoteProtocolError as error:
             return FetchFailure("garbage", f"not HTTP: {error}")
 
+    @property
+    def leaves_open(self) -> bool:
+        """Whether the other side keeps the connection after this answer, of which nothing is left to read."""
+        return b"\r\nconnection: keep-alive\r\n" in self._head.lower() and self._http is None and self._got == self._wanted
+
     def _read(self, data: bytes) -> bytes | FetchFailure | None:
         if self._http is not None:
             return self._read_any(data)

@@ -1,5 +1,5 @@
-"""A TCP connection to an address, for one short question. asyncio's own takes three times the CPU time: tasks, futures
-and timers of each connection, for what may be said in two callbacks."""
+"""A TCP connection to an address. asyncio's own takes three times the CPU time to make: tasks, futures and timers, for
+what may be said in two callbacks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ import asyncio
 import errno
 import os
 import socket
-from typing import Final, Protocol
+from typing import Final
+
+from laggard.collector.scrape.transport import Asker
 
 _READ_BYTES: Final = 64 << 10
 _WAIT: Final = (errno.EINPROGRESS, errno.EAGAIN)
-
-
-class Asker(Protocol):
-    """Who asks, told of the connection on the event loop."""
-
-    def connected(self, transport: PlainTransport) -> None: ...
-
-    def not_connected(self, error: OSError) -> None: ...
-
-    def data_received(self, data: bytes) -> None: ...
-
-    def connection_lost(self, exc: Exception | None) -> None: ...
 
 
 class PlainTransport:
@@ -31,11 +21,11 @@ class PlainTransport:
 
     def __init__(self, asker: Asker, address: str, port: int) -> None:
         """Raises OSError where there is no descriptor for it, or no way to `address`."""
-        self._asker = asker
+        self.asker = asker
         self._loop = asyncio.get_running_loop()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._descriptor = self._socket.fileno()  # of a socket, asyncio's selector writes a text at each new one
+        self._descriptor = self._socket.fileno()  # of a socket itself, asyncio's selector writes a text each time
         self._unsent = b""
         self._closed = False
         error = self._socket.connect_ex((address, port))
@@ -76,11 +66,11 @@ class PlainTransport:
         error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             self.abort()
-            self._asker.not_connected(OSError(error, os.strerror(error)))
+            self.asker.not_connected(OSError(error, os.strerror(error)))
             return
         self._loop.add_reader(self._descriptor, self._read)
         self._loop.remove_writer(self._descriptor)
-        self._asker.connected(self)
+        self.asker.connected(self)
 
     def _write_on(self) -> None:
         self._loop.remove_writer(self._descriptor)
@@ -95,10 +85,10 @@ class PlainTransport:
             self._lose(error)
             return
         if data:
-            self._asker.data_received(data)
+            self.asker.data_received(data)
         else:
             self._lose(None)
 
     def _lose(self, error: OSError | None) -> None:
         self.abort()
-        self._asker.connection_lost(error)
+        self.asker.connection_lost(error)

@@ -1,0 +1,84 @@
+"""The connections to agents that are kept between two questions, where agents keep them, too. A handshake of TLS takes
+ten times what a question takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from typing import Final, NamedTuple
+
+from laggard.collector.scrape.transport import Transport
+
+IDLE_SECONDS: Final = 45.0
+"""The longest time that a connection waits for a question: agents close it after 60 s."""
+
+MAX_KEPT: Final = 16_384
+"""The most connections that are kept, one for each agent, where there are descriptors for so many."""
+
+
+class _Kept(NamedTuple):
+    transport: Transport
+    since: float
+
+
+class KeptConnections:
+    """By the place that is asked, one of each. To be used on the event loop."""
+
+    def __init__(self, most: int = MAX_KEPT) -> None:
+        self._most = most
+        self._kept: dict[Hashable, _Kept] = {}  # the longest kept first
+
+    def take(self, place: Hashable) -> Transport | None:
+        """A connection for a question, which is then the caller's; None where none is kept."""
+        found = self._kept.pop(place, None)
+        if found is None:
+            return None
+        if time.monotonic() - found.since > IDLE_SECONDS:
+            found.transport.abort()
+            return None
+        return found.transport
+
+    def keep(self, place: Hashable, transport: Transport) -> None:
+        """Keeps a connection after its answer, unless there are too many."""
+        before = self._kept.pop(place, None)
+        if before is not None:
+            before.transport.abort()
+        if len(self._kept) >= self._most:
+            transport.abort()
+            return
+        transport.asker = _Watch(self, place)
+        self._kept[place] = _Kept(transport, time.monotonic())
+
+    def drop(self, place: Hashable) -> None:
+        if (found := self._kept.pop(place, None)) is not None:
+            found.transport.abort()
+
+    def drop_old(self) -> None:
+        """Closes those that nobody has asked over of late."""
+        now = time.monotonic()
+        for place in [place for place, it in self._kept.items() if now - it.since > IDLE_SECONDS]:
+            self.drop(place)
+
+    def close(self) -> None:
+        for place in list(self._kept):
+            self.drop(place)
+
+
+class _Watch:
+    """Closes a kept connection when the agent does, or says what nobody asked for."""
+
+    def __init__(self, connections: KeptConnections, place: Hashable) -> None:
+        self._connections = connections
+        self._place = place
+
+    def connected(self, transport: Transport) -> None:
+        raise AssertionError("it is connected already")
+
+    def not_connected(self, error: Exception) -> None:
+        raise AssertionError("it is connected already")
+
+    def data_received(self, data: bytes) -> None:
+        self._connections.drop(self._place)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.drop(self._place)
