@@ -123,7 +123,9 @@ class Agent(asyncio.Protocol):
         if not self.transport.is_closing():
             said = len(body) if length is None else length
             how = b"keep-alive" if self.keeps else b"close"
-            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: %s\r\n\r\n" % (said, how) + body)
+            self.transport.write(
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: %s\r\n\r\n" % (said, how) + body
+            )
 
 
 def _is_restarting(node: int, now: float) -> bool:

@@ -48,7 +48,9 @@ class AnswerReader:
     @property
     def leaves_open(self) -> bool:
         """Whether the other side keeps the connection after this answer, of which nothing is left to read."""
-        return b"\r\nconnection: keep-alive\r\n" in self._head.lower() and self._http is None and self._got == self._wanted
+        return (
+            b"\r\nconnection: keep-alive\r\n" in self._head.lower() and self._http is None and self._got == self._wanted
+        )
 
     def _read(self, data: bytes) -> bytes | FetchFailure | None:
         if self._http is not None:

@@ -22,10 +22,10 @@ class _Kept(NamedTuple):
 
 
 class KeptConnections:
-    """By the place that is asked, one of each. To be used on the event loop."""
+    """By the place that is asked, one of each, `most` of them. To be used on the event loop."""
 
     def __init__(self, most: int = MAX_KEPT) -> None:
-        self._most = most
+        self.most = most
         self._kept: dict[Hashable, _Kept] = {}  # the longest kept first
 
     def take(self, place: Hashable) -> Transport | None:
@@ -43,7 +43,7 @@ class KeptConnections:
         before = self._kept.pop(place, None)
         if before is not None:
             before.transport.abort()
-        if len(self._kept) >= self._most:
+        if len(self._kept) >= self.most:
             transport.abort()
             return
         transport.asker = _Watch(self, place)

@@ -21,7 +21,9 @@ from laggard.http.client import SPEAKS_TLS
 LONGEST_SECONDS = 120.0
 MAX_BYTES = 1000
 BODY = b'{"a":1}'
-AGENTS = b"HTTP/1.1 200 OK\r\nDate: Sat, 28 Nov 2026 00:00:00 GMT\r\nContent-Length: 7\r\nConnection: close\r\n\r\n" + BODY
+AGENTS = (
+    b"HTTP/1.1 200 OK\r\nDate: Sat, 28 Nov 2026 00:00:00 GMT\r\nContent-Length: 7\r\nConnection: close\r\n\r\n" + BODY
+)
 
 ANSWERS = (
     AGENTS,
@@ -99,7 +101,9 @@ def pieces_of_answers(draw: st.DrawFn) -> list[bytes]:
     answer = bytearray(draw(st.sampled_from(ANSWERS)))
     for _ in range(draw(st.integers(0, 2)) if answer else 0):
         place = draw(st.integers(0, len(answer) - 1))
-        answer[place : place + draw(st.integers(0, 2))] = draw(st.sampled_from((b"", b"\r", b"\n", b":", b"\x00", b"9")))
+        answer[place : place + draw(st.integers(0, 2))] = draw(
+            st.sampled_from((b"", b"\r", b"\n", b":", b"\x00", b"9"))
+        )
     cuts = sorted(draw(st.lists(st.integers(0, len(answer)), max_size=3)))
     edges = [0, *cuts, len(answer)]
     return [bytes(answer[begin:end]) for begin, end in zip(edges, edges[1:], strict=False) if end > begin]
