@@ -40,8 +40,8 @@ class Connection(Protocol):
 
 
 class Request(NamedTuple):
-    """`keeps`: whether the client asks for the connection to be kept, and has sent nothing beyond this request. HTTP/1.1
-    keeps connections where nobody says anything: here a client has to say so, as most ask once."""
+    """`keeps`: whether the client asks in so many words for the connection to be kept, and has sent nothing beyond this
+    request. HTTP/1.1 keeps one also where nobody says anything: most clients ask once."""
 
     method: str
     path: str

@@ -78,6 +78,11 @@ class Server:
         self.turned_away = 0
         """Connections that were closed for a newer one, or had no thread, so far."""
 
+    @property
+    def kept(self) -> int:
+        """The connections that wait for the next question now."""
+        return len(self._kept)
+
     def start(self) -> None:
         threading.Thread(target=self._accept_all, name="http", daemon=True).start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import NamedTuple
@@ -85,6 +86,15 @@ class Client:
         return True
 
 
+def until_kept(running: Running, count: int) -> None:
+    """A moment after it has answered, a connection's place is free."""
+    deadline = time.monotonic() + 120
+    while running.server.kept != count and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    assert running.server.kept == count
+
+
 def test_it_is_kept_for_who_says_so(running: Running) -> None:
     with Client(running, 1) as asks:
         for _ in range(3):
@@ -119,6 +129,7 @@ def test_who_keeps_takes_no_place_of_others(running: Running) -> None:
     with contextlib.ExitStack() as stack:
         keeps = [stack.enter_context(Client(running, number)) for number in (1, 2)]
         assert all(each.ask().endswith(b"here") for each in keeps)
+        until_kept(running, 2)
         others = [stack.enter_context(Client(running, 3)) for _ in range(PLACES)]
         for each in others:
             each.send((QUESTION % b"close").replace(b"GET /", b"GET /wait"))
@@ -132,11 +143,21 @@ def test_who_keeps_takes_no_place_of_others(running: Running) -> None:
 
 def test_each_client_keeps_one_and_all_together_so_many(running: Running) -> None:
     with contextlib.ExitStack() as stack:
-        first, again, second, third = (stack.enter_context(Client(running, number)) for number in (1, 1, 2, 3))
-        assert first.ask().endswith(b"here") and again.ask().endswith(b"here")
+
+        def keeps(number: int, kept: int) -> Client:
+            client = stack.enter_context(Client(running, number))
+            assert client.ask().endswith(b"here")
+            until_kept(running, kept)
+            return client
+
+        first = keeps(1, 1)
+        again = keeps(1, 1)
         assert first.is_closed(), "its client has kept another"
-        assert second.ask().endswith(b"here") and again.ask().endswith(b"here")
-        assert third.ask().endswith(b"here") and second.is_closed(), "it had waited the longest"
+        second = keeps(2, 2)
+        assert again.ask().endswith(b"here")
+        until_kept(running, 2)
+        third = keeps(3, 2)
+        assert second.is_closed(), "it had waited the longest"
         assert again.ask().endswith(b"here") and third.ask().endswith(b"here")
 
 

@@ -1,4 +1,4 @@
-"""Connections that are kept between two questions, where the agent keeps them, too; one that does not is asked as ever."""
+"""Connections that are kept between two questions, where the agent keeps them, too."""
 
 from __future__ import annotations
 
