@@ -67,6 +67,8 @@ class KeptConnections:
 class _Watch:
     """Closes a kept connection when the agent does, or says what nobody asked for."""
 
+    __slots__ = ("_connections", "_place")
+
     def __init__(self, connections: KeptConnections, place: Hashable) -> None:
         self._connections = connections
         self._place = place

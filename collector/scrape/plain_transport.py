@@ -19,6 +19,8 @@ class PlainTransport:
     """Begins to connect; tells `asker` what comes of it. `address`: IPv4 or IPv6, without a zone. To be used on the
     running event loop."""
 
+    __slots__ = ("_closed", "_descriptor", "_loop", "_socket", "_unsent", "asker")
+
     def __init__(self, asker: Asker, address: str, port: int) -> None:
         """Raises OSError where there is no descriptor for it, or no way to `address`."""
         self.asker = asker

@@ -41,6 +41,7 @@ class TlsTransport:
         self._is_over = True
         if self._below is not None:
             self._below.abort()
+            self._below = None  # each of the two refers to the other
 
     def connected(self, transport: Transport) -> None:
         self._below = transport
