@@ -102,7 +102,7 @@ class Exchange:
             self._by_name.cancel()
         transport, kept, question = self._transport, self._connections, self._question
         if transport is not None and kept is not None and question is not None and self._may_be_kept():
-            kept.keep(self._kept_as(question), transport)
+            kept.keep(self._kept_as(question), transport, self._tls is not None)
         elif (transport := transport or self._connecting) is not None:
             transport.abort()
         self._transport = self._connecting = None  # each of the two refers to the other

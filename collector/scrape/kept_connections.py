@@ -16,9 +16,14 @@ MAX_KEPT: Final = 16_384
 """The most connections that are kept, one for each agent, where there are descriptors for so many."""
 
 
+MAX_KEPT_TLS: Final = 4096
+"""The most of these over TLS, each of which takes some 50 KiB; without TLS it is 1.4 KiB."""
+
+
 class _Kept(NamedTuple):
     transport: Transport
     since: float
+    over_tls: bool
 
 
 class KeptConnections:
@@ -26,11 +31,12 @@ class KeptConnections:
 
     def __init__(self, most: int = MAX_KEPT) -> None:
         self.most = most
-        self._kept: dict[Hashable, _Kept] = {}  # the longest kept first
+        self._kept: dict[Hashable, _Kept] = {}
+        self._over_tls = 0
 
     def take(self, place: Hashable) -> Transport | None:
         """A connection for a question, which is then the caller's; None where none is kept."""
-        found = self._kept.pop(place, None)
+        found = self._pop(place)
         if found is None:
             return None
         if time.monotonic() - found.since > IDLE_SECONDS:
@@ -38,19 +44,18 @@ class KeptConnections:
             return None
         return found.transport
 
-    def keep(self, place: Hashable, transport: Transport) -> None:
+    def keep(self, place: Hashable, transport: Transport, over_tls: bool) -> None:
         """Keeps a connection after its answer, unless there are too many."""
-        before = self._kept.pop(place, None)
-        if before is not None:
-            before.transport.abort()
-        if len(self._kept) >= self.most:
+        self.drop(place)
+        if len(self._kept) >= self.most or (over_tls and self._over_tls >= MAX_KEPT_TLS):
             transport.abort()
             return
         transport.asker = _Watch(self, place)
-        self._kept[place] = _Kept(transport, time.monotonic())
+        self._kept[place] = _Kept(transport, time.monotonic(), over_tls)
+        self._over_tls += over_tls
 
     def drop(self, place: Hashable) -> None:
-        if (found := self._kept.pop(place, None)) is not None:
+        if (found := self._pop(place)) is not None:
             found.transport.abort()
 
     def drop_old(self) -> None:
@@ -62,6 +67,11 @@ class KeptConnections:
     def close(self) -> None:
         for place in list(self._kept):
             self.drop(place)
+
+    def _pop(self, place: Hashable) -> _Kept | None:
+        found = self._kept.pop(place, None)
+        self._over_tls -= found is not None and found.over_tls
+        return found
 
 
 class _Watch:

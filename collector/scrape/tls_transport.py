@@ -9,6 +9,8 @@ from typing import Final
 from laggard.collector.scrape.transport import Asker, Transport
 
 _READ_BYTES: Final = 64 << 10
+_FED_BYTES: Final = 8 << 10
+"""The most that is decrypted at once: OpenSSL keeps the room for the most that it was ever given."""
 
 
 class TlsTransport:
@@ -51,8 +53,10 @@ class TlsTransport:
         self.asker.not_connected(error)
 
     def data_received(self, data: bytes) -> None:
-        self._incoming.write(data)
-        self._go_on()
+        for begin in range(0, len(data), _FED_BYTES):
+            if not self._is_over:
+                self._incoming.write(data[begin : begin + _FED_BYTES])
+                self._go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is None:

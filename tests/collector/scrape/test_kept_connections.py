@@ -293,9 +293,15 @@ def test_over_tls_until_certificates_change(files: Files, monkeypatch: pytest.Mo
             files.write("server", files.authority.issue_cert("127.0.0.1", "localhost"))
             assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
             assert len(set(there.threads)) == before + 1
+            with monkeypatch.context() as none:
+                none.setattr(kept_connections, "MAX_KEPT_TLS", 0)
+                assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+                assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+            assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+            assert len(set(there.threads)) == before + 3, "one that there was, and two that were not kept"
             files.write("client", files.authority.issue_cert("collector.example"))
             assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
-            assert len(set(there.threads)) == before + 2, "the collector shows another certificate"
+            assert len(set(there.threads)) == before + 4, "the collector shows another certificate"
             connections.close()
 
     run(work)
