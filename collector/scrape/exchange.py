@@ -25,7 +25,7 @@ _CLOSED: Final = FetchFailure("down", "it closed the connection")
 
 
 class Place(NamedTuple):
-    """Where an agent is asked. `netloc` as in the URL. `is_address`: whether there is no name to look up."""
+    """The place where an agent is asked. `netloc` as in the URL. `is_address`: whether there is no name to look up."""
 
     scheme: str
     host: str
@@ -152,7 +152,7 @@ class Exchange:
             self.not_connected(error)
 
     def _kept_as(self, question: Question) -> Hashable:
-        """What a connection is kept as: under other certificates, or another name, it is another one."""
+        """The name that a connection is kept under: with other certificates, or another name, it is another one."""
         return question.place, question.server_name, self._tls
 
     def _may_be_kept(self) -> bool:

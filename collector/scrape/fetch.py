@@ -16,6 +16,7 @@ from laggard.collector.scrape.slots import Slot
 
 _PORTS: Final = {"http": 80, "https": 443}
 _VISIBLE: Final = re.compile("[!-~]*")
+_TOKEN: Final = re.compile("[ -~]*")
 
 
 async def fetch(
@@ -74,8 +75,8 @@ def _is_address(host: str) -> bool:
 
 def _request(netloc: str, target: str, method: str, token: str, keeps: bool) -> bytes:
     """Raises ValueError where a part of it is no part of a request."""
-    if not _VISIBLE.fullmatch(target + netloc + token):
-        raise ValueError("what is asked for is no URL")
+    if not _VISIBLE.fullmatch(target + netloc) or not _TOKEN.fullmatch(token):
+        raise ValueError("what is asked for is no URL, or the token no line of ASCII")
     return (
         f"{method} {target} HTTP/1.1\r\nHost: {netloc}\r\nAccept: application/json\r\n"
         # No compression: a few kilobytes can inflate to gigabytes before they are counted.

@@ -27,7 +27,7 @@ class _Kept(NamedTuple):
 
 
 class KeptConnections:
-    """By the place that is asked, one of each, `most` of them. To be used on the event loop."""
+    """Keeps one connection for each place that is asked, `most` of them. To be used on the event loop."""
 
     def __init__(self, most: int = MAX_KEPT) -> None:
         self.most = most

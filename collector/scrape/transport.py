@@ -1,5 +1,5 @@
-"""What a question to an agent goes over: TCP to an address, TCP to a name, or TLS over either. Each tells who asks, on
-the event loop, what comes of it; several questions may go over one, one after the other."""
+"""A question to an agent goes over a transport: TCP to an address, TCP to a name, or TLS over either. Each tells who
+asks, on the event loop, what comes of it; several questions may go over one, one after the other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Asker(Protocol):
-    """Who asks. `connected` and `not_connected`: one of them is called, once; then the others."""
+    """The one who asks. `connected` and `not_connected`: one of them is called, once; then the others."""
 
     def connected(self, transport: Transport) -> None: ...
 

@@ -237,7 +237,7 @@ def test_a_token_goes_along_and_no_line_of_another() -> None:
 
     async def run() -> None:
         async with _served(answers) as url:
-            assert await fetch(url, 60.0, MAX_BYTES, method="POST", token="secret") == BODY
+            assert await fetch(url, 60.0, MAX_BYTES, method="POST", token="two words") == BODY
             for wrong in ({"token": "secret\r\nX: y"}, {"token": "\xe4"}):
                 found = await fetch(url, 60.0, MAX_BYTES, **wrong)
                 assert isinstance(found, FetchFailure) and found.state == "down"
@@ -246,7 +246,7 @@ def test_a_token_goes_along_and_no_line_of_another() -> None:
 
     asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
     assert len(heads) == 1 and heads[0].startswith(b"POST / HTTP/1.1\r\n")
-    assert b"\r\nAuthorization: Bearer secret\r\nContent-Length: 0\r\n\r\n" in heads[0]
+    assert b"\r\nAuthorization: Bearer two words\r\nContent-Length: 0\r\n\r\n" in heads[0]
 
 
 def test_ipv6() -> None:
