@@ -43,6 +43,9 @@ log = logging.getLogger("laggard.agent")
 PROBER_START_SECONDS: Final = 10.0
 """The time for the prober to start, on top of a round's own deadline."""
 
+MAX_KEPT: Final = 4
+"""The most collectors that keep a connection while they ask nothing; each takes a thread, some 17 KiB."""
+
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -93,7 +96,7 @@ def main(arguments: argparse.Namespace) -> int:
             otlp_exports=exports,
             stacks=StackService.made(ranks, cached_ranks, settings.stacks, stacks_tokens),
         )
-        server = Server(listener, router.handle, error_response, tls=tls)
+        server = Server(listener, router.handle, error_response, tls=tls, max_kept=MAX_KEPT)
         log.info("listening on %s", url_of(listener, tls))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
         if unsafe := secure(settings.rank_dir):

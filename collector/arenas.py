@@ -17,12 +17,13 @@ _ARENA_MAX: Final = -8
 ARENAS: Final = 2
 """The number of heaps: the event loop and the thread beside it allocate at once, and seldom a third."""
 
-MAPPED_BYTES: Final = 256 << 10
+MAPPED_BYTES: Final = 4 << 20
 """The size from which on a block is mapped by itself, so that it goes back to the system when it is freed. Set by hand
-it stays: by default it grows to 32 MiB with the blocks that are freed."""
+it stays: by default it grows to 32 MiB with the blocks that are freed. With 256 KiB, each array of a hundred ranks was
+mapped and its pages were cleared again and again, a tenth of a round's CPU time."""
 
-TRIMMED_BYTES: Final = 1 << 20
-"""The free memory at a heap's end from which on it is given back."""
+TRIMMED_BYTES: Final = 64 << 20
+"""The free memory at a heap's end from which on it is given back at once; the rest is after each round, by trim()."""
 
 _OPTIONS: Final = {
     "MALLOC_ARENA_MAX": (_ARENA_MAX, ARENAS),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-COLLECTIONS: Final = (700, 10, 100)
-"""The thresholds of gc.set_threshold(): Python's own, but that all objects are looked at after a hundred collections of
-the younger ones, and not after ten and a quarter of new ones. Each round replaces what is held of every rank, so that
-all objects of 4,096 nodes were looked at three times a round, for about 0.4 s each. At most 700 * 10 * 100 objects more
-than went come between two times."""
+COLLECTIONS: Final = (10_000, 10, 8)
+"""The thresholds of gc.set_threshold(). Each round replaces what is held of every rank: by Python's own numbers the
+young objects are looked at a hundred times a round, the tenth part of which dies soon after, and all objects of 4,096
+nodes three times, for about 0.4 s each. At most 10,000 * 10 * 8 objects more than went come between two looks at
+all."""
 
 
 def look_rarely() -> None:

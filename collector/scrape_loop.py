@@ -42,11 +42,13 @@ from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted, is_in_network
 from laggard.collector.scrape.fetch import FetchFailure, fetch
+from laggard.collector.scrape.kept_connections import KeptConnections
 from laggard.collector.scrape.last_steps import last_steps_since
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.shared_reports import SharedReports
 from laggard.collector.scrape.slots import Slot, Slots
 from laggard.collector.scrape.stack_rounds import StackRounds
+from laggard.collector.scrape.turns import in_turn
 from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answer, validate_report
 from laggard.collector.settings import (
     INCIDENTS_DATABASE,
@@ -114,6 +116,7 @@ class ScrapeLoop:
         self._pasts = OwnPasts()
         self._advice = AdviceBook(partial(self.incidents.advice, kind=RunAdvice))
         self._incidents_told: set[int] = set()
+        self.connections = KeptConnections()
         self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
         self._wanted: tuple[Wanted, ...] = ()
         self._looked = LookedRanks(self._windows)
@@ -189,6 +192,7 @@ class ScrapeLoop:
             await self._scrape_for_ever()
         finally:
             self._stacks.close()
+            self.connections.close()
             for task in beside:
                 task.cancel()
 
@@ -238,8 +242,11 @@ class ScrapeLoop:
         """One round."""
         began = time.monotonic()
         self._update_agents()
+        self.connections.drop_old()
         slots = Slots(self._settings.concurrency)
-        await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
+        failed = [agent for agent in self._agents if agent.state not in ("up", "waiting")]
+        others = [agent for agent in self._agents if agent.state in ("up", "waiting")]
+        await asyncio.gather(*(self._ask(slots, agent) for agent in in_turn(failed, others)))
         await self._collectives.ask(self._wanted, time.monotonic())
         await self._ask_for_readers()
         now = time.monotonic()
@@ -394,7 +401,12 @@ class ScrapeLoop:
     async def _get(self, url: str, validate: Callable[[bytes], T], slot: Slot) -> T | FetchFailure:
         settings = self._settings
         body = await fetch(
-            url, settings.timeout_seconds, settings.max_body_bytes, settings.target_server_name, slot=slot
+            url,
+            settings.timeout_seconds,
+            settings.max_body_bytes,
+            settings.target_server_name,
+            slot=slot,
+            kept=self.connections,
         )
         if isinstance(body, FetchFailure):
             return body

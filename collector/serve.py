@@ -15,6 +15,8 @@ from typing import cast
 import uvicorn
 
 from laggard.collector import arenas, garbage
+from laggard.collector.scrape.kept_connections import MAX_KEPT
+from laggard.collector.scrape.slots import MAX_SILENT
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.acceptor import MAX_PENDING, Acceptor
@@ -52,6 +54,7 @@ def serve(
     arenas.give_back()
     log.info("listening on %s", url_of(listener, tls))
     max_connections = _affordable(settings.max_connections, settings.concurrency)
+    scrape_loop.connections.most = _keepable(max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)
     metrics = CollectorMetrics(
         scrape_loop,
@@ -85,20 +88,41 @@ def _instance(listener: socket.socket) -> str:
 def _affordable(max_connections: int, concurrency: int) -> int:
     """The number of connections that there are file descriptors for, beside those to the agents. Takes as many
     descriptors as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return max_connections
     others = concurrency + _max_pending(soft) + MAX_WAITING + _OTHER_FILES
     wanted = max_connections + kept_places(max_connections) + others
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    soft = _take_descriptors(wanted)
     if soft >= wanted:
         return max_connections
     affordable = (soft - others) * max_connections // (wanted - others)
     if affordable < max_connections:
         log.warning("at most %d connections, since there are %d file descriptors (ulimit -n)", affordable, soft)
     return max(1, min(max_connections, affordable))
+
+
+def _keepable(max_connections: int, concurrency: int) -> int:
+    """The number of connections to agents that there are descriptors for while nothing is asked over them, beside all
+    others. Takes as many descriptors as it may."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_KEPT
+    asked = 2 * concurrency + MAX_SILENT
+    others = asked + max_connections + kept_places(max_connections) + _max_pending(soft) + MAX_WAITING + _OTHER_FILES
+    return max(0, min(MAX_KEPT, _take_descriptors(others + MAX_KEPT) - others))
+
+
+def _take_descriptors(wanted: int) -> int:
+    """Raises the number of file descriptors to so many where it is lower, as far as it may. Returns how many there
+    are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < more:
+        with contextlib.suppress(OSError, ValueError):  # as a service it may not, and has what its unit says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    return soft
 
 
 def _max_pending(descriptors: int) -> int:

@@ -60,7 +60,8 @@ CLIENT = re.compile(
     r"^\s*(?:import|from) (httpx|h11|urllib\.request|http\.client|urllib3|requests|aiohttp)\b", re.MULTILINE
 )
 CLIENTS = {
-    "h11": ("collector/scrape/fetch.py", "collector/web/request_lengths.py"),  # the second reads requests, as uvicorn
+    # The second reads requests, as uvicorn.
+    "h11": ("collector/scrape/answer_reader.py", "collector/web/request_lengths.py"),
     "httpx": (
         *("collector/prometheus/", "collector/locate_command/", "src/laggard/collector_client.py"),
         *("src/laggard/dashboards/", "src/laggard/kubernetes/"),

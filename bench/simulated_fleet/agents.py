@@ -88,6 +88,7 @@ class Agent(asyncio.Protocol):
         words = data.split(b" ", 2)
         if len(words) < 3:
             return
+        self.keeps = b"\r\nConnection: keep-alive\r\n" in data
         target = urlsplit(words[1].decode("latin-1"))
         self._answer(plan.bad.get(self.node, ""), target.path, parse_qs(target.query))
 
@@ -121,7 +122,10 @@ class Agent(asyncio.Protocol):
     def _send(self, body: bytes, length: int | None = None) -> None:
         if not self.transport.is_closing():
             said = len(body) if length is None else length
-            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % said + body)
+            how = b"keep-alive" if self.keeps else b"close"
+            self.transport.write(
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: %s\r\n\r\n" % (said, how) + body
+            )
 
 
 def _is_restarting(node: int, now: float) -> bool:

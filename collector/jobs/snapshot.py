@@ -215,7 +215,7 @@ def build_snapshot(
     `calm` are as they were in the round before. Pure but for the log. It may take seconds, so it does not belong on the
     event loop."""
     answering = {row.url for row in cluster.nodes if row.state == "up"}
-    silent = [row for row in cluster.nodes if row.state != "up"]
+    silent = {row.url: (place, row) for place, row in enumerate(cluster.nodes) if row.state != "up"}
     found = findings_by_node(cluster.findings, cluster.gpus)
     ordered = sorted(windows.jobs.items(), key=lambda item: item[1].recency, reverse=True)
     jobs = []
@@ -337,14 +337,14 @@ def _no_agent_answers(timings: JobTimings, job: Job) -> Location:
     return unknown_location("no_agent", text, timings.job_id, timings.world_size, len(timings.ranks))
 
 
-def _with_notes(location: Location, job: Job, silent: Sequence[NodeRow]) -> Location:
-    """`location` with what the analysis cannot know: which of its agents are `silent`, and that the job has ended."""
+def _with_notes(location: Location, job: Job, silent: Mapping[str, tuple[int, NodeRow]]) -> Location:
+    """`location` with what the analysis cannot know: which of its agents are `silent`, and that the job has ended.
+    `silent`: by URL, with the place of each among all, in the order of which they are named."""
     notes = list(location.notes)
-    sources = job.sources
-    silent = [row for row in silent if row.url in sources]
-    if silent and location.verdict is not Verdict.UNKNOWN:
-        names = ", ".join(f"{row.node or row.url} ({row.state})" for row in silent[:4])
-        more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
+    of_job = [row for _, row in sorted(silent[url] for url in job.sources if url in silent)]
+    if of_job and location.verdict is not Verdict.UNKNOWN:
+        names = ", ".join(f"{row.node or row.url} ({row.state})" for row in of_job[:4])
+        more = f" and {len(of_job) - 4} more" if len(of_job) > 4 else ""
         notes.append(Note(kind="agents_silent", text=f"no longer reporting: {names}{more}"))
     if contested := job.contested:
         notes.append(_contested_note(contested))

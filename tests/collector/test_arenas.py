@@ -20,10 +20,10 @@ info = ctypes.CDLL(None).mallinfo2
 info.restype = Info
 if sys.argv[1] == "set":
     arenas.give_back()
-large = bytearray(8 << 20)
+large = bytearray(16 << 20)
 del large
 before = info().hblks
-kept = bytearray(1 << 20)
+kept = bytearray(8 << 20)
 arenas.trim()
 print(info().hblks - before)
 """
@@ -31,7 +31,7 @@ GLIBC = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="
 
 
 def _mapped(word: str, **variables: str) -> int:
-    """How many blocks of their own a megabyte takes after eight were freed."""
+    """How many blocks of their own eight megabytes take after sixteen were freed."""
     command = [sys.executable, "-P", "-c", LOOK, word]
     run = subprocess.run(command, env={**os.environ, **variables}, check=True, capture_output=True, text=True)
     return int(run.stdout)
@@ -44,4 +44,4 @@ def test_a_large_block_is_mapped_by_itself_whatever_was_freed_before() -> None:
 
 @GLIBC
 def test_what_an_operator_sets_holds() -> None:
-    assert _mapped("set", MALLOC_MMAP_THRESHOLD_=str(16 << 20)) == 0
+    assert _mapped("set", MALLOC_MMAP_THRESHOLD_=str(32 << 20)) == 0

@@ -1,5 +1,6 @@
-"""One HTTP/1 request and its response, after which the connection is closed. What a client may send is bounded in bytes
-and in time before it is parsed."""
+"""One HTTP/1 request and its response. What a client may send is bounded in bytes and in time before it is parsed. The
+connection is closed after the response, but for a client that asks in so many words to keep it, where the server
+does."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import email.utils
 import re
 import socket
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple, Protocol
 
@@ -19,6 +21,7 @@ RESPONSE_SECONDS: Final = 10.0
 _COPIED_BYTES: Final = 1 << 16
 """The largest body that is copied to be sent in one piece with its head."""
 
+_HEAD_END: Final = b"\r\n\r\n"
 _MAX_DISCARDED_READS: Final = 16
 _LINGER_SECONDS: Final = 1.0
 _REQUEST_LINE: Final = re.compile(r"([!-~]+) ([!-~]+) HTTP/1\.\d")
@@ -37,11 +40,15 @@ class Connection(Protocol):
 
 
 class Request(NamedTuple):
+    """`keeps`: whether the client asks in so many words for the connection to be kept, and has sent nothing beyond this
+    request. HTTP/1.1 keeps one also where nobody says anything: most clients ask once."""
+
     method: str
     path: str
     query: str
     accept: str
     authorization: str = ""
+    keeps: bool = False
 
 
 class Response(NamedTuple):
@@ -69,18 +76,23 @@ class HttpError(Exception):
 
 def read_request(connection: Connection) -> Request | None:
     """Returns None where the client left without a request. Raises HttpError; OSError where the connection broke."""
-    head = _read_head(connection, time.monotonic() + HEAD_SECONDS)
-    return None if head is None else _parse(head)
+    found = _read_head(connection, time.monotonic() + HEAD_SECONDS)
+    if found is None:
+        return None
+    head, _, beyond = found.partition(_HEAD_END)
+    request = _parse(head)
+    return request._replace(keeps=request.keeps and not beyond)
 
 
-def send_response(connection: Connection, response: Response, with_body: bool) -> None:
-    """Raises OSError where the client is gone, or does not take the response within RESPONSE_SECONDS."""
+def send_response(connection: Connection, response: Response, with_body: bool, keeps: bool = False) -> None:
+    """`keeps`: whether the connection is there for another request after this. Raises OSError where the client is gone,
+    or does not take the response within RESPONSE_SECONDS."""
     lines = [
         f"HTTP/1.1 {response.status.value} {response.status.phrase}",
         f"Date: {email.utils.formatdate(usegmt=True)}",
         f"Content-Type: {response.content_type}",
         f"Content-Length: {len(response.body)}",
-        "Connection: close",
+        f"Connection: {'keep-alive' if keeps else 'close'}",
         *(f"{name}: {value}" for name, value in response.headers),
     ]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
@@ -91,13 +103,14 @@ def send_response(connection: Connection, response: Response, with_body: bool) -
         connection.sendall(body)
     else:
         connection.sendall(head + body)
-    _say_goodbye(connection)
-    linger(connection)
+    if not keeps:
+        _say_goodbye(connection)
+        linger(connection)
 
 
 def _read_head(connection: Connection, deadline: float) -> bytes | None:
     head = bytearray()
-    while b"\r\n\r\n" not in head:
+    while _HEAD_END not in head:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise HttpError(HTTPStatus.REQUEST_TIMEOUT, f"no complete request within {HEAD_SECONDS:g} s")
@@ -112,7 +125,7 @@ def _read_head(connection: Connection, deadline: float) -> bytes | None:
         if len(head) > MAX_HEAD_BYTES:
             reason = f"a request's head has at most {MAX_HEAD_BYTES} bytes"
             raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, reason)
-    return bytes(head).partition(b"\r\n\r\n")[0]
+    return bytes(head)
 
 
 def _parse(head: bytes) -> Request:
@@ -129,7 +142,14 @@ def _parse(head: bytes) -> Request:
     ]
     accept = ",".join(value for name, value in fields if name == "accept")
     authorization = ",".join(value for name, value in fields if name == "authorization")
-    return Request(matched[1], path, query, accept, authorization)
+    return Request(matched[1], path, query, accept, authorization, _keeps(line, fields))
+
+
+def _keeps(line: str, fields: Sequence[tuple[str, str]]) -> bool:
+    """Whether the client asks to keep the connection, after a request that has no body."""
+    asked = [value.lower() for name, value in fields if name == "connection"] == ["keep-alive"]
+    bodies = [value for name, value in fields if name in ("content-length", "transfer-encoding")]
+    return asked and line.endswith("HTTP/1.1") and bodies in ([], ["0"])
 
 
 def _say_goodbye(connection: Connection) -> None:

@@ -84,6 +84,10 @@ class ServerTls:
     def allows(self, connection: TlsConnection) -> bool:
         return self.names_are_allowed(connection.getpeercert())
 
+    def is_current(self, connection: TlsConnection) -> bool:
+        """Whether a handshake would be made by the same files still."""
+        return connection.context is self._newest()
+
     @property
     def verifies_clients(self) -> bool:
         """Whether a certificate that a client shows is checked against client_ca_file."""

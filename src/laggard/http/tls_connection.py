@@ -41,6 +41,15 @@ class TlsConnection:
         self._seconds: float | None = None
         self._is_plain = False
 
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context that the handshake was made with."""
+        return self._tls.context
+
+    def receive_more(self) -> None:
+        """Lets the client send as much as it may for another request."""
+        self._left = MAX_RECEIVED_BYTES
+
     def settimeout(self, seconds: float | None) -> None:
         self._seconds = seconds
 

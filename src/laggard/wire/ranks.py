@@ -12,8 +12,11 @@ from laggard.wire.traffic import JobTraffic
 
 RANKS_SCHEMA = "laggard.ranks/1"
 
+# gc=False: what is read from JSON refers to nothing that refers to it, and a collector holds millions of these, which
+# Python's collector of garbage would go through again and again.
 
-class InFlight(msgspec.Struct, frozen=True, omit_defaults=True):
+
+class InFlight(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The collective that a rank is blocked in, and for how many seconds. `peer`: of a send or recv, the other side's
     global rank; -1, which is left out of the JSON, for other operations, for any rank, and from agents that do not
     report it."""
@@ -25,7 +28,7 @@ class InFlight(msgspec.Struct, frozen=True, omit_defaults=True):
     peer: int = -1
 
 
-class LaneProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+class LaneProgress(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The number of collectives of an operation in a group that a rank has entered, and of those that are done. Sends
     and receives are counted by `peer`, as in InFlight."""
 
@@ -36,7 +39,7 @@ class LaneProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     peer: int = -1
 
 
-class GroupProgress(msgspec.Struct, frozen=True):
+class GroupProgress(msgspec.Struct, frozen=True, gc=False):
     """A process group as torch's Flight Recorder reports it: numbers of the last collectives, -1 where it reports none.
     `seconds`: for how long the numbers had not changed when torch was asked for them."""
 
@@ -47,7 +50,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class BeatRow(msgspec.Struct, frozen=True):
+class BeatRow(msgspec.Struct, frozen=True, gc=False):
     """A rank's last heartbeat. A thread beside the training writes one about every `interval_seconds`. Not each of
     them asks torch for `groups`: `groups_age_seconds` is since when it was asked, None where that is not known."""
 
@@ -59,7 +62,7 @@ class BeatRow(msgspec.Struct, frozen=True):
     groups_age_seconds: float | None = None
 
 
-class CpuWait(msgspec.Struct, frozen=True, omit_defaults=True):
+class CpuWait(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The CPU time of a rank's threads in the last `seconds`, all of them together: time on a CPU, time in the run
     queue behind others, and the time for which the quota of their cgroup held them back. `stolen_seconds`: about how
     long the hypervisor ran something else on their cores; `neighbours`: who took the most of these, where the threads
@@ -73,7 +76,7 @@ class CpuWait(msgspec.Struct, frozen=True, omit_defaults=True):
     neighbours: tuple[CpuNeighbour, ...] = ()
 
 
-class CollectiveTotal(msgspec.Struct, frozen=True):
+class CollectiveTotal(msgspec.Struct, frozen=True, gc=False):
     """All collectives of one operation in the groups of one role."""
 
     op: str
@@ -108,7 +111,7 @@ class PackedSteps(msgspec.Struct, frozen=True):
     columns: bytes
 
 
-class RankRow(msgspec.Struct, frozen=True):
+class RankRow(msgspec.Struct, frozen=True, gc=False):
     """One rank: the contents of its rank file, and what the kernel knows of the process that writes it."""
 
     job_id: str
@@ -148,7 +151,7 @@ class RejectedFiles(msgspec.Struct, frozen=True):
     example: str
 
 
-class UnseenProcess(msgspec.Struct, frozen=True):
+class UnseenProcess(msgspec.Struct, frozen=True, gc=False):
     """A process that runs under laggard and of which no rank is seen. `kind`: `unseen`, it trained and nothing was
     recorded, for the reason `why`; `starting`, it has torch and may become a rank. `running`: whether it still runs;
     `at`: when it said so, Unix time."""

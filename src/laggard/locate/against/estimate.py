@@ -46,7 +46,7 @@ EDGE_ERROR: Final = 0.5
 
 def usual_seconds(series: Floats) -> Estimate:
     """What a part that every step has takes, in seconds a step; `series` [S] ascends by step, nan is not known."""
-    return _of_blocks(np.array([np.quantile(block, QUANTILE) for block in _blocks(series)]))
+    return _of_blocks(np.array([_lower_quartile(block) for block in _blocks(series)]))
 
 
 def mean_seconds(series: Floats) -> Estimate:
@@ -76,9 +76,20 @@ def rare_seconds(series: Floats) -> Estimate:
 def beyond_usual(series: Floats, least: float) -> Floats:
     """[S]: what each of `series` is beyond the usual, where that is twice as much and `least` seconds more; else 0."""
     known = series[np.isfinite(series)]
-    usual = float(np.quantile(known, QUANTILE)) if len(known) else 0.0
+    usual = _lower_quartile(known) if len(known) else 0.0
     excess: Floats = np.where(series - usual > max(usual, least), series - usual, 0.0)
     return np.where(np.isfinite(series), excess, np.nan)
+
+
+def _lower_quartile(values: Floats) -> float:
+    """What np.quantile() gives for QUANTILE, to the bit, in a tenth of its time: a digest takes thousands of them.
+    `values` [N], at least one, without nan."""
+    ordered = np.sort(values)
+    place = QUANTILE * (len(ordered) - 1)
+    at = int(place)
+    low, high = ordered[at], ordered[min(at + 1, len(ordered) - 1)]
+    weight, apart = place - at, high - low
+    return float(low + apart * weight if weight < 0.5 else high - apart * (1 - weight))
 
 
 def _is_even(at: NDArray[np.int64]) -> bool:
