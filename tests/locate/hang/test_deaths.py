@@ -301,3 +301,15 @@ def test_a_rank_that_stood_long_and_alone_did_not_end_with_the_others_hung(
 def test_else_a_rank_without_an_end_died(last: LastBeat, other: RankState, step_seconds: float) -> None:
     found = judge_stuck(last, PEER_GONE, other, PEER_GONE, step_seconds=step_seconds)
     assert found.culprits and all(culprit.kind == "dead" for culprit in found.culprits)
+
+
+def test_who_said_for_long_that_it_waited_outlived_the_one_whose_end_is_known() -> None:
+    """Of the machine of the dead rank others tell its end; the recordings of all that waited have none."""
+    killed = gone(19)._replace(end=RankEnd(NOW, 1.0, signal="SIGKILL"))
+    states = (gone(19), killed, gone(19), gone(19))
+    beats = tuple(None if rank == 1 else says(36.0, inside=True) for rank in range(4))
+    nodes = ("n0", "n1", "n0", "n0")
+    timings = dataclasses.replace(recorded(0.25, states), last_beats=beats, nodes=nodes)
+    assert first(dead_ranks(timings)) == [1]
+    early = tuple(None if rank == 1 else says(6.0, inside=True) for rank in range(4))
+    assert set(first(dead_ranks(dataclasses.replace(timings, last_beats=early)))) == {0, 1, 2, 3}

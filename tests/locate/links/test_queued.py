@@ -13,6 +13,10 @@ def within(node: str, saved: float) -> Culprit:
     return Culprit("slow_link", (1,), node=node, link=(end, end), recoverable_ratio=saved)
 
 
+def elsewhere(ratio: float) -> Culprit:
+    return Culprit("slow_link", (1, 2), nodes=("n2", "n3"), recoverable_ratio=0.05, slowdown_ratio=ratio)
+
+
 SLOW = Culprit("slow_compute", (9,), node="n1")
 WORSE = Culprit("slow_compute", (9,), node="n1", recoverable_ratio=0.9)
 BETWEEN = Culprit("slow_link", (1, 2), link=({"node": "n2"}, {"node": "n3"}), recoverable_ratio=0.2)
@@ -28,6 +32,8 @@ BETWEEN = Culprit("slow_link", (1, 2), link=({"node": "n2"}, {"node": "n3"}), re
         pytest.param(BETWEEN, [SLOW], True, id="between machines"),
         pytest.param(within("n1", 0.05), [WORSE], False, id="on its own machine, for far less"),
         pytest.param(BETWEEN, [WORSE], True, id="between other machines, for far less"),
+        pytest.param(elsewhere(1.5), [WORSE], False, id="elsewhere, little slower, for next to nothing"),
+        pytest.param(elsewhere(3.0), [WORSE], True, id="elsewhere, far slower"),
     ],
 )
 def test_links_within_machines_are_named_where_no_slow_rank_explains_them(

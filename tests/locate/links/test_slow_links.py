@@ -291,6 +291,14 @@ def test_the_ways_between_several_pairs_of_machines_at_once_accuse_nobody_and_ar
     assert "a switch that is slow, or longer ways by design" in note.text
 
 
+def test_ways_between_some_ranks_of_two_machines_have_no_cables_of_their_own() -> None:
+    """As where the last stage of a pipeline sends to the first while others use the way."""
+    some = {frozenset((rank, rank + PER_NODE)): 30.0 for rank in range(2)}
+    assert not culprits(recorded(some))
+    (alone,) = culprits(recorded({frozenset((0, PER_NODE)): 30.0}))
+    assert alone.kind == "slow_link"
+
+
 def test_where_own_work_is_not_known_being_blocked_longer_accuses_nobody() -> None:
     timings = beside_work(0.12)
     timings.phase_seconds[:] = np.nan

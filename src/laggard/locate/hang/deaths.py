@@ -44,7 +44,7 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     )
     if not deaths or _killed_while_they_waited(timings, deaths):
         return NOTHING_FOUND
-    first = _explained(timings, _first(deaths))
+    first = _without_those_that_waited(timings, _explained(timings, _first(deaths)))
     left = _left_before(timings, deaths, first)
     if few(left):
         told = death_notes(timings, deaths, deaths[:1])
@@ -194,6 +194,22 @@ def _explained(timings: JobTimings, first: Sequence[Death]) -> list[Death]:
         return list(first)
     killed = [_is_only_killed(end) for end in ends]
     return [death for death, only_killed in zip(first, killed, strict=True) if not only_killed]
+
+
+def _without_those_that_waited(timings: JobTimings, first: Sequence[Death]) -> list[Death]:
+    """`first` without those that said for long that they waited, where of others an end is known, and these had said no
+    such thing: they were gone by then. What became of those that waited is not recorded."""
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    if not timings.last_beats or not len(known):
+        return list(first)
+    long = least_seconds(middle(known))
+    beats = [timings.last_beats[death.column] for death in first]
+    waited = [
+        beat is not None and beat.in_flight is not None and beat.quiet_seconds > silence(beat) + long for beat in beats
+    ]
+    rest = [death for death, did in zip(first, waited, strict=True) if not did]
+    gone = bool(rest) and all(timings.states[death.column].end for death in rest)
+    return rest if gone else list(first)
 
 
 def _recorded_least(timings: JobTimings, first: Sequence[Death]) -> list[Death]:

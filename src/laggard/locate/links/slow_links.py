@@ -60,7 +60,7 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
     channels = ways.channels
     findings = slow_among_equals(ways.categories, channels, steps)
     explanations, left = _explanations(timings, channels, steps, findings)
-    ways_of_machines = sum(_WAYS_OF_MACHINES.get(each.places[0].kind, 0) for each in explanations)
+    ways_of_machines = _ways_of_machines(timings, explanations)
     if left > MAX_UNEXPLAINED_SHARE or ways_of_machines > 1:
         uplinks = _uplinks(timings, channels, findings)
         if uplinks is not None:
@@ -102,6 +102,16 @@ def _explanations(
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
     return explanations, sum(left.values()) / max(whole, 1e-9)
+
+
+def _ways_of_machines(timings: JobTimings, explanations: Sequence[Explanation]) -> int:
+    """How many ways between machines are taken to be slow at once. Ways between several ranks of the same two machines
+    count as well: such ranks have no cables of their own."""
+    machine = node_numbers(timings.nodes)
+    places = [each.places[0] for each in explanations]
+    ends = Counter(frozenset(machine[list(place.columns)].tolist()) for place in places if place.kind == "link")
+    together = sum(count for count in ends.values() if count > 1)
+    return together + sum(_WAYS_OF_MACHINES.get(place.kind, 0) for place in places)
 
 
 def _are_beyond_design(
