@@ -8,6 +8,7 @@ only where more agents report that run than still report the old one.
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
@@ -26,8 +27,8 @@ CLAIM_SECONDS = 60.0
 """The longest time, in seconds, that an agent keeps its claim on a rank that it has stopped reporting."""
 
 RUN_SECONDS = 15.0
-"""The longest time, in seconds, for which an agent that has fallen silent still counts as one that reports the job's
-old run."""
+"""The time, in seconds, for which an agent that has fallen silent still counts as one that reports the job's old run;
+two rounds, where these take longer: it is asked once in a round."""
 
 
 class Refusal(enum.Enum):
@@ -49,6 +50,7 @@ class JobWindows:
         self._held = Holdings()
         self._keys_of_owner: dict[int, dict[JobKey, None]] = {}  # oldest first
         self._challengers: dict[JobKey, dict[Run, Job]] = {}
+        self._round_began = math.nan
         self._no_room: dict[str, Counter[JobKey]] = {}
         # Of the answer that is being ingested: when it came and was asked for, by its node's clock too, whose jobs it
         # has, and for what and for whom there was no room, so that room is not looked for again at each row.
@@ -71,6 +73,7 @@ class JobWindows:
         are not shown, and why."""
         self._asked_at, self._node_now = now if asked_at is None else asked_at, document.now
         self._reporter = document.node, document.boot_id
+        self._round_began = now if math.isnan(self._round_began) else self._round_began
         refused: Counter[Refusal] = Counter()
         self._no_room[source] = no_room = Counter[JobKey]()
         self._now, self._reported = now, {JobKey(row.owner, row.job_id) for row in document.ranks}
@@ -115,13 +118,16 @@ class JobWindows:
     def expire(self, now: float) -> None:
         """Drops the jobs that ended too long ago, and those of which no agent has reported a rank that runs for too
         long. The last word of a machine that is lost was that its ranks run, and agents tell of the job's other ranks
-        for a while after these ended: that keeps no job."""
+        for a while after these ended: that keeps no job. Called at the end of each round."""
+        lasted = 0.0 if math.isnan(self._round_began) else now - self._round_began
+        silent = max(RUN_SECONDS, 2 * lasted)
+        self._round_began = math.nan
         for key, job in list(self.jobs.items()):
             if now - job.ended_at > self._expire_after_seconds:
                 self._drop_job(key)
         for key, challengers in list(self._challengers.items()):
             for job in (self.jobs[key], *challengers.values()):
-                job.agents = {agent: at for agent, at in job.agents.items() if now - at < RUN_SECONDS}
+                job.agents = {agent: at for agent, at in job.agents.items() if now - at < silent}
             for run in [run for run, job in challengers.items() if not job.agents]:
                 self._drop_challenger(key, run)
             self._settle(key)

@@ -335,6 +335,18 @@ def test_an_agent_alone_cannot_take_a_job_from_the_agents_that_run_it(make: Any,
     assert windows.jobs[KEY].run.world_size == 4
 
 
+def test_an_agent_that_is_asked_last_in_a_long_round_does_not_take_a_job_from_those_asked_first(make: Any) -> None:
+    """As in a fleet of 16,384 nodes, of which each is asked every 20 s."""
+    windows = JobWindows()
+    lies = make.ranks_document("n9", [make.rank_row(3, attempt=9)])
+    for begin in (0.0, 20.0, 40.0):
+        assert not windows.ingest("a", make.node("n0", [0, 1]), begin)
+        assert not windows.ingest("b", make.node("n1", [2, 3]), begin + 1.0)
+        assert windows.ingest("liar", lies, begin + 19.0) == {Refusal.OTHER_RUN: 1}
+        windows.expire(begin + 19.5)
+        assert {rank.source for rank in windows.jobs[KEY].ranks.values()} == {"a", "b"}
+
+
 def test_a_liar_that_was_first_loses_the_job_to_the_agents_that_run_it(make: Any) -> None:
     windows = JobWindows()
     windows.ingest("liar", make.ranks_document("n9", [make.rank_row(0, attempt=7)]), 1.0)
