@@ -67,6 +67,7 @@ def test_a_rank_that_was_waited_for_for_long_when_the_job_was_ended_hung_in_its_
 
     assert named(found(21.0, "forward")) == [(2,)]
     assert not found(19.0, "forward").culprits, "it may only be late"
+    assert not found(59.0, "").culprits and named(found(61.0, "")) == [(2,)], "what it does is not known"
     assert not found(61.0, "checkpoint").culprits, "one rank may save for minutes"
     assert named(found(181.0, "checkpoint")) == [(2,)]
     assert not found(61.0, "forward", step=4.0).culprits, "twenty steps are longer"

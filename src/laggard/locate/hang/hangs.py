@@ -209,8 +209,8 @@ def _hung_after(state: RankState, step_seconds: float | None, ended: bool = Fals
     """The seconds for which others must have waited for the rank before it is called hung. Of a job that was ended
     meanwhile they need not be minutes, unless the rank stood where scripts let one rank work alone."""
     seconds = HUNG_SILENT_SECONDS if is_silent(state) else HUNG_LATE_SECONDS
-    if ended and state.phase not in MAY_TAKE_LONG:
-        seconds = HUNG_ENDED_SECONDS
+    if ended and state.phase not in MAY_TAKE_LONG:  # of a script that tells no phases, one rank may be saving
+        seconds = HUNG_ENDED_SECONDS if state.phase or state.in_flight else HUNG_SILENT_SECONDS
     return max(seconds, HUNG_STEPS * (step_seconds or 0.0))
 
 
