@@ -11,6 +11,7 @@ from laggard.locate.links.channels import Channel
 from laggard.locate.links.pairs import ROUND_TRIP_ROLE
 from laggard.locate.links.payoff import link_payoff
 from laggard.locate.links.places import Explanation
+from laggard.locate.links.ring_member import BESIDE_RATIO
 from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, SlowChannel
 from laggard.locate.slow.significance import confidence
 from laggard.locate.slow.steps import Steps
@@ -114,6 +115,9 @@ def _evidence(
     if kind == "apart":
         longer = f"exchanges hold up {ranks_text(ranks)} {CHANNEL_PAIR_RATIO:g} times as long as any other, or longer"
         return (*lines, f"{longer}: the network adapter there is the slow one")
+    if kind == "beside":
+        longer = f"what {ranks_text(ranks)} sends and receives besides takes {BESIDE_RATIO:g} times as long, or longer,"
+        return (*lines, f"{longer} as that of others between the same machines: its network adapter is the slow one")
     what = {
         "nic": "the network adapter of",
         "link": "the way between",

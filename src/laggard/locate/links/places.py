@@ -21,7 +21,9 @@ ROUNDING_TOLERANCE = 1e-9
 class Place(NamedTuple):
     """Something that transfers go through. `channels` are the numbers of those that would be slow with it."""
 
-    kind: str  # nic, link, node, machines, rail, in_node, among, group; uplinks: a switch's; apart: a nic, by exchanges
+    # nic, link, node, machines, rail, in_node, among, group; uplinks: a switch's; apart, beside: a nic that other
+    # transfers of a ring's members tell
+    kind: str
     columns: tuple[int, ...]
     channels: frozenset[int]
 

@@ -59,7 +59,7 @@ class SlowLinks(NamedTuple):
 def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
     channels = ways.channels
     findings = slow_among_equals(ways.categories, channels, steps)
-    explanations, left = _explanations(timings, channels, steps, findings)
+    explanations, left = _explanations(timings, ways, steps, findings)
     ways_of_machines = _ways_of_machines(timings, explanations)
     if left > MAX_UNEXPLAINED_SHARE or ways_of_machines > 1:
         uplinks = _uplinks(timings, channels, findings)
@@ -84,11 +84,10 @@ def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
     return SlowLinks(several=ordered, several_cost=max(costs, default=0.0))
 
 
-def _explanations(
-    timings: JobTimings, channels: Sequence[Channel], steps: Steps, findings: Findings
-) -> tuple[list[Explanation], float]:
+def _explanations(timings: JobTimings, ways: Ways, steps: Steps, findings: Findings) -> tuple[list[Explanation], float]:
     """The places that explain the slow channels, the one that explains most first, and the share of these channels'
     cost that is left."""
+    channels = ways.channels
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
     left = {number: each for number, each in cost.items() if each >= MIN_COST_SHARE * max(cost.values())}
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
@@ -98,7 +97,7 @@ def _explanations(
         if found is None:
             break
         if _cost(channels, left, found) > COST_RATIO * middle(steps.duration):
-            explanations.append(_of_one_adapter(timings, steps, found.with_all(cost.keys())))
+            explanations.append(_of_one_adapter(timings, ways, steps, found.with_all(cost.keys())))
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
     return explanations, sum(left.values()) / max(whole, 1e-9)
@@ -151,15 +150,20 @@ def without_inner(
             yield each
 
 
-def _of_one_adapter(timings: JobTimings, steps: Steps, found: Explanation) -> Explanation:
-    """The explanation with one adapter in place of all the members of a ring, where exchanges tell which it is."""
+def _of_one_adapter(timings: JobTimings, ways: Ways, steps: Steps, found: Explanation) -> Explanation:
+    """The explanation with one adapter in place of all the members of a ring, where exchanges, or what else its members
+    send, tell which it is."""
     kind, columns = found.places[0].kind, frozenset(column for place in found.places for column in place.columns)
     if kind not in ("nic", "group", "among") or len(columns) < 2:
         return found
     from laggard.locate.links.exchanges import held_up_most  # asked where a slow ring has several adapters
+    from laggard.locate.links.ring_member import slow_beside_others
 
     column = held_up_most(timings, steps, columns)
-    return found if column is None else found._replace(places=(Place("apart", (column,), found.explained),))
+    if column is not None:
+        return found._replace(places=(Place("apart", (column,), found.explained),))
+    column = slow_beside_others(ways, node_numbers(timings.nodes), columns)
+    return found if column is None else found._replace(places=(Place("beside", (column,), found.explained),))
 
 
 def _uplinks(timings: JobTimings, channels: Sequence[Channel], findings: Findings) -> Explanation | None:
