@@ -209,7 +209,7 @@ def test_a_rank_whose_few_slow_steps_cost_much_leaves_no_job_healthy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hits", "seconds"), [(np.r_[7:8], 3 * STEP), (np.r_[3:4, 7:9], 0.1 * STEP)], ids=["once", "at little cost"]
+    ("hits", "seconds"), [(np.r_[7:8], 3 * STEP), (np.r_[3:4, 7:9], 0.3 * STEP)], ids=["once", "at little cost"]
 )
 def test_else_few_slow_steps_say_nothing(hits: np.ndarray, seconds: float) -> None:
     assert locate(disturbed(32, {5: hits}, seconds)).verdict is Verdict.OK

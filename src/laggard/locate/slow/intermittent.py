@@ -62,9 +62,10 @@ SPELLS_COST = 0.03
 COSTLY = 0.1
 """The share of the time from which on fewer slow steps are enough."""
 
-DOUBTED_COST, DOUBTED_EPISODES = 0.05, 2
-"""The share of the time that a rank's slow steps cost, and the episodes, from which on a job is not called healthy
-where they are too few to accuse the rank."""
+DOUBTED_COST, DOUBTED_EPISODES, DOUBTED_SECONDS = 0.1, 2, 1.0
+"""The share of the time that a rank's slow steps cost, the episodes and the seconds in all, from which on a job is not
+called healthy where they are too few to accuse the rank. A process that shares its cores loses some tenths of a second.
+"""
 
 COMMON_SHARE = 0.25
 """The largest share of the ranks that may be slow in a step which is a rank's own. A step in which more are, on several
@@ -139,7 +140,8 @@ def doubted_ranks(steps: Steps, nodes: Sequence[str | None]) -> list[Slow]:
     hits[_are_common(hits, machine)] = False
     episodes = _begins(hits).sum(axis=0)
     costs = {each: _cost(steps, hits, each) for each in np.flatnonzero(episodes >= DOUBTED_EPISODES).tolist()}
-    worst = sorted((column for column, cost in costs.items() if cost > DOUBTED_COST), key=lambda each: -costs[each])
+    least = max(DOUBTED_COST, DOUBTED_SECONDS / float(steps.duration.sum()))
+    worst = sorted((column for column, cost in costs.items() if cost > least), key=lambda each: -costs[each])
     return [_slow(steps, hits, level, [column]) for column in worst]
 
 
