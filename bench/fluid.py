@@ -1,9 +1,9 @@
 """Makes cases of the simulator by events (bench/fluid_simulator), in the form of laggard-bench's. Needs numpy.
 
-    python bench/fluid.py --seed 11 --count 240 --out CASES              a set: cases 0 to 239
-    python bench/fluid.py --seed 11 --case 7 --out CASES                 one case
-    python bench/fluid.py --seed 11 --case 7 --family gpu --out CASES    one case of a family
-    python bench/laggard_bench/score.py CASES bench/laggard_bench/laggard_entry.py
+python bench/fluid.py --seed 11 --count 240 --out CASES              a set: cases 0 to 239
+python bench/fluid.py --seed 11 --case 7 --out CASES                 one case
+python bench/fluid.py --seed 11 --case 7 --family gpu --out CASES    one case of a family
+python bench/laggard_bench/score.py CASES bench/laggard_bench/laggard_entry.py
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A simulator of training jobs by events: hosts, streams and a fluid network. It makes cases in laggard-bench's form."""
+"""A simulator of training jobs by events: hosts, streams, and a fluid network. Its cases have laggard-bench's form."""

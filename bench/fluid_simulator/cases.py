@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from fluid_simulator.families import families
-from fluid_simulator.happenings import Happened, happen
+from fluid_simulator.happened import Happened
+from fluid_simulator.happenings import happen
 from fluid_simulator.innocence import draw_plan
-from fluid_simulator.losses import Losses, draw_losses, excuse, step_median
+from fluid_simulator.losses import Losses, draw_losses, excuse
 from fluid_simulator.plan import Plan
 from fluid_simulator.recording import draw_recording
 from fluid_simulator.run import Deadlock
@@ -32,13 +33,18 @@ def family_of(seed: int, number: int) -> str:
     return every[number % len(every)]
 
 
+def draw(seed: int, number: int, family: str, attempt: int = 0) -> tuple[np.random.Generator, Plan | None]:
+    """The plan of an attempt at a case, and what draws all that follows. None: the job would be too large."""
+    rng = np.random.default_rng([seed, number, attempt])
+    return rng, draw_plan(rng, int(rng.integers(1, MAX_CASE_SEED)), family)
+
+
 def make_case(seed: int, number: int, folder: Path, family: str = "") -> dict[str, Any]:
     """Writes the case into `folder`/NUMBER, and returns its truth. `family`: another one than the set has there. Raises
     NoCase."""
     name = family or family_of(seed, number)
     for attempt in range(ATTEMPTS):
-        rng = np.random.default_rng([seed, number, attempt])
-        plan = draw_plan(rng, int(rng.integers(1, MAX_CASE_SEED)), name)
+        rng, plan = draw(seed, number, name, attempt)
         happened = _happen(rng, plan) if plan else None
         if plan and happened:
             return _write(rng, plan, happened, folder / f"{number:04d}")
@@ -78,7 +84,7 @@ def _document(plan: Plan, happened: Happened, losses: Losses, name: str, lines: 
         "steps": plan.steps,
         "layout": layout,
         "recorded": losses.words,
-        "step_seconds": step_median(happened),
+        "step_seconds": round(happened.step_seconds, 5),
         "verdicts": truth.verdicts,
         "faults": truth.faults,
         "tolerated": truth.tolerated,

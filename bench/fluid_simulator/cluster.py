@@ -1,4 +1,4 @@
-"""A cluster: machines, their GPUs and network adapters, leaf switches, and what a byte passes between two ranks. Pure."""
+"""A cluster: machines, their GPUs and adapters, leaf switches, and what a byte passes between two ranks. Pure."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ GROUP_STREAM, PAIR_STREAM = 77, 78
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a job's machines behave. `launch`: seconds of the host for a launch; `host_share`: of a kernel's seconds, those
-    that its host takes to launch it; `gpu_sigma` and `network_sigma`: standard deviations of the logarithms of what
-    kernels and transfers take; `latency`: seconds of a hop; `eager`: whether small sends end without their receiver;
-    `blocking`: whether the host waits for each collective."""
+    """How a job's machines behave. `launch`: seconds of the host for a collective's launch; `host_share`: the share of
+    a kernel's seconds that its host takes to launch it; `gpu_sigma` and `network_sigma`: standard deviations of the
+    logarithms of what kernels and transfers take; `latency`: seconds of a hop; `eager`: whether small sends end without
+    their receiver; `blocking`: whether the host waits for each collective."""
 
     launch: float
     host_share: float
@@ -70,7 +70,7 @@ class Fabric:
         noise = self._of_groups.get(group.index)
         if noise is None:
             noise = self._of_groups[group.index] = GroupNoise(self._seed, group.index)
-        return noise.factor() ** self.settings.network_sigma
+        return float(noise.factor() ** self.settings.network_sigma)
 
     def pair_noise(self, sender: int, receiver: int) -> float:
         rng = self._of_pairs.get((sender, receiver))

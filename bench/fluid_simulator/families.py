@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from fluid_simulator.draw import Generator, Wish, pick
+from fluid_simulator.chance import Generator, pick
 from fluid_simulator.layouts import Layout, layouts
+from fluid_simulator.wish import Wish
 
 INNOCENT = {
     "plain": 44,
@@ -126,7 +125,7 @@ def _layout(rng: Generator, family: str, wish: Wish) -> Layout | None:
     return None
 
 
-def _any(rng: Generator, values: list[Any]) -> Any:
+def _any(rng: Generator, values: list[Layout]) -> Layout:
     return values[int(rng.integers(len(values)))]
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fluid_simulator.chance import Generator, pick, uniform
 from fluid_simulator.cluster import adapter_ways, uplinks
-from fluid_simulator.draw import Generator, chance, pick, uniform
 from fluid_simulator.places import Place, Traffic
 from fluid_simulator.plan import Fault, Plan
 from fluid_simulator.run import Run

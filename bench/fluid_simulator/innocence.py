@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fluid_simulator.draw import Generator, draw_job, pick, uniform
+from fluid_simulator.chance import Generator, pick, uniform
+from fluid_simulator.draw import draw_job
 from fluid_simulator.families import STOPS, wish_of
 from fluid_simulator.job import Checkpoint, Evaluation, Logging, Pipelined
 from fluid_simulator.plan import Collector, Plan, Work

@@ -53,8 +53,8 @@ class Replicated:
 class Sharded:
     """FSDP2 and HSDP: blocks are gathered ahead of their use, gradients scattered behind. `gathers_behind`: a gather
     waits for the kernels launched before it (FSDP's limit of all-gathers); `reshard`: blocks are gathered again for the
-    backward; `scatter_stream`: that of gathers (ag), or another (rs); `in_flight`: so many scatters may be open; `clip`:
-    gradients are clipped by their norm; `no_sync`: gradients are reduced once a step. `block_size`: bytes."""
+    backward; `scatter_stream`: that of gathers (ag), or another (rs); `in_flight`: so many scatters may be open;
+    `clip`: gradients are clipped by their norm; `no_sync`: gradients are reduced once a step. `block_size`: bytes."""
 
     blocks: int
     accumulation: int
@@ -127,10 +127,11 @@ class Extras:
 
 @dataclasses.dataclass
 class Job:
-    """`load`: seconds of one of `workers` for a batch, which they make up to `prefetched` ahead; `fetch`: seconds of the
-    host to take one; `copy`: to the GPU; `loss_every` and `sync_every`: after so many steps the loss is reduced, and the
-    host asks the GPU (0: never). `forward`: seconds of a micro-batch's, on one stage; `optimizer`: seconds. `tokens` of
-    a micro-batch. `step_seconds`: about how long a step is. `steps`: so many are recorded."""
+    """`load`: seconds of one of `workers` for a batch, of which they make up to `prefetched` ahead; `fetch`: seconds of
+    the host to take one; `copy`: seconds to the GPU; `loss_every` and `sync_every`: after so many steps the loss is
+    reduced, and the host asks the GPU (0: never). `forward`: seconds of a micro-batch's forward on one stage;
+    `optimizer`: seconds. `tokens` of a micro-batch. `step_seconds`: about how long a step is. `steps`: so many are
+    recorded."""
 
     engine: str
     settings: Settings

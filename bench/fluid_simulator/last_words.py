@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
-from fluid_simulator.draw import Generator
-from fluid_simulator.happenings import Standstill
-from fluid_simulator.lines import Writer, dumps, peer_field
+from fluid_simulator.chance import Generator
+from fluid_simulator.happened import Standstill
+from fluid_simulator.lines import Writer, peer_field
 from fluid_simulator.operations import Lane, Operation
 from fluid_simulator.plan import Plan
 from fluid_simulator.rank import Rank
@@ -101,7 +102,7 @@ class Standing:
         recorder = "on" if self.how.recorder else "off"
         return (
             f'{{"kind":"beat","rank":{rank.number},"last_step":{self.last_step},"quiet_seconds":{quiet:.3f},'
-            f'"phase":{dumps(self._phase)},"in_flight":{self._flight(time)},'
+            f'"phase":{json.dumps(self._phase)},"in_flight":{self._flight(time)},'
             f'"beat":{{"age_seconds":0.0,"interval_seconds":{interval:.3f},'
             f'"flight_recorder":"{recorder}","lanes":[{lanes}],{self._groups(rng, quiet)}}}}}'
         )
@@ -147,7 +148,7 @@ class Standing:
         return (
             f'{{"kind":"saw","rank":{self.rank.number},"last_step":{self.last_step},"of":{other.number},'
             f'"state":"{state}","at_unix":{self.writer.unix(time)}{ending if state == "gone" else ""},'
-            f'"phase":{dumps(other.stood_in)},"in_flight":null}}'
+            f'"phase":{json.dumps(other.stood_in)},"in_flight":null}}'
         )
 
     def _given_up(self, at: float) -> Iterator[str]:

@@ -131,8 +131,7 @@ class Places:
         layout = self.layout
         if layout.dp * layout.cp > 1:
             ranks = [
-                self.rank(tensor, context, data, stage)
-                for data, context in product(range(layout.dp), range(layout.cp))
+                self.rank(tensor, context, data, stage) for data, context in product(range(layout.dp), range(layout.cp))
             ]
             self._add("dp", ranks, algorithm)
         for first in range(0, layout.dp, layout.ep) if layout.ep > 1 else ():

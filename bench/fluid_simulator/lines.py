@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from fluid_simulator.losses import Clocks
 from fluid_simulator.operations import Operation
 from fluid_simulator.rank import Rank, Record, Span, Step
-
-
-def dumps(value: Any) -> str:
-    return json.dumps(value)
 
 
 def peer_field(peer: int | None) -> str:

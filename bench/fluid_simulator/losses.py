@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
-
-from fluid_simulator.draw import Generator, pick, uniform
+from fluid_simulator.chance import Generator, pick, uniform
 from fluid_simulator.families import STOPS
-from fluid_simulator.happenings import Happened
 from fluid_simulator.plan import Plan
 from fluid_simulator.truths import Truth
 
@@ -106,13 +103,3 @@ class Clocks:
 
     def unix_minus_clock(self, machine: int) -> float:
         return float(self.unix - self._offset[machine] + self._error[machine])
-
-
-def longest_step(happened: Happened) -> float:
-    """Seconds."""
-    lengths = [step.end - step.start for rank in happened.run.ranks for step in rank.steps]
-    return max(lengths) if lengths else 0.0
-
-
-def step_median(happened: Happened) -> float:
-    return float(np.round(happened.step_seconds, 5))

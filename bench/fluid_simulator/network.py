@@ -83,8 +83,8 @@ def _tightest(left: Mapping[Resource, float], demand: Mapping[Resource, float]) 
 
 
 class Network:
-    """`factors`: by resource, the share of its rate that a fault leaves. `others`: the share of all adapters and uplinks
-    that other jobs leave."""
+    """`factors`: by resource, the share of its rate that a fault leaves. `others`: the share of all adapters and
+    uplinks that other jobs leave."""
 
     def __init__(self, agenda: Agenda, cluster: Cluster) -> None:
         self.agenda, self.cluster = agenda, cluster

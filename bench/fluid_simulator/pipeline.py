@@ -30,8 +30,9 @@ def pipelined(rank: Rank, job: Job, conditions: Conditions) -> Program:
 
 
 class _Stage:
-    """`_sends`: by receiver and task, the last send, whose buffer is given back before the next one; `_receives`: by the
-    task's place, what was posted for it; `_reductions`: of gradients, that were begun within the backward."""
+    """A rank as its stage's tasks have it. `_sends`: by receiver and kind of task, the last send, whose buffer is given
+    back before the next one; `_receives`: by the task's place, what was posted for it; `_reductions` of gradients that
+    were begun within the backward."""
 
     def __init__(self, rank: Rank, job: Job, work: Pipelined, conditions: Conditions) -> None:
         self.rank, self.job, self.work, self.conditions = rank, job, work, conditions
@@ -147,8 +148,8 @@ class _Stage:
 
 
 class _Layers:
-    """What a block of layers does: attention, over the ranks of a context group in turns, and the rest, by experts where
-    there are any."""
+    """What a block of layers does: attention, over the ranks of a context group in turns, and the rest, by experts
+    where there are any."""
 
     def __init__(self, rank: Rank, work: Pipelined, conditions: Conditions) -> None:
         self.rank, self.work = rank, work

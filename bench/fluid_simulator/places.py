@@ -74,9 +74,7 @@ def _places_of(resource: Resource) -> tuple[Place, ...]:
     return (Place("leaf", resource.at),)
 
 
-def traffic_of(
-    drawn: Drawn, collectives: Iterable[tuple[int, str, str]], pairs: Iterable[tuple[int, int]]
-) -> Traffic:
+def traffic_of(drawn: Drawn, collectives: Iterable[tuple[int, str, str]], pairs: Iterable[tuple[int, int]]) -> Traffic:
     """The traffic of a run. `collectives`: group, channels and operation of those that are large enough to matter;
     `pairs`: of senders and receivers."""
     found = Traffic()

@@ -21,11 +21,11 @@ ON_LINKS = ("nic", "pair", "leaf", "nvlink", "pcie", "netdead")
 
 @dataclasses.dataclass
 class Fault:
-    """`type`: of ON_MACHINES or ON_LINKS. `severity`: 1.0 makes twice as slow; of an input, the share of a step by which
-    batches come later. `levels`: by step, which share of it acts. `style`: burst (clocks fall at times) or pause (others
-    have the core at times); else it acts evenly. `place` and `resources`: of a link. `fixed`: it is as severe as it is,
-    however long steps become. `target`: by which share steps shall become longer. `dead_from`: the step from which
-    nothing passes any more."""
+    """`type`: of ON_MACHINES or ON_LINKS. `severity`: 1.0 makes twice as slow; of an input, the share of a step by
+    which batches come later. `levels`: by step, which share of it acts. `style`: burst (clocks fall at times) or pause
+    (others have the core at times); else it acts evenly. `place` and `resources`: of a link. `fixed`: the severity,
+    where it is not searched (0: it is). `target`: by which share steps shall become longer. `dead_from`: the step from
+    which nothing passes any more."""
 
     type: str
     ranks: list[int] = dataclasses.field(default_factory=list)

@@ -72,9 +72,10 @@ class Step(NamedTuple):
 
 
 class Factors:
-    """What makes a rank slower or its work uneven in this step. `gpu`, `host`, `copy`: how much longer kernels, launches
-    and the batch's copy take; `burst` and `pause`: by how much clocks fall at times, and others have the core; `input`:
-    seconds more of a loader's worker for a batch; `work`: the weights of the step's micro-batches; `tokens` in it."""
+    """What makes a rank slower or its work uneven in this step. `gpu`, `host`, `copy`: how much longer kernels,
+    launches and the batch's copy take; `burst` and `pause`: by how much clocks fall at times, and others have the core;
+    `input`: seconds more of a loader's worker for a batch; `work`: the weights of the step's micro-batches; `tokens` in
+    it."""
 
     def __init__(self) -> None:
         self.gpu = self.host = self.copy = 1.0
@@ -259,9 +260,7 @@ class Rank:
         end = max(end, begun)
         waited = max(0.0, end - max(came, begun))
         self.records.append(
-            Record(
-                part.step, part.group, part.op, part.peer, part.number, part.size, part.issued, begun, end, waited
-            )
+            Record(part.step, part.group, part.op, part.peer, part.number, part.size, part.issued, begun, end, waited)
         )
 
     def synchronize(self) -> None:

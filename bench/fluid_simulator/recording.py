@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from fluid_simulator.draw import Generator
-from fluid_simulator.happenings import Happened
+from fluid_simulator.chance import Generator
+from fluid_simulator.happened import Happened
 from fluid_simulator.last_words import Standing
-from fluid_simulator.lines import Writer, dumps
-from fluid_simulator.losses import Clocks, Losses, longest_step
+from fluid_simulator.lines import Writer
+from fluid_simulator.losses import Clocks, Losses
 from fluid_simulator.plan import Plan
 from fluid_simulator.rank import Rank, Record, Span
 
@@ -24,7 +24,10 @@ RANK_STREAM = 99
 """Which numbers are drawn: a word of their seeds."""
 
 
-class Recording(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What happened, as it is recorded."""
+
     plan: Plan
     happened: Happened
     losses: Losses
@@ -59,8 +62,12 @@ class Recording(NamedTuple):
         return lines
 
     def _head(self) -> str:
-        beats = bool(self.happened.standstill or longest_step(self.happened) < SHOWN_STEP_SECONDS)
+        beats = bool(self.happened.standstill or self._longest_step() < SHOWN_STEP_SECONDS)
         return json.dumps({"laggard_recording": 1, "job_id": self.job_id, "ends": True, "beats": beats})
+
+    def _longest_step(self) -> float:
+        """Seconds."""
+        return max((step.end - step.start for rank in self.happened.run.ranks for step in rank.steps), default=0.0)
 
     def _identity(self, rank: Rank) -> str:
         plan, cluster, number = self.plan, self.plan.cluster, rank.number
@@ -70,7 +77,7 @@ class Recording(NamedTuple):
             f'{{"kind":"rank","rank":{number},"node":"{cluster.name(number)}","local_rank":{number % cluster.gpus},'
             f'"gpu":"{gpu}","attempt":0,"world_size":{cluster.world},'
             f'"unix_minus_clock":{self.clocks.unix_minus_clock(cluster.machine(number)):.6f},'
-            f'"position":{dumps(plan.drawn.positions[number])},"groups":{dumps(groups)},'
+            f'"position":{json.dumps(plan.drawn.positions[number])},"groups":{json.dumps(groups)},'
             f'"facts":{{"script":"train.py","started":{self.clocks.unix - 60:.3f}}}}}'
         )
 
@@ -95,4 +102,4 @@ class Recording(NamedTuple):
 
 def draw_recording(rng: Generator, plan: Plan, happened: Happened, losses: Losses) -> Recording:
     clocks = Clocks(rng, plan.cluster.machines, losses.clock_set)
-    return Recording(plan, happened, losses, clocks, f"job-{int(rng.integers(1e5, 1e7))}")
+    return Recording(plan, happened, losses, clocks, f"job-{int(rng.integers(100_000, 10_000_000))}")
