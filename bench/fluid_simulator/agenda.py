@@ -1,4 +1,4 @@
-"""What will happen when: the queue of events of one simulation."""
+"""The queue of events of one simulation: what will happen, and when."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from fluid_simulator.recording import draw_recording
 from fluid_simulator.run import Deadlock
 
 ATTEMPTS = 40
-"""So many jobs are drawn until one has a place for what its family wants."""
+"""The number of jobs that are drawn at most, until one has a place for what its family wants."""
 MAX_CASE_SEED = 1 << 40
 
 

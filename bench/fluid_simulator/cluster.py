@@ -10,9 +10,9 @@ Adapter = tuple[int, int]
 
 
 class Resource(NamedTuple):
-    """What bytes share. `kind` and `at`: `out` and `in` are an adapter's two ways, at (machine, adapter); `path` is one
-    way between two machines on one rail, at (lower machine, higher machine, adapter, 1: upwards); `up` and `down` are
-    a leaf switch's uplinks, at (leaf,)."""
+    """A thing that flows of bytes share. `kind` and `at`: `out` and `in` are an adapter's two ways, at (machine,
+    adapter); `path` is one way between two machines on one rail, at (lower machine, higher machine, adapter, 1:
+    upwards); `up` and `down` are a leaf switch's uplinks, at (leaf,)."""
 
     kind: str
     at: tuple[int, ...]
@@ -72,7 +72,8 @@ class Cluster:
         return [machine for machine in range(self.machines) if self.leaf(machine) == leaf]
 
     def way(self, sender: int, receiver: int) -> list[Resource]:
-        """What a byte from one rank to one of another machine takes: both adapters first, then the network."""
+        """The resources that a byte passes from one rank to one of another machine: both adapters first, then the
+        network."""
         a, b = self.machine(sender), self.machine(receiver)
         out, rail = self.adapter(sender), self.adapter(sender)[1]
         found = [Resource("out", out), Resource("in", self.adapter(receiver)), self._path(a, b, rail)]

@@ -13,16 +13,16 @@ from fluid_simulator.groups import Group
 from fluid_simulator.operations import Operation
 
 SMALL_BYTES = 65536
-"""Below this size a collective is latency, and takes nothing of the network."""
+"""The size below which a collective is latency, and takes nothing of the network."""
 TREE_BYTES = 6e8
-"""Above this size NCCL prefers a ring to trees; where it changes depends on the cluster, this is its order."""
+"""The size above which a ring is taken in place of trees. NCCL's choice depends on the cluster; this is its order."""
 END_SKEW = 0.1
-"""By which share of the latency the members' ends are apart, and MEMBERS_APART of them by turns."""
+"""The share of the latency by which members' ends are apart, MEMBERS_APART of them by turns."""
 MEMBERS_APART = 7
 
 
 def algorithm(group: Group, op: str, size: float) -> str:
-    """Which channels it takes: ring, tree or exchange."""
+    """Returns which channels it takes: ring, tree or exchange."""
     if op == "all_to_all":
         return "exchange"
     return "tree" if op == "all_reduce" and group.algorithm == "tree" and size < TREE_BYTES else "ring"
@@ -108,8 +108,8 @@ class Collective:
             fabric.network.add(self, size, channel.uses, now)
 
     def _nvlink_decides(self, channels: int) -> float:
-        """How much longer it takes since a member's slow NVLink, which the same ring passes, is slower than all
-        adapters."""
+        """Returns the factor by which it takes longer since a member's NVLink, which the same ring passes, is slower
+        than all adapters."""
         group, fabric = self.group, self.registry.fabric
         if not fabric.nvlink_factors or group.size <= group.machines or self.op == "all_to_all":
             return 1.0

@@ -1,4 +1,4 @@
-"""What a step is like: it sets the factors of ranks and of the network, as plan and faults have it."""
+"""Sets what a step is like: the factors of ranks and of the network, as plan and faults have them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Conditions:
             self._slow(fault, 1.0)
 
     def begin_step(self, rank: Rank, step: int) -> None:
-        """To be called by each rank; rank 0 speaks for the network."""
+        """Sets the rank's factors. Each rank calls it; rank 0 sets those of the network as well."""
         self._set_factors(rank, step)
         plan, factors, per_step = self.plan, rank.factors, self.plan.job.step_seconds
         if plan.heat:

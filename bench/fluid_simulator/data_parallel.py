@@ -30,7 +30,7 @@ def replicated(rank: Rank, job: Job, conditions: Conditions) -> Program:
 
 
 def weight_of(rank: Rank, micro: int) -> float:
-    """How much work the micro-batch is."""
+    """Returns how much work the micro-batch is, over the usual one."""
     return rank.factors.work[micro % len(rank.factors.work)]
 
 

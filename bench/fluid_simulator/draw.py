@@ -53,7 +53,7 @@ class _Drawing:
         return self.groups[-1]
 
     def common(self) -> None:
-        """What jobs of all engines have."""
+        """Draws what jobs of all engines have."""
         rng, wish = self.rng, self.wish
         self.workers, self.prefetched = int(pick(rng, [2, 4, 8])), int(pick(rng, [2, 4]))
         self.copy = uniform(rng, 0.0008, 0.003)

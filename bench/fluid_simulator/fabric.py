@@ -1,4 +1,4 @@
-"""What all transfers of one simulation share: the network, the links within machines, and their noise."""
+"""The network, the links within machines, and their noise: all that transfers of one simulation share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fluid_simulator.network import Network
 
 DRAWN_AT_ONCE = 256
 GROUP_STREAM, PAIR_STREAM = 77, 78
-"""Which numbers are drawn: a word of their seeds."""
+"""The words of seeds that say which numbers are drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a job's machines behave. `launch`: seconds of the host for a collective's launch; `host_share`: the share of
-    a kernel's seconds that its host takes to launch it; `gpu_sigma` and `network_sigma`: standard deviations of the
+    """A job's machines as they behave. `launch`: seconds of the host for a collective's launch; `host_share`: the share
+    of a kernel's seconds that its host takes to launch it; `gpu_sigma` and `network_sigma`: standard deviations of the
     logarithms of what kernels and transfers take; `latency`: seconds of a hop; `eager`: whether small sends end without
     their receiver; `blocking`: whether the host waits for each collective."""
 

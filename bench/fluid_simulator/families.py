@@ -1,4 +1,4 @@
-"""What cases are about: the families, how often each comes, and what each wants of a job. Pure."""
+"""The families of cases: how often each comes, and what each wants of a job. Pure."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ STOPS = {
     "net_dead": 2,
 }
 FAMILIES = INNOCENT | SLOW | STOPS
-"""How many cases of so many as there are families' cases in all are of each."""
+"""The number of cases of each family in a set."""
 STEPS = {8: 24, 16: 24, 32: 20, 64: 18, 128: 14, 256: 11, 512: 9}
-"""By ranks."""
+"""The number of steps, by ranks."""
 WORLDS, WORLD_SHARES = [8, 16, 32, 64, 128, 256, 512], [0.14, 0.2, 0.24, 0.21, 0.12, 0.06, 0.03]
 BETWEEN_MACHINES = ("nic", "pcie", "pair", "leaf", "congestion", "net_dead")
 """Families that need a network."""
 CHANGING_STEPS = 22
-"""So many steps at least has a case whose fault comes, or comes and goes."""
+"""The fewest steps of a case whose fault comes, or comes and goes."""
 
 
 def families(seed: int) -> list[str]:

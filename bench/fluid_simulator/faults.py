@@ -14,7 +14,7 @@ from fluid_simulator.plan import Fault, Plan
 from fluid_simulator.run import Run
 
 TARGETS, TARGET_SHARES = [0.05, 0.1, 0.2, 0.5, 1.0], [0.2, 0.25, 0.25, 0.2, 0.1]
-"""By which shares steps become longer, and how often."""
+"""The shares by which steps become longer, and how often each comes."""
 KINDS_OF_PLACES = {
     "nic": ("nic", "node"),
     "pcie": ("nic",),
@@ -33,7 +33,7 @@ WORDS = {
     "leaf": ("slow uplinks", "leaf switch lost uplinks"),
     "nvlink": ("slow NVLink", "a GPU's NVLink is slow"),
 }
-"""By type: the fault's name, and what it is."""
+"""The fault's name, and what it is, by type."""
 WHEN = {"always": "", "onset": ", onset", "wave": ", in waves"}
 CALIBRATION_STEPS = 5
 MAX_SEVERITY = 80.0
@@ -112,7 +112,7 @@ def _on_link(plan: Plan, fault: Fault, place: Place) -> None:
 
 
 def draw_levels(rng: Generator, mode: str, steps: int) -> list[float]:
-    """By step, which share of a fault acts. `mode`: always, onset or wave."""
+    """Returns by step which share of a fault acts. `mode`: always, onset or wave."""
     if mode == "always":
         return [1.0] * steps
     if mode == "onset":
@@ -127,8 +127,8 @@ def draw_levels(rng: Generator, mode: str, steps: int) -> list[float]:
 
 
 def draw_severity(rng: Generator, plan: Plan, fault: Fault, mode: str, base: float) -> None:
-    """When the fault acts, and how much: so that steps, which take `base` seconds, become longer by a target, or as
-    adapters fail. Names the fault."""
+    """Draws when the fault acts, and how much: so that steps, which take `base` seconds, become longer by a target, or
+    as adapters fail. Names the fault."""
     fault.mode, fault.levels = mode, draw_levels(rng, mode, plan.steps)
     fault.target = float(rng.choice(TARGETS, p=TARGET_SHARES))
     if mode == "wave":
@@ -146,7 +146,7 @@ def draw_severity(rng: Generator, plan: Plan, fault: Fault, mode: str, base: flo
 
 
 def _flaps(rng: Generator, plan: Plan, fault: Fault) -> None:
-    """In a few steps nearly nothing gets through."""
+    """Lets nearly nothing through in a few steps."""
     fault.fixed = uniform(rng, 8, 40)
     on = set(rng.choice(np.arange(1, plan.steps), 4, replace=False).tolist())
     fault.levels = [1.0 if step in on else 0.0 for step in range(plan.steps)]

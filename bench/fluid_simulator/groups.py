@@ -10,7 +10,7 @@ from fluid_simulator.cluster import Cluster, Resource
 from fluid_simulator.network import Uses
 
 NAMED_RANKS = 8
-"""Up to so many ranks are named one by one in a group's name."""
+"""The largest group whose name has its ranks one by one."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What happened in a case."""
+"""The happenings of a case, as values: a run, its truth, and how it stood still."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fluid_simulator.truths import Truth
 
 @dataclasses.dataclass(frozen=True)
 class Standstill:
-    """How a job stood still, for the recording. `since`: seconds, when nothing moved any more; `ranks` that stopped, in
+    """A job's stop, for the recording. `since`: seconds, when nothing moved any more; `ranks` that stopped, in
     `step`; `wait`: seconds until the launcher killed the job; `recorder`: whether torch's Flight Recorder was on;
     `by_exception`: the rank ended by an exception of its own."""
 

@@ -1,4 +1,4 @@
-"""What befalls a job, run and judged: nothing, something slow, or a stop."""
+"""Runs and judges what befalls a job: nothing, something slow, or a stop."""
 
 from __future__ import annotations
 

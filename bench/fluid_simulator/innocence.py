@@ -1,4 +1,4 @@
-"""What is uneven in a job and nobody's fault: by design, by its data, by what it does now and then. Pure."""
+"""Draws what is uneven in a job and nobody's fault: by design, by its data, by what it does now and then. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fluid_simulator.job import Checkpoint, Evaluation, Logging, Pipelined
 from fluid_simulator.plan import Collector, Plan, Work
 
 MAX_OPERATIONS = 220_000
-"""About how many operations a job has at most: the number of its steps is lowered for that, down to FEWEST_STEPS; who
-has TOO_MANY_OPERATIONS even so is drawn anew."""
+"""The most operations that a job has, about: the number of its steps is lowered for that, down to MIN_STEPS; who has
+TOO_MANY_OPERATIONS even so is drawn anew."""
 TOO_MANY_OPERATIONS = 330_000
-FEWEST_STEPS, FEWEST_CHANGING_STEPS = 8, 16
+MIN_STEPS, MIN_CHANGING_STEPS = 8, 16
 PACKING_STREAM, WARMTH_STREAM, STORAGE_STREAM = 5, 6, 8
-"""Which numbers are drawn: words of their seeds."""
+"""The words of seeds that say which numbers are drawn."""
 TOLD_WARMTH = 0.01
 """A GPU that gets warmer than the median by so much may be named."""
 
@@ -31,7 +31,7 @@ def draw_plan(rng: Generator, seed: int, family: str) -> Plan | None:
     if isinstance(job.work, Pipelined):
         per_step = _operations(job.work, drawn.words)
         if per_step * world * job.steps > MAX_OPERATIONS:
-            fewest = FEWEST_CHANGING_STEPS if family in ("wave", "onset") else FEWEST_STEPS
+            fewest = MIN_CHANGING_STEPS if family in ("wave", "onset") else MIN_STEPS
             job.steps = max(fewest, int(MAX_OPERATIONS / per_step / world))
         if per_step * world * job.steps > TOO_MANY_OPERATIONS:
             return None
@@ -49,14 +49,14 @@ def draw_plan(rng: Generator, seed: int, family: str) -> Plan | None:
 
 
 def _operations(work: Pipelined, words: dict[str, int]) -> int:
-    """About how many operations a rank has in a step."""
+    """Returns about how many operations a rank has in a step."""
     tensor = 1 + work.sequence if words["tp"] > 1 else 0
     block = tensor + (2 if words["ep"] > 1 else 0) + 2 * (words["cp"] - 1)
     return work.micros * work.chunks * (work.blocks * 2 * block + (6 if work.stages > 1 else 2)) + 12
 
 
 def _decorate(rng: Generator, plan: Plan, which: float) -> None:
-    """What half of the other jobs have as well: something that comes now and then, or slightly uneven work."""
+    """Adds what half of the other jobs have as well: something that comes now and then, or slightly uneven work."""
     job, stops, step = plan.job, plan.family in STOPS, plan.job.step_seconds
     if which < 0.10:
         job.extras.evaluation = Evaluation(int(rng.integers(4, 8)), step * uniform(rng, 0.3, 0.8))
@@ -114,7 +114,7 @@ def _packed(rng: Generator, plan: Plan) -> None:
 
 
 def _hot_experts(rng: Generator, plan: Plan) -> None:
-    """In each stage the experts of one place get more tokens, and the others fewer."""
+    """Gives the experts of one place in each stage more tokens, and the others fewer."""
     drawn, words = plan.drawn, plan.drawn.words
     heat = uniform(rng, 1.3, 2.0)
     places = {stage: int(rng.integers(words["ep"])) for stage in range(words["pp"])}

@@ -30,7 +30,7 @@ class Memberships:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """That ranks stop for good: in a step, at a bunch of kernels counted from 1. `how`: host, input or gpu."""
+    """Ranks that stop for good: in a step, at a bunch of kernels counted from 1. `how`: host, input or gpu."""
 
     ranks: list[int]
     step: int
@@ -118,7 +118,7 @@ class Checkpoint:
 
 @dataclasses.dataclass
 class Extras:
-    """What comes now and then."""
+    """Extra work that comes now and then."""
 
     logging: Logging | None = None
     evaluation: Evaluation | None = None

@@ -1,4 +1,4 @@
-"""What the ranks of a job that stands still write: beats, what they see of others, and how they end."""
+"""Writes the last lines of ranks whose job stands still: beats, what they see of others, and how they end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fluid_simulator.run import Run
 FIRST_BEAT_SECONDS = 1.0
 MAX_INTERVAL_SECONDS = 5.0
 NOTICED_SECONDS = 0.3
-"""After so long a rank sees that another of its machine was stopped, or is gone."""
+"""The time after which a rank sees that another of its machine was stopped, or is gone."""
 SILENT_SECONDS = 0.3
 """The Flight Recorder's group is silent for so much less than the rank."""
 EXCEPTIONS = ("OutOfMemoryError", "ValueError", "KeyError")
@@ -135,7 +135,7 @@ class Standing:
         )
 
     def _seen(self, time: float) -> Iterator[str]:
-        """What the rank sees of those of its machine that were stopped, or are gone."""
+        """Yields what the rank sees of those of its machine that were stopped, or are gone."""
         family = self.how.family
         silent = self.at_fault and family in SILENT_FAMILIES
         if silent or not (family == "stopped" or (family == "dead" and not self.raised)):

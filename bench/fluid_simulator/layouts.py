@@ -1,4 +1,4 @@
-"""How Megatron's ranks are laid out: which groups there are, and where each rank stands in them. Pure."""
+"""Megatron's layouts of ranks: which groups there are, and where each rank stands in them. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ LAYOUTS = {
     256: ((8, 1, 4, 8, 1), (8, 1, 8, 4, 1), (4, 1, 8, 8, 1), (8, 1, 2, 16, 1)),
     512: ((8, 1, 8, 8, 1), (8, 1, 4, 16, 1)),
 }
-"""By the number of ranks: TP within a machine, stages and replicas across, as Megatron's users lay them out."""
+"""The layouts, by the number of ranks: TP within a machine, stages and replicas across, as Megatron's users have
+them."""
 
 
 def layouts(ranks: int) -> list[Layout]:
@@ -73,7 +74,7 @@ def layouts(ranks: int) -> list[Layout]:
 
 @dataclasses.dataclass
 class Places:
-    """Where each rank stands: tensor fastest, then context, data, and the pipeline's stage, as Megatron orders them."""
+    """The places of ranks: tensor fastest, then context, data, and the pipeline's stage, as Megatron orders them."""
 
     layout: Layout
     cluster: Cluster
@@ -86,13 +87,13 @@ class Places:
 
     @property
     def replica(self) -> list[int]:
-        """By rank: which batch it works on."""
+        """Which batch each rank works on, by rank."""
         inner = self.layout.tp * self.layout.cp
         return [rank // inner % self.layout.dp for rank in range(self.cluster.world)]
 
     @property
     def positions(self) -> list[dict[str, int]]:
-        """By rank, as recorded: where its group of a kind has more than one rank, and that of the data."""
+        """The positions by rank, as recorded: in groups of more than one rank, and in that of the data."""
         return [dict(self._position(rank)) for rank in range(self.cluster.world)]
 
     @property

@@ -1,4 +1,4 @@
-"""What a recording lacks, and how its clocks are off."""
+"""The losses of a recording, and its clocks, which are off."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Clocks:
             self._error[clock_set] += float(pick(rng, [-1, 1])) * uniform(rng, 1.5, 40)
 
     def read(self, machine: int, time: float) -> float:
-        """What the machine's clock shows."""
+        """Returns what the machine's clock shows."""
         return float(time * self._drift[machine] + self._offset[machine])
 
     def unix_minus_clock(self, machine: int) -> float:

@@ -10,9 +10,9 @@ from fluid_simulator.job import Pipelined
 from fluid_simulator.layouts import Layout
 
 HUGE_WORLD = 256
-"""From so many ranks on, jobs have fewer micro-batches and blocks."""
+"""The number of ranks from which on jobs have fewer micro-batches and blocks."""
 FEW_TASKS = 9
-"""Below so many micro-batches times chunks, a stage may have two blocks."""
+"""The number of micro-batches times chunks below which a stage may have two blocks."""
 
 
 class Tasks(NamedTuple):
@@ -73,7 +73,7 @@ class _Rates:
         self.gradients_leave = span > cluster.gpus and layout.dp * layout.cp > 1
 
     def of_span(self, ranks: int) -> float:
-        """Of a group that spans so many ranks."""
+        """The rate of a group that spans so many ranks."""
         return self.of_rank if ranks > self.cluster.gpus else self.cluster.nvlink_rate
 
     def of_tensors(self) -> float:
@@ -89,6 +89,6 @@ class _Rates:
         return self.of_rank if self.gradients_leave else self.cluster.nvlink_rate
 
     def gradient_rails(self) -> int:
-        """How many adapters of a machine a data group uses."""
+        """The number of a machine's adapters that a data group uses."""
         on_machine = max(1, self.cluster.gpus // self.layout.tp)
         return min(on_machine, self.cluster.adapters) if self.gradients_leave else 1

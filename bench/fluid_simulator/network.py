@@ -14,13 +14,13 @@ from fluid_simulator.agenda import Agenda
 from fluid_simulator.cluster import Cluster, Resource
 
 Uses = Sequence[tuple[Resource, float]]
-"""What a flow passes, and how often: over a ring's edges that share an adapter it passes it several times."""
+"""The resources that a flow passes, and how often: an adapter several times, where a ring's edges share it."""
 SLOWEST_RATE = 1.0
 """Bytes a second at and below which a flow counts as standing still."""
 
 
 class Owner(Protocol):
-    """Whose flow it is."""
+    """Somebody who wants to know when a flow ended."""
 
     def part_ended(self, now: float) -> None: ...
 
@@ -59,7 +59,7 @@ def max_min(
 def _demands(
     flows: Sequence[Flow], capacity: Callable[[Resource], float]
 ) -> tuple[dict[Resource, float], dict[Resource, float]]:
-    """What each resource has, and how often flows pass it."""
+    """Returns the capacity of each resource, and how often flows pass it."""
     left: dict[Resource, float] = {}
     demand: dict[Resource, float] = {}
     for flow in flows:
@@ -117,7 +117,7 @@ class Network:
         self._share(self._connected(flow), now)
 
     def share_anew(self, now: float) -> None:
-        """To be called when factors changed."""
+        """Shares everything anew, as factors changed."""
         every: dict[int, Flow] = {}
         for flows in self._flows.values():
             every.update(flows)

@@ -26,7 +26,7 @@ class Issuer(Protocol):
 
 
 class Exchange(Protocol):
-    """What ranks take part in."""
+    """A collective or a transfer, in which ranks take part."""
 
     def arrive(self, part: Operation) -> None: ...
 

@@ -14,7 +14,7 @@ from fluid_simulator.schedules import Task, schedule
 from fluid_simulator.step import StepFrame
 
 ROUTING_SIGMA = 0.05
-"""By which the tokens of a rank's experts differ from one block to the next."""
+"""The standard deviation of the logarithm of the tokens that a rank's experts get, from one block to the next."""
 
 
 def pipelined(rank: Rank, job: Job, conditions: Conditions) -> Program:
@@ -66,11 +66,11 @@ class _Stage:
                 yield from self._send(place, task, receiver)
 
     def _sender(self, task: Task) -> int | None:
-        """Who sends what the task needs."""
+        """Returns the rank that sends what the task needs."""
         return {"F": self._before(task), "B": self._behind(task)}.get(task.what)
 
     def _receiver(self, task: Task) -> int | None:
-        """Who gets what comes of the task."""
+        """Returns the rank that gets what comes of the task."""
         return {"F": self._behind(task), "B": self._before(task)}.get(task.what)
 
     def _before(self, task: Task) -> int | None:
@@ -148,8 +148,8 @@ class _Stage:
 
 
 class _Layers:
-    """What a block of layers does: attention, over the ranks of a context group in turns, and the rest, by experts
-    where there are any."""
+    """A block of layers: attention, over the ranks of a context group in turns, and the rest, by experts where there
+    are any."""
 
     def __init__(self, rank: Rank, work: Pipelined, conditions: Conditions) -> None:
         self.rank, self.work = rank, work

@@ -1,4 +1,5 @@
-"""Where a network can be slow, and which transfers show it: so a truth knows whom no recording tells apart. Pure."""
+"""Places where a network can be slow, and the transfers that show it: so a truth knows whom no recording tells
+apart."""
 
 from __future__ import annotations
 

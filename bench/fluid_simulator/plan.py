@@ -1,4 +1,4 @@
-"""What a case is before it runs: a job, what is uneven in it by design or by chance, and what befalls it. Pure."""
+"""A case before it runs: a job, what is uneven in it by design or by chance, and what befalls it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluid_simulator.places import Place
 Entry = dict[str, Any]
 """Somebody, as truths and answers name them."""
 Work = Callable[[int, int], tuple[Sequence[float], int]]
-"""By replica and step: the weights of the step's micro-batches, and the tokens in it."""
+"""The weights of a step's micro-batches, and the tokens in it, by replica and step."""
 ON_MACHINES = ("gpu", "host", "input", "pcie")
 """The types of faults that make a rank slower, and not the network alone."""
 ON_LINKS = ("nic", "pair", "leaf", "nvlink", "pcie", "netdead")

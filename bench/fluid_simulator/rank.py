@@ -20,13 +20,13 @@ from fluid_simulator.operations import Exchange, Lane, Operation
 from fluid_simulator.simulation import Simulation
 
 Program = Generator[Operation, None, None]
-"""What a rank does. It yields operations that its host or its main stream has to wait for."""
+"""A rank's program. It yields operations that its host or its main stream has to wait for."""
 RANK_STREAM = 79
 DRAWN_AT_ONCE = 512
 BURST_SHARE = 0.3
 """The share of kernels for which clocks fall, where they fall for some milliseconds at a time."""
 PAUSE_SHARE, PAUSE_SECONDS = 0.15, 0.02
-"""How often another process has the host's core, and for how long on the average."""
+"""The share of launches at which another process has the host's core, and for how long on the average."""
 HOST_SIGMA = 0.06
 KERNEL_GAP = 5e-6
 """Seconds from a launch to the kernel's begin: CUDA's launch latency, in its order."""
@@ -72,10 +72,10 @@ class Step(NamedTuple):
 
 
 class Factors:
-    """What makes a rank slower or its work uneven in this step. `gpu`, `host`, `copy`: how much longer kernels,
-    launches and the batch's copy take; `burst` and `pause`: by how much clocks fall at times, and others have the core;
-    `input`: seconds more of a loader's worker for a batch; `work`: the weights of the step's micro-batches; `tokens` in
-    it."""
+    """The factors that make a rank slower or its work uneven in this step. `gpu`, `host`, `copy`: how much longer
+    kernels, launches and the batch's copy take; `burst` and `pause`: by how much clocks fall at times, and others have
+    the core; `input`: seconds more of a loader's worker for a batch; `work`: the weights of the step's micro-batches;
+    `tokens` in it."""
 
     def __init__(self) -> None:
         self.gpu = self.host = self.copy = 1.0
@@ -151,7 +151,7 @@ class Rank:
         return max(self.gpu_time, self.host_time)
 
     def stand_still(self) -> None:
-        """To be called when nothing moves any more: notes where the rank stands. A host that does not wait for its
+        """Notes where the rank stands, when nothing moves any more. A host that does not wait for its
         collectives goes on launching until it asks the GPU."""
         self.stood_at = self.blocked_at if self.state == "blocked" else None
         self.stood_in = self.phase

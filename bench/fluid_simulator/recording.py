@@ -21,12 +21,12 @@ from fluid_simulator.rank import Rank, Record, Span
 SHOWN_STEP_SECONDS = 0.8
 """Ranks write beats where a step takes less: a beat says that none has ended for a second."""
 RANK_STREAM = 99
-"""Which numbers are drawn: a word of their seeds."""
+"""The word of seeds that says which numbers are drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """What happened, as it is recorded."""
+    """The recording of what happened."""
 
     plan: Plan
     happened: Happened

@@ -70,7 +70,7 @@ class Run:
         return found
 
     def traffic(self) -> Traffic:
-        """What passed where."""
+        """Returns which transfers passed where."""
         collectives = {
             (record.group.index, algorithm(record.group, record.op, record.size), record.op)
             for rank in self.ranks

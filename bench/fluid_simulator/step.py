@@ -1,4 +1,4 @@
-"""What each engine's step begins and ends with: input and copy; the loss, and what comes now and then."""
+"""The begin and the end of each engine's step: input and copy; the loss, and what comes now and then."""
 
 from __future__ import annotations
 

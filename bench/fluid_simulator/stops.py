@@ -16,7 +16,7 @@ from fluid_simulator.run import Run
 from fluid_simulator.truths import Truth
 
 USUAL_STEPS = 4
-"""So many steps are run to know what is usual."""
+"""The number of steps that are run to know what is usual."""
 STOP_NAMES = {
     "hang_compute": "stuck in compute",
     "hang_input": "stuck in input",
@@ -26,7 +26,7 @@ STOP_NAMES = {
     "node_dead": "machine dead",
     "net_dead": "path dead",
 }
-"""By family: the fault's name."""
+"""The fault's name, by family."""
 
 
 def happen_stop(rng: Generator, plan: Plan) -> Happened | None:
@@ -62,7 +62,7 @@ def happen_stop(rng: Generator, plan: Plan) -> Happened | None:
 
 
 def _where(rng: Generator, plan: Plan, usual: Run, step: int) -> Stop | None:
-    """Which ranks stop, and at which bunch of kernels. None: there are too few machines for one to die."""
+    """Draws which ranks stop, and at which bunch of kernels. None: there are too few machines for one to die."""
     family, cluster = plan.family, plan.cluster
     rank = int(rng.integers(cluster.world))
     if family == "hang_input":

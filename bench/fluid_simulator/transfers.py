@@ -9,9 +9,9 @@ from fluid_simulator.fabric import Fabric
 from fluid_simulator.operations import Operation
 
 EAGER_BYTES = 8e6
-"""Below this size a send may be eager: NCCL buffers up to NCCL_BUFFSIZE, 4 MiB by default, a channel."""
+"""The size below which a send may be eager: NCCL buffers NCCL_BUFFSIZE, 4 MiB by default, a channel."""
 RECEIVED_SECONDS = 2e-6
-"""By how much a receive ends later than its send."""
+"""The time by which a receive ends later than its send."""
 
 
 class Transfers:

@@ -14,16 +14,16 @@ from fluid_simulator.plan import Entry, Fault, Plan
 
 Times = NDArray[np.float64]
 SMALLEST_SIZE = 0.02
-"""What lengthens steps by less need not be named."""
+"""The lengthening of steps below which nobody need be named."""
 ACTING = 0.3
 """A fault acts in the steps where more than this share of it does."""
 KINDS = {"gpu": ("slow_compute", "compute"), "host": ("slow_host", "host"), "input": ("slow_host", "host")}
-"""By type of a fault of a machine: its kind in truths, and in answers."""
+"""The kinds of a machine's faults in truths, and in answers, by type."""
 
 
 @dataclasses.dataclass
 class Truth:
-    """As in laggard-bench's truths: `verdicts` that are right, `faults`, `tolerated`, and `why`."""
+    """The parts of a laggard-bench truth: `verdicts` that are right, `faults`, `tolerated`, and `why`."""
 
     verdicts: list[str]
     faults: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -32,7 +32,7 @@ class Truth:
 
 
 def innocent_truth(plan: Plan, traffic: Traffic) -> Truth | None:
-    """Who may be named though nothing is broken. None: the case would say nothing of what its family is about."""
+    """Says who may be named though nothing is broken. None: the case would say nothing of what its family is about."""
     truth = base_truth(plan, traffic)
     if plan.family == "congestion":
         if not traffic.between:
@@ -48,7 +48,7 @@ def innocent_truth(plan: Plan, traffic: Traffic) -> Truth | None:
 
 
 def base_truth(plan: Plan, traffic: Traffic) -> Truth:
-    """Who may be named for what is uneven by design."""
+    """Says who may be named for what is uneven by design."""
     truth = Truth(["ok"], tolerated=list(plan.tolerated), why=plan.why)
     if plan.cluster.oversubscription > 1.01:
         leaves = [place for place in traffic.places if place.kind == "leaf" and traffic.stands_out(place)]
@@ -75,7 +75,7 @@ def acting(fault: Fault) -> list[int]:
 
 
 def lengthening(with_fault: Times, without: Times, steps: list[int]) -> float:
-    """By which share these steps are longer."""
+    """Returns the share by which these steps are longer."""
     return float(with_fault[steps].sum() / without[steps].sum() - 1)
 
 

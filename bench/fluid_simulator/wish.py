@@ -1,4 +1,4 @@
-"""What a family wants of a job. Pure."""
+"""A family's wish for a job. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fluid_simulator.layouts import Layout
 
 @dataclasses.dataclass
 class Wish:
-    """What a family wants of a job; None: what chance gives. `engine`: ddp, fsdp, hsdp or mega. `fast`: short steps, at
+    """A family's wish for a job; None: what chance gives. `engine`: ddp, fsdp, hsdp or mega. `fast`: short steps, at
     whose end the host asks the GPU. `own_adapter`: each GPU has one."""
 
     engine: str

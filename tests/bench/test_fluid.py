@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,8 @@ class Ends:
 def random_flows(rng: np.random.Generator) -> tuple[list[Flow], dict[Resource, list[int]]]:
     """Flows over some of eight adapters, and the flows of each."""
     adapters = [Resource("out", (machine, 0)) for machine in range(8)]
-    flows, users = [], {adapter: [] for adapter in adapters}
+    flows: list[Flow] = []
+    users: dict[Resource, list[int]] = {adapter: [] for adapter in adapters}
     for number in range(int(rng.integers(2, 20))):
         passed = rng.choice(8, int(rng.integers(1, 4)), replace=False)
         uses = [(adapters[place], float(rng.integers(1, 3))) for place in passed]
@@ -71,7 +72,7 @@ def test_shares_fill_no_resource_beyond_its_capacity_and_hold_each_flow_up_somew
     flows, users = random_flows(rng)
     capacity = {resource: float(rng.uniform(1, 9)) for resource in users}
     rates = max_min(flows, users, capacity.__getitem__)
-    used: Counter[Resource] = Counter()
+    used: defaultdict[Resource, float] = defaultdict(float)
     for flow in flows:
         for resource, times in flow.uses:
             used[resource] += rates[flow.number] * times
@@ -125,7 +126,7 @@ def test_channels_carry_what_their_algorithm_sends(kind: str, bytes_out: float) 
     """Bytes that leave a machine's adapters, over the collective's: of four machines with two ranks each. A double tree
     has three edges of two ways, each with half the bytes in each of the trees, over four machines."""
     group = Group(0, "world", range(8), cluster(), "tree")
-    sent: Counter[int] = Counter()
+    sent: defaultdict[int, float] = defaultdict(float)
     for channel in group.channels(kind):
         for resource, times in channel.uses:
             sent[resource.at[0]] += channel.share * times if resource.kind == "out" else 0
@@ -241,7 +242,7 @@ CASES = {
     "node_dead": 134,
     "net_dead": 135,
 }
-"""By family, the number of a case that is made and read in little time."""
+"""The number of a case that is made and read in little time, by family."""
 
 
 @pytest.fixture(scope="module")
@@ -307,9 +308,9 @@ def test_innocent_jobs_have_no_fault_and_stops_leave_beats(cases: tuple[Path, li
 def test_seed_and_number_give_the_same_case_whatever_python_hashes(tmp_path: Path) -> None:
     chosen = [word for family in ("host", "hang_compute") for word in ("--case", str(CASES[family]))]
     for hashes in ("1", "2"):
-        command = [sys.executable, BENCH / "fluid.py", "--seed", str(SEED), *chosen, "--workers", "1"]
+        command = [sys.executable, str(BENCH / "fluid.py"), "--seed", str(SEED), *chosen, "--workers", "1"]
         subprocess.run(
-            [*command, "--out", tmp_path / hashes],
+            [*command, "--out", str(tmp_path / hashes)],
             check=True,
             env=os.environ | {"PYTHONHASHSEED": hashes},
             capture_output=True,
