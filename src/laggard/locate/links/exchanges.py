@@ -18,8 +18,7 @@ from laggard.constants import OPS
 from laggard.locate.collectives import Collectives, Numbers
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import blocked_seconds, grouped
-from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, MAX_LESS_WORK
-from laggard.locate.links.slow_links import COST_RATIO
+from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, COST_RATIO, MAX_LESS_WORK
 from laggard.locate.links.transfers import Ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.slow.medians import median_over_steps

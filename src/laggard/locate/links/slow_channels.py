@@ -42,6 +42,9 @@ CHANNEL_PAIR_RATIO times as long as they do."""
 MAX_LESS_WORK = 0.25
 """The share of the time for which a group is blocked longer than equal ones by which its members may do less work."""
 
+COST_RATIO = 0.01
+"""The least share of the step by which a slow place makes the channels of one rank, taken together, longer."""
+
 CHANNEL_COST_RATIO = 0.0025
 """The least share of the step by which each single channel is longer; a step has several in a row."""
 

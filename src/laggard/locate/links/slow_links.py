@@ -17,15 +17,12 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.link_culprits import link_culprit
 from laggard.locate.links.places import Explanation, Place, explain
-from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, Findings, slow_among_equals
+from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, COST_RATIO, Findings, slow_among_equals
 from laggard.locate.links.transfers import Ways
 from laggard.locate.order_statistics import middle
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.steps import Steps
 from laggard.model import Culprit
-
-COST_RATIO = 0.01
-"""The least share of the step by which a slow place makes the channels of one rank, taken together, longer."""
 
 MIN_RECOVERABLE_RATIO = 0.005
 """The least share of the step that a faster link would save, by the replay. A link that would save less, as where its
