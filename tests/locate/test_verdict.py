@@ -227,14 +227,17 @@ def test_a_job_whose_slow_rank_is_missing_is_not_called_healthy() -> None:
     assert [(note.kind, note.ranks) for note in location.notes] == [("partial", (7,)), ("unseen_ranks", ())]
 
 
+@pytest.mark.parametrize("known", [0, 4])
 @pytest.mark.parametrize(("waits", "verdict"), [(0.3, Verdict.UNKNOWN), (0.0, Verdict.OK)])
-def test_a_rank_without_steps_that_the_others_may_wait_for(waits: float, verdict: Verdict) -> None:
-    """As one that plays for others to learn from: it takes part in their collectives, and trains nothing."""
+def test_a_rank_without_steps_that_the_others_may_wait_for(waits: float, verdict: Verdict, known: int) -> None:
+    """As one that plays for others to learn from: it takes part in their collectives, and trains nothing. Or the
+    records of most of its steps are lost."""
     whole = job(4)
     seconds, phases, waited = (np.array(it) for it in (whole.step_seconds, whole.phase_seconds, whole.waited_seconds))
     waited[:] = waits * seconds
     phases[:] = (seconds - waited)[:, :, None] * (phases / phases.sum(axis=2)[:, :, None])
-    seconds[:, 0] = phases[:, 0] = waited[:, 0] = np.nan
+    lost = len(seconds) - known
+    seconds[:lost, 0] = phases[:lost, 0] = waited[:lost, 0] = np.nan
     fields = {"step_seconds": seconds, "phase_seconds": phases, "waited_seconds": waited}
     location = locate(JobTimings(**{**vars(whole), **fields}))
     assert location.verdict is verdict and location.culprits == ()

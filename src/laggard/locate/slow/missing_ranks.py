@@ -1,5 +1,5 @@
-"""Ranks of the job about which no agent reports, or which make no steps, and whether the culprit may be among them.
-Pure."""
+"""Ranks of the job about which no agent reports, or of which too few steps are known, and whether the culprit may be
+among them. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.order_statistics import known_middle
+from laggard.locate.slow.significance import MIN_KNOWN
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import ranks_text
@@ -30,16 +31,20 @@ def missing_ranks_notes(timings: JobTimings) -> list[Note]:
 
 def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
     """A note where all ranks that are compared wait, so that one that is not may be what they wait for: it is not seen,
-    or it takes part in collectives and makes no steps, as one that plays for others to learn from. None: none may."""
-    stepless = timings.ranks[~np.isfinite(steps.busy).any(axis=0)].tolist()
+    it takes part in collectives and makes no steps, as one that plays for others to learn from, or the records of most
+    of its steps are lost. None: none may."""
+    known = np.isfinite(steps.busy).sum(axis=0)
+    stepless = timings.ranks[known < MIN_KNOWN].tolist()
     unseen = len(timings.ranks) < timings.world_size
     if not (unseen or stepless) or known_middle(steps.waited / steps.duration[:, None]) <= WAITING_RATIO:
         return None
     if unseen:
         return Note("unseen_ranks", "the ranks that are seen wait for others; the slow rank may be one that is not")
-    return Note("unseen_ranks", _stepless_text(stepless), ranks=tuple(stepless)[:MAX_NAMED_RANKS])
+    return Note("unseen_ranks", _stepless_text(stepless, bool(known[known < MIN_KNOWN].any())), ranks=tuple(stepless)[:MAX_NAMED_RANKS])
 
 
-def _stepless_text(ranks: Sequence[int]) -> str:
+def _stepless_text(ranks: Sequence[int], some: bool) -> str:
+    """`some`: whether a few steps of one of them are known."""
     has, whom = ("has", "it") if len(ranks) == 1 else ("have", "them")
-    return f"the others wait, and {ranks_text(ranks)} {has} no steps to be compared by: they may wait for {whom}"
+    steps = "too few steps" if some else "no steps"
+    return f"the others wait, and {ranks_text(ranks)} {has} {steps} to be compared by: they may wait for {whom}"
