@@ -40,7 +40,8 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
         return None
     if unseen:
         return Note("unseen_ranks", "the ranks that are seen wait for others; the slow rank may be one that is not")
-    return Note("unseen_ranks", _stepless_text(stepless, bool(known[known < MIN_KNOWN].any())), ranks=tuple(stepless)[:MAX_NAMED_RANKS])
+    text = _stepless_text(stepless, bool(known[known < MIN_KNOWN].any()))
+    return Note("unseen_ranks", text, ranks=tuple(stepless)[:MAX_NAMED_RANKS])
 
 
 def _stepless_text(ranks: Sequence[int], some: bool) -> str:
