@@ -239,6 +239,8 @@ def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culpri
     in_network = slow_links(timings, ways, steps) if ways is not None else SlowLinks()
     hosts, links = _without_moved_by_slow(timings, in_network.culprits, culprits)
     links = _without_queued(steps, links, found, culprits)
+    if not (found or culprits or hosts or timings.hidden_by):
+        hosts, links = _without_moved_by_slow(timings, _with_bursts(timings, steps, links), culprits)
     named = culprits or hosts or links or timings.hidden_by
     later = NOTHING_FOUND if named else _later_links(timings, ways, steps)
     if not (found or named or later != NOTHING_FOUND):
@@ -301,6 +303,14 @@ def _slow_exchanges(timings: JobTimings, ways: Ways | None, steps: Steps) -> tup
     from laggard.locate.links.exchanges import slow_exchanges  # asked where there are any and nobody is slow
 
     return slow_exchanges(timings, ways, steps)
+
+
+def _with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
+    if timings.collectives is None or not (timings.collectives.op == OPS.index("send")).any():
+        return links
+    from laggard.locate.links.bursts import links_with_bursts  # asked where there are any and nobody is slow
+
+    return links_with_bursts(timings, steps, links)
 
 
 def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:

@@ -38,7 +38,7 @@ RECEIVER_BLOCKED_SHARE = 0.9
 the whole transfer."""
 
 
-class _Messages(NamedTuple):
+class Messages(NamedTuple):
     """M messages: the record of each one's send and of its receive, and the columns of the two ranks."""
 
     send: Numbers
@@ -47,7 +47,7 @@ class _Messages(NamedTuple):
     target: Numbers
 
 
-class _Trips(NamedTuple):
+class Trips(NamedTuple):
     """The shortest round trips of G kinds of messages: between the same two ranks, in one step, of one size. `kind`
     [M]: the kind of each message. `seconds` [G]: half of the shortest way there and back, which is a transfer or, where
     receivers came late, longer; nan where nothing went back. `is_sure` [G]: it is a transfer. In each direction some
@@ -60,7 +60,7 @@ class _Trips(NamedTuple):
 
 def transfers_of_pairs(collectives: Collectives, timings: JobTimings, channels: list[Channel]) -> Transfers:
     """The transfers of sends whose receive is recorded too. The pairs are added to `channels`."""
-    messages = _messages(collectives, timings)
+    messages = messages_of(collectives, timings)
     if messages is None:
         return no_transfers()
     return _copied(collectives, timings, channels, messages) or _ended_together(
@@ -68,7 +68,8 @@ def transfers_of_pairs(collectives: Collectives, timings: JobTimings, channels: 
     )
 
 
-def _messages(collectives: Collectives, timings: JobTimings) -> _Messages | None:
+def messages_of(collectives: Collectives, timings: JobTimings) -> Messages | None:
+    """Those of which the send and the receive are recorded, and have ended; None without any."""
     rows = np.flatnonzero((collectives.peer >= 0) & (collectives.seq >= 0) & np.isfinite(collectives.end))
     rows = rows[np.isin(collectives.op[rows], (SEND, RECV))]
     peer = np.searchsorted(timings.ranks, collectives.peer[rows])
@@ -86,38 +87,38 @@ def _messages(collectives: Collectives, timings: JobTimings) -> _Messages | None
     both = np.flatnonzero(np.diff(np.append(first, len(rows))) == 2)
     one, other = rows[first[both]], rows[first[both] + 1]
     sent = collectives.op[one] == SEND
-    return _Messages(np.where(sent, one, other), np.where(sent, other, one), source[first[both]], target[first[both]])
+    return Messages(np.where(sent, one, other), np.where(sent, other, one), source[first[both]], target[first[both]])
 
 
 def _ended_together(
-    collectives: Collectives, timings: JobTimings, channels: list[Channel], messages: _Messages
+    collectives: Collectives, timings: JobTimings, channels: list[Channel], messages: Messages
 ) -> Transfers:
     seconds, blocked = collectives.end - collectives.start, blocked_seconds(collectives)
     most, least = (np.minimum(each[messages.send], each[messages.recv]) for each in (seconds, blocked))
-    trips = _trips(collectives, messages, blocked[messages.recv] > 0)
+    trips = round_trips(collectives, messages, blocked[messages.recv] > 0)
     trip, is_sure = trips.seconds[trips.kind], trips.is_sure[trips.kind]
     exact = np.minimum(seconds[messages.recv], trip)  # a send may end before its data arrive
-    channel = _pair_channels(channels, PAIR_ROLE, messages.source, messages.target, len(timings.ranks))
+    channel = pair_channels(channels, PAIR_ROLE, messages.source, messages.target, len(timings.ranks))
     at, once = messages.send, np.ones(len(messages.send), np.int64)
     return Transfers(channel, collectives.step[at], np.full(len(at), SEND), collectives.size[at],
                      np.where(is_sure, exact, most), np.where(is_sure, exact, least), once)  # fmt: skip
 
 
 def _copied(
-    collectives: Collectives, timings: JobTimings, channels: list[Channel], messages: _Messages
+    collectives: Collectives, timings: JobTimings, channels: list[Channel], messages: Messages
 ) -> Transfers | None:
     """The transfers by receives alone, which show them where a send ends once its data are copied: from the send's
     begin to the end of a receive that waited. None where sends last as long as transfers."""
     copied = (collectives.end - collectives.start)[messages.send]
     waited = blocked_seconds(collectives)[messages.recv]
-    trips = _trips(collectives, messages, waited > COPY_TIME_RATIO * copied)
+    trips = round_trips(collectives, messages, waited > COPY_TIME_RATIO * copied)
     known = np.flatnonzero(np.isfinite(trips.seconds))
     if not len(known) or middle(trips.seconds[known]) <= COPY_TIME_RATIO * middle(copied):
         return None
     _, at = np.unique(trips.kind, return_index=True)
     at = at[known]
     low, high = (each(messages.source[at], messages.target[at]) for each in (np.minimum, np.maximum))
-    channel = _pair_channels(channels, ROUND_TRIP_ROLE, low, high, len(timings.ranks))
+    channel = pair_channels(channels, ROUND_TRIP_ROLE, low, high, len(timings.ranks))
     count = np.bincount(trips.kind)[known]
     seconds = trips.seconds[known] * count
     row = messages.send[at]
@@ -125,7 +126,7 @@ def _copied(
                      seconds, np.where(trips.is_sure[known], seconds, 0.0), count)  # fmt: skip
 
 
-def _trips(collectives: Collectives, messages: _Messages, ended: NDArray[np.bool_]) -> _Trips:
+def round_trips(collectives: Collectives, messages: Messages, ended: NDArray[np.bool_]) -> Trips:
     """Round trips from the send's begin to the end of a receive. `ended` [M]: the receiver was blocked until it ended,
     so that its end is that of the transfer."""
     way = np.where(ended, collectives.end[messages.recv] - collectives.start[messages.send], np.inf)
@@ -138,7 +139,7 @@ def _trips(collectives: Collectives, messages: _Messages, ended: NDArray[np.bool
     total = sum(_at_least(kind, np.where(goes, way, np.inf), len(first)) for goes in (there, back))
     seconds = np.where(np.isfinite(total), np.maximum(total, 0.0) / 2, np.nan)
     waits = [-_at_least(kind, np.where(goes, -blocked, 0.0), len(first)) for goes in (there, back)]
-    return _Trips(kind, seconds, np.minimum(*waits) >= RECEIVER_BLOCKED_SHARE * seconds)
+    return Trips(kind, seconds, np.minimum(*waits) >= RECEIVER_BLOCKED_SHARE * seconds)
 
 
 def _at_least(kind: Numbers, values: Times, count: int) -> Times:
@@ -148,7 +149,7 @@ def _at_least(kind: Numbers, values: Times, count: int) -> Times:
     return found
 
 
-def _pair_channels(channels: list[Channel], role: str, source: Numbers, target: Numbers, ranks: int) -> Numbers:
+def pair_channels(channels: list[Channel], role: str, source: Numbers, target: Numbers, ranks: int) -> Numbers:
     """The channel of each pair of columns; those that are new are added."""
     pairs = source.astype(np.int64) * ranks + target
     found = {number: Channel("", role, divmod(number, ranks)) for number in distinct(pairs).tolist()}

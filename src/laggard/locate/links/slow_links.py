@@ -54,8 +54,13 @@ class SlowLinks(NamedTuple):
 
 
 def slow_links(timings: JobTimings, ways: Ways, steps: Steps) -> SlowLinks:
+    """The places that channels are slow by which are slower than equal ones."""
+    return places_of(timings, ways, steps, slow_among_equals(ways.categories, ways.channels, steps))
+
+
+def places_of(timings: JobTimings, ways: Ways, steps: Steps, findings: Findings) -> SlowLinks:
+    """The places that the slow channels of `findings` go through."""
     channels = ways.channels
-    findings = slow_among_equals(ways.categories, channels, steps)
     explanations, left = _explanations(timings, ways, steps, findings)
     ways_of_machines = _ways_of_machines(timings, explanations)
     if left > MAX_UNEXPLAINED_SHARE or ways_of_machines > 1:

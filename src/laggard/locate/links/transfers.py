@@ -60,7 +60,11 @@ def ways_of(timings: JobTimings, steps: Numbers) -> Ways | None:
     """Those of a job in each of `steps` [S], ascending; None where its collectives are not recorded."""
     if timings.collectives is None:
         return None
-    channels, transfers = channels_and_transfers(timings, timings.collectives)
+    return ways_by(timings, steps, *channels_and_transfers(timings, timings.collectives))
+
+
+def ways_by(timings: JobTimings, steps: Numbers, channels: Sequence[Channel], transfers: Transfers) -> Ways:
+    """Those of these channels and transfers, in each of `steps` [S], ascending."""
     categories = _categories(transfers, channels, node_numbers(timings.nodes), steps)
     return Ways(channels, _with_links(categories, channels, timings))
 

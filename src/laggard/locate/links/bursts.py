@@ -1,0 +1,119 @@
+"""Names the link or adapter that lets a burst of data through at full rate and holds up what follows, as a token bucket
+does: the limit of a cloud's machine, a policer, a shaped port. Pure.
+
+The shortest message of a step shows nothing of it, so that each one is looked at here. Where a receiver waits for a
+message until it comes, the two clocks' difference is known from a round trip, and with it how long the message was on
+its way, since its send began or the message before it had come: what queues behind another is not slower for that. A
+message that finds its receiver at work is taken to be as short as the shortest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.collectives import Collectives, Times
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import Channel, Transfers, blocked_seconds
+from laggard.locate.links.pairs import PAIR_ROLE, SEND, Messages, Trips, messages_of, pair_channels, round_trips
+from laggard.locate.links.slow_channels import (
+    CHANNEL_PAIR_RATIO,
+    MIN_CHANNELS,
+    Findings,
+    SlowChannel,
+    fastest_of,
+    longer_channels,
+)
+from laggard.locate.links.slow_links import places_of
+from laggard.locate.links.transfers import Ways, ways_by
+from laggard.locate.slow.steps import Steps
+from laggard.model import Culprit
+
+HELD_UP_RATIO = 3.0
+"""The ratio of a channel's times to those of its fastest equals from which on its messages are held up. Equal ways
+differ by as much as two, since more messages share some of them at a time."""
+
+
+TELLS_MORE_RATIO = 2.0
+"""How many times as much their repair must save as that of the links that the shortest messages tell, to be named in
+place of these."""
+
+
+def links_with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
+    """The places whose messages are held up after a burst, or `links`, which the shortest messages tell, where these
+    are other places or cost about as much."""
+    ways = None if timings.collectives is None else _ways(timings, timings.collectives, steps)
+    if ways is None:
+        return links
+    findings = _held_up(ways, steps)
+    held_up = places_of(timings, ways, steps, findings).culprits if findings.slow else ()
+    return held_up if held_up and _tell_more(held_up, links) else links
+
+
+def _tell_more(held_up: Sequence[Culprit], links: Sequence[Culprit]) -> bool:
+    ranks = {rank for each in held_up for rank in each.ranks}
+    most, before = (max((each.recoverable_ratio or 0.0 for each in those), default=0.0) for those in (held_up, links))
+    return all(ranks & set(each.ranks) for each in links) and most >= TELLS_MORE_RATIO * before
+
+
+def _held_up(ways: Ways, steps: Steps) -> Findings:
+    """The channels that take HELD_UP_RATIO times as long as the fastest of their equals. Those that take
+    CHANNEL_PAIR_RATIO times as long are neither slow nor fast: after a slow link messages come one by one."""
+    slow: dict[int, SlowChannel] = {}
+    untold: set[int] = set()
+    compared = [category for category in ways.categories if len(category.channels) >= MIN_CHANNELS]
+    for category in compared:
+        fastest, equals = fastest_of(category)
+        for channel, found in longer_channels(category, category.least - equals, equals, steps, fastest):
+            if found.ratio >= HELD_UP_RATIO and (channel not in slow or slow[channel].ratio < found.ratio):
+                slow[channel] = found
+            elif found.ratio >= CHANNEL_PAIR_RATIO:
+                untold.add(channel)
+    equal_channels = tuple(frozenset(category.channels) for category in compared)
+    return Findings(slow, frozenset().union(*equal_channels) - (untold - slow.keys()), equal_channels)
+
+
+def _ways(timings: JobTimings, collectives: Collectives, steps: Steps) -> Ways | None:
+    messages = messages_of(collectives, timings)
+    if messages is None:
+        return None
+    ended = blocked_seconds(collectives)[messages.recv] > 0
+    trips = round_trips(collectives, messages, ended)
+    seconds = _on_the_way(collectives, messages, trips, ended)
+    known = np.flatnonzero(np.isfinite(seconds) & trips.is_sure[trips.kind])
+    channels: list[Channel] = []
+    channel = pair_channels(channels, PAIR_ROLE, messages.source, messages.target, len(timings.ranks))[known]
+    at, least = messages.send[known], seconds[known]
+    transfers = Transfers(channel, collectives.step[at], np.full(len(at), SEND), collectives.size[at],
+                          least, least, np.ones(len(at), np.int64))  # fmt: skip
+    return ways_by(timings, steps.numbers, channels, transfers)
+
+
+def _on_the_way(collectives: Collectives, messages: Messages, trips: Trips, ended: NDArray[np.bool_]) -> Times:
+    """[M]: for how long each message was on its way, at least; nan where nothing went back. `ended` [M]: its receiver
+    was blocked until it came."""
+    came, sent = collectives.end[messages.recv], collectives.start[messages.send]
+    way = np.where(ended, came - sent, np.inf)
+    direction = 2 * trips.kind + (messages.source < messages.target)
+    shortest = np.full(2 * len(trips.seconds), np.inf)
+    np.minimum.at(shortest, direction, way)
+    usual = trips.seconds[trips.kind]
+    known = ended & np.isfinite(shortest[direction]) & np.isfinite(usual)
+    longer = np.where(known, way, 0.0) - np.where(known, shortest[direction], 0.0)
+    received = came - collectives.start[messages.recv]
+    found: Times = np.minimum(usual + longer, np.minimum(received, _since_the_one_before(collectives, messages)))
+    return found
+
+
+def _since_the_one_before(collectives: Collectives, messages: Messages) -> Times:
+    """[M]: from the end of the receive before, of the same two ranks, to the message's own; infinite for the first."""
+    order = np.lexsort((collectives.seq[messages.send], messages.target, messages.source))
+    came, source, target = (each[order] for each in (collectives.end[messages.recv], messages.source, messages.target))
+    same = (source[1:] == source[:-1]) & (target[1:] == target[:-1])
+    gap = np.full(len(order), np.inf)
+    gap[1:][same] = np.diff(came)[same]
+    found = np.empty(len(order))
+    found[order] = gap
+    return found
