@@ -59,8 +59,9 @@ def _tell_more(held_up: Sequence[Culprit], links: Sequence[Culprit]) -> bool:
 
 
 def _held_up(ways: Ways, steps: Steps) -> Findings:
-    """The channels that take HELD_UP_RATIO times as long as the fastest of their equals. Those that take
-    CHANNEL_PAIR_RATIO times as long are neither slow nor fast: after a slow link messages come one by one."""
+    """The channels that take HELD_UP_RATIO times as long as the fastest of their equals. Neither slow nor fast are those
+    that take CHANNEL_PAIR_RATIO times as long, and the ways back of slow ones: behind a slow link messages come one by
+    one, and pass."""
     slow: dict[int, SlowChannel] = {}
     untold: set[int] = set()
     compared = [category for category in ways.categories if len(category.channels) >= MIN_CHANNELS]
@@ -71,6 +72,8 @@ def _held_up(ways: Ways, steps: Steps) -> Findings:
                 slow[channel] = found
             elif found.ratio >= CHANNEL_PAIR_RATIO:
                 untold.add(channel)
+    slow_ends = {frozenset(ways.channels[number].columns) for number in slow}
+    untold.update(number for number, each in enumerate(ways.channels) if frozenset(each.columns) in slow_ends)
     equal_channels = tuple(frozenset(category.channels) for category in compared)
     return Findings(slow, frozenset().union(*equal_channels) - (untold - slow.keys()), equal_channels)
 
