@@ -35,7 +35,6 @@ HELD_UP_RATIO = 3.0
 """The ratio of a channel's times to those of its fastest equals from which on its messages are held up. Equal ways
 differ by as much as two, since more messages share some of them at a time."""
 
-
 TELLS_MORE_RATIO = 2.0
 """How many times as much their repair must save as that of the links that the shortest messages tell, to be named in
 place of these."""
@@ -43,7 +42,7 @@ place of these."""
 
 def links_with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
     """The places whose messages are held up after a burst, or `links`, which the shortest messages tell, where these
-    are other places or cost about as much."""
+    are other places or the same ones, or cost about as much or nobody knows what."""
     ways = None if timings.collectives is None else _ways(timings, timings.collectives, steps)
     if ways is None:
         return links
@@ -54,14 +53,21 @@ def links_with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, .
 
 def _tell_more(held_up: Sequence[Culprit], links: Sequence[Culprit]) -> bool:
     ranks = {rank for each in held_up for rank in each.ranks}
-    most, before = (max((each.recoverable_ratio or 0.0 for each in those), default=0.0) for those in (held_up, links))
-    return all(ranks & set(each.ranks) for each in links) and most >= TELLS_MORE_RATIO * before
+    most = max(each.recoverable_ratio or 0.0 for each in held_up)
+    if {each.ranks for each in links} == {each.ranks for each in held_up}:
+        return False
+    return all(
+        ranks & set(each.ranks)
+        and each.recoverable_ratio is not None
+        and most >= TELLS_MORE_RATIO * each.recoverable_ratio
+        for each in links
+    )
 
 
 def _held_up(ways: Ways, steps: Steps) -> Findings:
-    """The channels that take HELD_UP_RATIO times as long as the fastest of their equals. Neither slow nor fast are those
-    that take CHANNEL_PAIR_RATIO times as long, and the ways back of slow ones: behind a slow link messages come one by
-    one, and pass."""
+    """The channels that take HELD_UP_RATIO times as long as the fastest of their equals. Those that take
+    CHANNEL_PAIR_RATIO times as long, and the ways back of slow ones, are neither slow nor fast: behind a slow link
+    messages come one by one, and pass."""
     slow: dict[int, SlowChannel] = {}
     untold: set[int] = set()
     compared = [category for category in ways.categories if len(category.channels) >= MIN_CHANNELS]
@@ -95,8 +101,8 @@ def _ways(timings: JobTimings, collectives: Collectives, steps: Steps) -> Ways |
 
 
 def _on_the_way(collectives: Collectives, messages: Messages, trips: Trips, ended: NDArray[np.bool_]) -> Times:
-    """[M]: for how long each message was on its way, at least; nan where nothing went back. `ended` [M]: its receiver
-    was blocked until it came."""
+    """[M]: for how long each message was on its way, as far as its receiver was blocked: the least is the shortest of
+    its step. nan where nothing went back. `ended` [M]: its receiver was blocked until it came."""
     came, sent = collectives.end[messages.recv], collectives.start[messages.send]
     way = np.where(ended, came - sent, np.inf)
     direction = 2 * trips.kind + (messages.source < messages.target)
@@ -106,7 +112,8 @@ def _on_the_way(collectives: Collectives, messages: Messages, trips: Trips, ende
     known = ended & np.isfinite(shortest[direction]) & np.isfinite(usual)
     longer = np.where(known, way, 0.0) - np.where(known, shortest[direction], 0.0)
     received = came - collectives.start[messages.recv]
-    found: Times = np.minimum(usual + longer, np.minimum(received, _since_the_one_before(collectives, messages)))
+    most = np.minimum(received, _since_the_one_before(collectives, messages))
+    found: Times = np.maximum(usual, np.minimum(usual + longer, most))
     return found
 
 
