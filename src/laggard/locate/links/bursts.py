@@ -111,8 +111,8 @@ def _on_the_way(collectives: Collectives, messages: Messages, trips: Trips, ende
     usual = trips.seconds[trips.kind]
     known = ended & np.isfinite(shortest[direction]) & np.isfinite(usual)
     longer = np.where(known, way, 0.0) - np.where(known, shortest[direction], 0.0)
-    received = came - collectives.start[messages.recv]
-    most = np.minimum(received, _since_the_one_before(collectives, messages))
+    blocked = blocked_seconds(collectives)[messages.recv]  # one that works meanwhile learns late that it has come
+    most = np.minimum(blocked, _since_the_one_before(collectives, messages))
     found: Times = np.maximum(usual, np.minimum(usual + longer, most))
     return found
 
