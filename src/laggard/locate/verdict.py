@@ -237,10 +237,11 @@ def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culpri
     asked where those before it found nothing."""
     ways = ways_of(timings, steps.numbers)
     in_network = slow_links(timings, ways, steps) if ways is not None else SlowLinks()
-    hosts, links = _without_moved_by_slow(timings, in_network.culprits, culprits)
+    links = in_network.culprits
+    if not (found or culprits or timings.hidden_by):
+        links = _with_bursts(timings, steps, links)
+    hosts, links = _without_moved_by_slow(timings, links, culprits)
     links = _without_queued(steps, links, found, culprits)
-    if not (found or culprits or hosts or timings.hidden_by):
-        hosts, links = _without_moved_by_slow(timings, _with_bursts(timings, steps, links), culprits)
     named = culprits or hosts or links or timings.hidden_by
     later = NOTHING_FOUND if named else _later_links(timings, ways, steps)
     if not (found or named or later != NOTHING_FOUND):

@@ -67,6 +67,15 @@ def test_what_all_stages_do_more_of_is_no_stages_fault() -> None:
     assert not location.culprits, location
 
 
+def test_a_stage_that_stays_as_it_was_while_the_others_become_faster_is_not_slow() -> None:
+    """As where ranks share CPUs, and those that wait longer for a slow link leave them to the others."""
+    timings = pipeline(load=(1.0, 1.0, 1.0, 1.0))
+    phases = timings.phase_seconds.copy()
+    phases[20:, :3] *= 0.85
+    location = locate(dataclasses.replace(timings, phase_seconds=phases))
+    assert not location.culprits, location
+
+
 def test_moments_and_a_slow_start_of_one_stage_accuse_nobody() -> None:
     timings = pipeline()
     phases = timings.phase_seconds.copy()

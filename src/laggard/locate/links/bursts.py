@@ -10,12 +10,13 @@ message that finds its receiver at work is taken to be as short as the shortest.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.collectives import Collectives, Times
-from laggard.locate.job_timings import JobTimings
+from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import Channel, Transfers, blocked_seconds
 from laggard.locate.links.pairs import PAIR_ROLE, SEND, Messages, Trips, messages_of, pair_channels, round_trips
 from laggard.locate.links.slow_channels import (
@@ -36,26 +37,34 @@ HELD_UP_RATIO = 3.0
 differ by as much as two, since more messages share some of them at a time."""
 
 TELLS_MORE_RATIO = 2.0
-"""How many times as much their repair must save as that of the links that the shortest messages tell, to be named in
-place of these."""
+"""How many times as long as the shortest ones the messages of a slow channel must take, and how many times as much its
+repair must save as that of the links that the shortest messages tell, to be named in place of these."""
+
+
+class _Burst(NamedTuple):
+    """The ways of messages, each by itself. `longer` [K]: how many times as long as the shortest of their step those of
+    each channel take."""
+
+    ways: Ways
+    longer: Floats
 
 
 def links_with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
-    """The places whose messages are held up after a burst, or `links`, which the shortest messages tell, where these
-    are other places or the same ones, or cost about as much or nobody knows what."""
-    ways = None if timings.collectives is None else _ways(timings, timings.collectives, steps)
-    if ways is None:
+    """The places whose messages are held up, or `links`, which the shortest messages tell, where these are other
+    places, or cost about as much or nobody knows what."""
+    burst = None if timings.collectives is None else _burst(timings, timings.collectives, steps)
+    if burst is None:
         return links
-    findings = _held_up(ways, steps)
-    held_up = places_of(timings, ways, steps, findings).culprits if findings.slow else ()
+    findings = _held_up(burst.ways, steps)
+    if not findings.slow or (links and max(burst.longer[list(findings.slow)]) < TELLS_MORE_RATIO):
+        return links
+    held_up = places_of(timings, burst.ways, steps, findings).culprits
     return held_up if held_up and _tell_more(held_up, links) else links
 
 
 def _tell_more(held_up: Sequence[Culprit], links: Sequence[Culprit]) -> bool:
     ranks = {rank for each in held_up for rank in each.ranks}
     most = max(each.recoverable_ratio or 0.0 for each in held_up)
-    if {each.ranks for each in links} == {each.ranks for each in held_up}:
-        return False
     return all(
         ranks & set(each.ranks)
         and each.recoverable_ratio is not None
@@ -84,7 +93,7 @@ def _held_up(ways: Ways, steps: Steps) -> Findings:
     return Findings(slow, frozenset().union(*equal_channels) - (untold - slow.keys()), equal_channels)
 
 
-def _ways(timings: JobTimings, collectives: Collectives, steps: Steps) -> Ways | None:
+def _burst(timings: JobTimings, collectives: Collectives, steps: Steps) -> _Burst | None:
     messages = messages_of(collectives, timings)
     if messages is None:
         return None
@@ -97,7 +106,10 @@ def _ways(timings: JobTimings, collectives: Collectives, steps: Steps) -> Ways |
     at, least = messages.send[known], seconds[known]
     transfers = Transfers(channel, collectives.step[at], np.full(len(at), SEND), collectives.size[at],
                           least, least, np.ones(len(at), np.int64))  # fmt: skip
-    return ways_by(timings, steps.numbers, channels, transfers)
+    shortest = np.bincount(channel, trips.seconds[trips.kind][known], len(channels))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        longer = np.bincount(channel, least, len(channels)) / shortest
+    return _Burst(ways_by(timings, steps.numbers, channels, transfers), longer)
 
 
 def _on_the_way(collectives: Collectives, messages: Messages, trips: Trips, ended: NDArray[np.bool_]) -> Times:

@@ -73,11 +73,12 @@ class Past(NamedTuple):
 
     def excess(self, busy: Floats) -> Floats:
         """[S, R]: by how much each rank is busier (`busy` [S, R], seconds) than in its first steps, beyond the share by
-        which the others are, as with longer sequences for all; nan of ranks that have peers."""
+        which the others are, as with longer sequences for all; nan of ranks that have peers. Where the others became
+        less busy on the whole, as ranks on the same CPUs do that wait longer, one that stays as it was is no slower."""
         if not self.alone.any():
             return np.full(busy.shape, np.nan)
-        grown = busy / np.where(self.base > 0, self.base, np.nan)
-        return busy - self.base * others_median(grown)
+        grown = others_median(busy / np.where(self.base > 0, self.base, np.nan))
+        return busy - self.base * grown / np.fmin(median_over_steps(grown), 1.0)
 
 
 def in_proportion(first: Floats) -> tuple[Floats, NDArray[np.int64]]:
