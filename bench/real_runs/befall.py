@@ -51,6 +51,9 @@ def befall(fault: str, pids: Sequence[int], victim: int, nodes: Namespaces | Non
         elif fault == "link":
             assert nodes is not None
             nodes.shape(victim, SLOW_RATE)
+        elif fault == "pair":
+            assert nodes is not None
+            nodes.shape_link(victim, victim + 1, SLOW_RATE)
         elif fault in ("sigstop", "sigkill"):
             os.kill(pids[victim], signal.SIGSTOP if fault == "sigstop" else signal.SIGKILL)
         yield

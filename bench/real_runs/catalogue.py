@@ -14,9 +14,9 @@ RANKS: Final = {"ddp": 3, "fsdp2": 3, "deepspeed_zero1": 2, "deepspeed_zero3": 2
 """How many ranks a job has where that is not what the bench of engines gives it: each is a node of its own."""
 JOBS: Final = (
     "ddp", "fsdp2", "deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "pipeline_1f1b", "pipeline_gpipe",
-    "hugging_face_ddp", "lightning_trainer",
+    "pipeline_interleaved", "pipeline_zero_bubble", "hugging_face_ddp", "lightning_trainer",
 )  # fmt: skip
-SINGLE_GROUP: Final = frozenset(JOBS) - {"pipeline_1f1b", "pipeline_gpipe"}
+SINGLE_GROUP: Final = frozenset(job for job in JOBS if not job.startswith("pipeline_"))
 """Jobs of one group, in which all members of a collective take as long: nobody can know whose link is slow."""
 
 
@@ -45,6 +45,7 @@ FAULTS: Final = (
         row="host's CPU",
     ),
     Fault("link", "the link of one node has a tenth of the others' rate, both ways", ("slow_link",), row="link"),
+    Fault("pair", "the way between two nodes has a tenth of the others' rate", ("slow_link",), row="link"),
     Fault("disk", "one rank reads its data through a throttle of 1 MiB/s", ("slow_input",), row="input"),
     Fault("sigstop", "one rank is stopped by SIGSTOP", ("hung",), ends=True, row="hang_compute"),
     Fault("sigkill", "one rank is killed by SIGKILL", ("dead",), ends=True, row="death"),
@@ -60,10 +61,13 @@ class Run(NamedTuple):
 
 
 def runs() -> Iterator[Run]:
-    """Every run. Jobs and faults go round, so that a bench that was stopped has some of each."""
+    """Every run. Jobs and faults go round, so that a bench that was stopped has some of each. Jobs of one group have no
+    way between two nodes that the others do not use."""
     for turn in range(len(FAULTS)):
         for number, job in enumerate(JOBS):
-            yield Run(job, FAULTS[(number + turn) % len(FAULTS)].name)
+            fault = FAULTS[(number + turn) % len(FAULTS)].name
+            if fault != "pair" or job not in SINGLE_GROUP:
+                yield Run(job, fault)
 
 
 def engine_of(job: str) -> Engine:
@@ -77,6 +81,7 @@ def engine_of(job: str) -> Engine:
 def layout_of(job: str) -> str:
     """The layout of the simulated jobs that a job is nearest to, by which other tools claim it."""
     pipelines = {"pipeline_1f1b": "dp16_pp4_1f1b", "pipeline_gpipe": "dp8_pp4_gpipe", "fsdp2": "zero3_32"}
+    pipelines |= dict.fromkeys(("pipeline_interleaved", "pipeline_zero_bubble"), "dp16_pp4_interleaved")
     zero = {f"deepspeed_zero{stage}": f"zero{stage}_32" for stage in (1, 2, 3)}
     return (pipelines | zero).get(job, "dp8")
 

@@ -28,6 +28,8 @@ DISK_BYTES: Final = 16 << 20
 ACTIVATIONS: Final = 2048
 """Numbers a row that go from stage to stage of a pipeline: 32 KiB a micro-batch, for which a link of LINK_RATE needs as
 long as for a twentieth of a step. Messages of a few bytes would not be slower where the link is."""
+IN_NETWORK: Final = ("link", "pair")
+"""Faults for which nodes have links that are shaped."""
 LOOK_SECONDS: Final = 0.2
 STARTS_SECONDS: Final = 90.0
 """The longest time in which a job must begin to train."""
@@ -93,7 +95,7 @@ def record(bench: Bench, run: Run, case: Path) -> dict[str, Any]:
     began = time.monotonic()
     processes: list[Any] = []
     with contextlib.ExitStack() as until:
-        nodes = until.enter_context(Namespaces(engine.ranks, LINK_RATE)) if run.fault == "link" else None
+        nodes = until.enter_context(Namespaces(engine.ranks, LINK_RATE)) if run.fault in IN_NETWORK else None
         until.callback(end, processes)
         start(bench, run, recording, folder, nodes, disk, processes)
         fault = FAULT_OF[run.fault]
