@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
-from laggard.locate.links.link_culprits import link_culprit
+from laggard.locate.links.link_culprits import link_culprit, saved_share
 from laggard.locate.links.places import Explanation, Place, explain
 from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, COST_RATIO, Findings, slow_among_equals
 from laggard.locate.links.transfers import Ways
@@ -73,7 +74,7 @@ def places_of(timings: JobTimings, ways: Ways, steps: Steps, findings: Findings)
     culprits = [link_culprit(timings, steps, channels, findings.slow, each) for each in named]
     worth = [
         each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= MIN_RECOVERABLE_RATIO
-    ]
+    ] or _worth_together(timings, steps, channels, findings, named, culprits)
     ordered = tuple(sorted(worth, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
     if ways_of_machines < 2 or (
         len(named) == 1 and _are_beyond_design(timings, channels, findings, named[0].explained)
@@ -84,6 +85,29 @@ def places_of(timings: JobTimings, ways: Ways, steps: Steps, findings: Findings)
         for each, culprit in zip(named, culprits, strict=True)
     )
     return SlowLinks(several=ordered, several_cost=max(costs, default=0.0))
+
+
+def _worth_together(
+    timings: JobTimings,
+    steps: Steps,
+    channels: Sequence[Channel],
+    findings: Findings,
+    named: Sequence[Explanation],
+    culprits: Sequence[Culprit],
+) -> list[Culprit]:
+    """The `culprits`, of which none saves anything by itself, where all of them together save COST_RATIO: of two slow
+    rings beside each other, as those of two ranks that share an adapter, the job waits for either."""
+    if len(culprits) < 2:
+        return []
+    slow = {number: findings.slow[number] for each in named for number in each.explained}
+    saved = saved_share(timings, steps, channels, slow, min(each.slowdown.since for each in slow.values()))
+    if saved is None or saved < COST_RATIO:
+        return []
+    told = f"it is one of {len(culprits)} that only save something if all are as fast as their equals"
+    return [
+        structs.replace(each, recoverable_ratio=round(min(saved, 0.99), 3), evidence=(*each.evidence, told))
+        for each in culprits
+    ]
 
 
 def _explanations(timings: JobTimings, ways: Ways, steps: Steps, findings: Findings) -> tuple[list[Explanation], float]:
