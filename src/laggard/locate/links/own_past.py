@@ -72,6 +72,10 @@ LARGE_RATIO = 0.5
 """The share of the step by which hits make it longer that need not be in both halves of the window: no other job's
 traffic does as much."""
 
+HALF_SIGMAS = 10.0
+"""The same, in what the lower half of the steps tells, where up to half of them are hit: of normal data its median is
+0.67 standard deviations below that of all, and its own deviation 0.47 of theirs."""
+
 SCRIPT_STEPS = 2
 """The number of steps after an evaluation or a checkpoint that are not looked at."""
 
@@ -179,9 +183,8 @@ def _again_and_again(steps: Steps, own: Floats) -> Change | None:
     typical = middle(steps.duration)
     longest = np.nan_to_num(own - median_over_steps(own)).max(axis=1, initial=0.0)
     unexplained = steps.duration - typical - longest
-    unexplained -= median(unexplained)
-    least = max(HIT_RATIO * typical, HIT_SIGMAS * MAD_TO_SIGMA * deviation(unexplained))
     script = _about_scripts(steps, HIT_RATIO * typical)
+    unexplained, least = _above_usual(unexplained, HIT_RATIO * typical)
     hit = (unexplained > least) & ~script
     if not hit.any() or hit.mean() > MAX_HIT_SHARE:
         return None
@@ -195,6 +198,18 @@ def _again_and_again(steps: Steps, own: Floats) -> Change | None:
     often = enough and episodes >= MIN_EPISODES and (in_both or large)
     twice = (in_both and int(hit.sum()) >= MANY_STEPS) or (large and cost >= OFTEN_COST)
     return Change(hit, ~hit & ~script, int(hit.argmax()), longer, cost, False, often, twice)
+
+
+def _above_usual(series: Floats, floor: float) -> tuple[Floats, float]:
+    """The series [S] less its usual level, and by how much a step is above it that is hit, at least `floor`: by what
+    most steps are, or, where none is hit so, by what the lower half is."""
+    lower = np.sort(series)[: len(series) // 2]
+    above, least = _above(series, series, HIT_SIGMAS, floor)
+    return (above, least) if (above > least).any() else _above(series, lower, HALF_SIGMAS, floor)
+
+
+def _above(series: Floats, usual: Floats, sigmas: float, floor: float) -> tuple[Floats, float]:
+    return series - median(usual), max(floor, sigmas * MAD_TO_SIGMA * deviation(usual))
 
 
 def is_work_of_several(steps: Steps, change: Change) -> bool:
