@@ -68,6 +68,21 @@ def test_a_slow_link_that_comes_and_goes_is_intermittent() -> None:
     assert any("8 of 60 steps are longer" in line for line in culprit.evidence)
 
 
+@pytest.mark.parametrize("spell", [1, 3, 5])
+def test_a_link_that_is_slow_for_half_of_the_time_is_named(spell: int) -> None:
+    """The median step is then neither long nor short."""
+    timings = trained(RING, lambda step, members: 0.08 if step // spell % 2 and 4 in members else 0.0)
+    (culprit,) = locate(timings).culprits
+    assert (culprit.kind, culprit.node, culprit.persistence) == ("slow_link", "n1", "intermittent")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_steps_of_uneven_length_are_no_change(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    longer = generator.normal(0.1, 0.02, 64)
+    assert locate(trained(RING, lambda step, _: float(longer[step]), seed=seed)).verdict is Verdict.OK
+
+
 def test_what_came_twice_is_a_note_and_the_job_is_not_healthy() -> None:
     location = locate(trained([ALL], lambda step, _: 0.3 if step in (10, 50) else 0.0))
     assert no_culprit(location) and location.verdict is Verdict.UNKNOWN

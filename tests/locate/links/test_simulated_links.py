@@ -55,6 +55,20 @@ def test_a_slow_rail_is_named_though_all_groups_go_through_it(tmp_path: Path) ->
     assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
 
 
+@pytest.mark.parametrize(
+    "layout", ["hybrid_zero3_32,gpus_per_node=8,nics_per_node=4", "dp16_tp4,gpus_per_node=4,nics_per_node=2"]
+)
+def test_an_adapter_that_two_ranks_share_is_told_by_both_of_their_rings(tmp_path: Path, layout: str) -> None:
+    """The job waits for either ring, so that neither saves anything by itself."""
+    simulated = simulate(Case(layout, "device", seed=1, faults=(Fault("slow_nic", 0.15, rank=9),), steps=16))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert culprit.kind == "slow_link" and {8, 9} <= set(culprit.ranks) and culprit.confidence <= 0.5
+    assert culprit.recoverable_ratio == pytest.approx(truth["recoverable_ratio"], abs=0.02)
+    assert any("an adapter that several of a machine share" in line for line in culprit.evidence)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_with_one_rank_a_machine_the_whole_network_is_no_rail(tmp_path: Path, seed: int) -> None:
     """A rail would hold all channels, and fit whichever is slow."""

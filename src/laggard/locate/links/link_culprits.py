@@ -120,6 +120,7 @@ def _evidence(
         return (*lines, f"{longer} as that of others between the same machines: its network adapter is the slow one")
     what = {
         "nic": "the network adapter of",
+        "shared": "an adapter that several of a machine share, of",
         "link": "the way between",
         "machines": "the way between the machines of",
         "node": "the network of the machine of",

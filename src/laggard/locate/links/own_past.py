@@ -73,8 +73,8 @@ LARGE_RATIO = 0.5
 traffic does as much."""
 
 HALF_SIGMAS = 10.0
-"""The same, in what the lower half of the steps tells, where up to half of them are hit: of normal data its median is
-0.67 standard deviations below that of all, and its own deviation 0.47 of theirs."""
+"""Deviations of the lower half of the steps, by which hits are told where up to half of the steps are hit: of normal
+data its median is 0.67 standard deviations below that of all, and its deviation 0.47 of theirs."""
 
 SCRIPT_STEPS = 2
 """The number of steps after an evaluation or a checkpoint that are not looked at."""

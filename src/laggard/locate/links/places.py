@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """Something that transfers go through. `channels` are the numbers of those that would be slow with it."""
 
     # nic, link, node, machines, rail, in_node, among, group; uplinks: a switch's; apart, beside: a nic that other
-    # transfers of a ring's members tell
+    # transfers of a ring's members tell; shared: a nic of several ranks
     kind: str
     columns: tuple[int, ...]
     channels: frozenset[int]

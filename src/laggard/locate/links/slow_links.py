@@ -29,6 +29,9 @@ MIN_RECOVERABLE_RATIO = 0.005
 """The least share of the step that a faster link would save, by the replay. A link that would save less, as where its
 collectives wait in a queue behind others, makes nobody wait: it is no culprit of a slow job."""
 
+TOGETHER_RATIO = 2.0
+"""The ratio of what several places save together to what any of them saves alone, from which on they are told together."""
+
 MAX_LINKS = 4
 """The most places that are named."""
 
@@ -72,9 +75,9 @@ def places_of(timings: JobTimings, ways: Ways, steps: Steps, findings: Findings)
         return _unexplained(timings, steps, channels, findings)
     named = list(without_inner(timings, channels, explanations))
     culprits = [link_culprit(timings, steps, channels, findings.slow, each) for each in named]
-    worth = [
+    worth = _worth_together(timings, steps, channels, findings, named, culprits) or [
         each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= MIN_RECOVERABLE_RATIO
-    ] or _worth_together(timings, steps, channels, findings, named, culprits)
+    ]
     ordered = tuple(sorted(worth, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
     if ways_of_machines < 2 or (
         len(named) == 1 and _are_beyond_design(timings, channels, findings, named[0].explained)
@@ -95,19 +98,36 @@ def _worth_together(
     named: Sequence[Explanation],
     culprits: Sequence[Culprit],
 ) -> list[Culprit]:
-    """The `culprits`, of which none saves anything by itself, where all of them together save COST_RATIO: of two slow
-    rings beside each other, as those of two ranks that share an adapter, the job waits for either."""
-    if len(culprits) < 2:
+    """The `culprits`, where all of them together save COST_RATIO, and TOGETHER_RATIO times as much as any by itself:
+    the job waits for each. Those on the same machines are one: an adapter that several ranks of a machine share."""
+    alone = [each.recoverable_ratio for each in culprits if each.recoverable_ratio is not None]
+    if len(alone) < max(2, len(culprits)):
         return []
     slow = {number: findings.slow[number] for each in named for number in each.explained}
     saved = saved_share(timings, steps, channels, slow, min(each.slowdown.since for each in slow.values()))
-    if saved is None or saved < COST_RATIO:
+    if saved is None or saved < max(COST_RATIO, TOGETHER_RATIO * max(alone)):
         return []
+    shared = _of_shared_adapter(timings, named)
+    if shared is not None:
+        return [link_culprit(timings, steps, channels, findings.slow, shared)]
     told = f"it is one of {len(culprits)} that only save something if all are as fast as their equals"
     return [
         structs.replace(each, recoverable_ratio=round(min(saved, 0.99), 3), evidence=(*each.evidence, told))
         for each in culprits
     ]
+
+
+def _of_shared_adapter(timings: JobTimings, named: Sequence[Explanation]) -> Explanation | None:
+    """The explanations, of an adapter each, as one adapter of one of their machines, if these are the same ones."""
+    machine = node_numbers(timings.nodes)
+    columns = [{column for place in each.places for column in place.columns} for each in named]
+    machines = {frozenset(machine[list(those)].tolist()) for those in columns}
+    if len(machines) > 1 or any(each.places[0].kind != "nic" for each in named):
+        return None
+    explained = frozenset[int]().union(*(each.explained for each in named))
+    every = sorted(set[int]().union(*columns))
+    on = {int(number): [column for column in every if machine[column] == number] for number in machine[every].tolist()}
+    return Explanation(tuple(Place("shared", tuple(those), explained) for those in on.values()), explained)
 
 
 def _explanations(timings: JobTimings, ways: Ways, steps: Steps, findings: Findings) -> tuple[list[Explanation], float]:
