@@ -37,8 +37,8 @@ HELD_UP_RATIO = 3.0
 differ by as much as two, since more messages share some of them at a time."""
 
 TELLS_MORE_RATIO = 2.0
-"""The ratio of the messages of a slow channel to the shortest of their step, and of what its repair saves to that of the
-links which the shortest messages tell, from which on it is named in place of these."""
+"""The ratio of a slow channel's messages to the shortest of their step, and of what its repair saves to that of links
+which the shortest messages tell, from which on it is named in place of these."""
 
 
 class _Burst(NamedTuple):

@@ -30,7 +30,8 @@ MIN_RECOVERABLE_RATIO = 0.005
 collectives wait in a queue behind others, makes nobody wait: it is no culprit of a slow job."""
 
 TOGETHER_RATIO = 2.0
-"""The ratio of what several places save together to what any of them saves alone, from which on they are told together."""
+"""The ratio of what several places save together to what any of them saves alone, from which on they are one culprit,
+or told together."""
 
 MAX_LINKS = 4
 """The most places that are named."""
