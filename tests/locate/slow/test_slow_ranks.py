@@ -204,6 +204,20 @@ def test_what_comes_in_every_step_is_no_noise_however_much_it_varies() -> None:
     assert sum(right) >= 30 and not any(each and each != [(rank,)] for rank, each in enumerate(found)), found
 
 
+@pytest.mark.parametrize(("late", "named"), [(range(6, 20), True), (range(12, 20), False)])
+def test_a_rank_that_is_late_in_most_steps_is_named_however_much_that_varies(late: range, named: bool) -> None:
+    """As a data loader with moments in which it is fast."""
+    timings = job(32, 20)
+    more = np.zeros(20)
+    more[list(late)] = np.random.default_rng(7).uniform(0.05, 0.5, len(late)) * timings.step_seconds[:, 9][list(late)]
+    order = np.random.default_rng(8).permutation(20)
+    timings.phase_seconds[:, 9, PHASES.index("input")] += more[order]
+    timings.step_seconds[:] += more[order, None]
+    timings.waited_seconds[:, np.arange(32) != 9] += more[order, None]
+    persistent = [each for each in locate(timings).culprits if each.persistence == "persistent"]
+    assert [each.ranks for each in persistent] == [(9,)] * named
+
+
 def test_of_two_peers_the_noise_of_others_tells_which_one_varies() -> None:
     """Their excesses are one series and its mirror image."""
     positions = (np.arange(32) // 2).astype(np.int32)

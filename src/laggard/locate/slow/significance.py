@@ -14,8 +14,8 @@ the last steps is above each of
   is not accused: four standard deviations, which one of 64 equal ranks exceeds in one job of 500.
 
 Its own standard deviation counts against it, unless its excess is above the other thresholds, and above STANDARD_ERRORS
-standard deviations of what its peers vary by, in so many steps that chance (half of them) leaves CHANCE or less: what
-comes in every step is no noise, however much it varies.
+standard deviations of what its peers vary by, in so many steps that chance (PAUSED_SHARE of them) leaves CHANCE or
+less: what comes in most steps is no noise, however much it varies.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ HEALTHY_NOISE_RATIO = 0.8
 """A healthy rank may itself be half of SLOW_RATIO slower, three standard deviations of what GPUs differ by; an excess
 beyond that takes four standard errors of noise in place of five."""
 
+PAUSED_SHARE = 0.25
+"""The largest share of its steps in which a healthy rank is taken to be as much longer than its peers by chance."""
+
 CHANCE = 0.001
-"""The probability of so many steps above the threshold, if each were so by the toss of a coin: ten of ten, 15 of 16.
-"""
+"""The probability of so many steps above the threshold, if PAUSED_SHARE are so by chance: eight of ten, 12 of 20."""
 MIN_KNOWN = 5
 """The least number of steps, of MIN_STEPS or more, that the records of a rank are not lost of."""
 
@@ -97,7 +99,7 @@ def slowdown(
         healthy = ratio / 2 * middle(duration[-length:])
         threshold = max(floor, noise, healthy + HEALTHY_NOISE_RATIO * noise)
         least = max(floor, STANDARD_ERRORS * usual)
-        if others.shape[1] and _in_every_step(last, least):
+        if others.shape[1] and _in_most_steps(last, least):
             threshold = min(threshold, least)
         if typical > threshold:
             typical = median(excess[since:])
@@ -105,12 +107,13 @@ def slowdown(
     return None
 
 
-def _in_every_step(excess: Floats, least: float) -> bool:
+def _in_most_steps(excess: Floats, least: float) -> bool:
     """Whether the series exceeds `least` in so many of its known steps that chance leaves no more than CHANCE."""
     known = int(np.isfinite(excess).sum())
-    below = known - int((excess > least).sum())
-    as_many = sum(math.comb(known, count) for count in range(below + 1))
-    return as_many <= CHANCE * 2.0**known
+    above = int((excess > least).sum())
+    odds = PAUSED_SHARE / (1 - PAUSED_SHARE)
+    as_many = sum(math.comb(known, count) * odds**count for count in range(above, known + 1))
+    return as_many * (1 - PAUSED_SHARE) ** known <= CHANCE
 
 
 def _noise(others: Floats, since: int) -> float:
