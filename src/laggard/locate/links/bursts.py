@@ -40,6 +40,9 @@ TELLS_MORE_RATIO = 2.0
 """The ratio of a slow channel's messages to the shortest of their step, and of what its repair saves to that of links
 which the shortest messages tell, from which on it is named in place of these."""
 
+MIN_SAVED_SHARE = 0.02
+"""The least share of the step that its repair must save. Ranks that share CPUs hold messages up for moments, too."""
+
 
 class _Burst(NamedTuple):
     """The ways of messages, each by itself. `longer` [K]: how many times as long as the shortest of their step those of
@@ -58,8 +61,9 @@ def links_with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, .
     findings = _held_up(burst.ways, steps)
     if not findings.slow or (links and max(burst.longer[list(findings.slow)]) < TELLS_MORE_RATIO):
         return links
-    held_up = places_of(timings, burst.ways, steps, findings).culprits
-    return held_up if held_up and _tell_more(held_up, links) else links
+    found = places_of(timings, burst.ways, steps, findings).culprits
+    held_up = [each for each in found if (each.recoverable_ratio or 0.0) >= MIN_SAVED_SHARE]
+    return tuple(held_up) if held_up and _tell_more(held_up, links) else links
 
 
 def _tell_more(held_up: Sequence[Culprit], links: Sequence[Culprit]) -> bool:
