@@ -71,8 +71,9 @@ def saved_share(
     saved = link_payoff(timings, steps, channels, {number: 1 / each.ratio for number, each in slow.items()}, since)
     if saved is not None:
         return saved
-    worst = max(slow.values(), key=lambda each: each.slowdown.excess)
-    return float(np.nansum(np.fmax(worst.series[since:], 0.0)) / steps.duration[since:].sum())
+    worst = max(slow.values(), key=lambda each: each.slowdown.excess).series[since:]
+    known = np.isfinite(worst)  # of a live job the collectives of some of the steps are asked for
+    return float(np.fmax(worst[known], 0.0).sum() / steps.duration[since:][known].sum())
 
 
 def _ends(nodes: Sequence[str | None]) -> tuple[dict[str, str], dict[str, str]]:
