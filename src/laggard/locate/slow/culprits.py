@@ -33,6 +33,10 @@ NO_PHASES_FACTOR = 0.9
 ONE_PEER_FACTOR = 0.95
 """The factor of the confidence with a single peer, which may be faster than it should be."""
 
+MIN_CHANGED_SAVED = 0.02
+"""The least share of the step that is saved by the repair of a rank which is compared with its own first steps: what
+else ran on its CPUs then is not known."""
+
 PAST, PROPORTION = "in its first steps", "in proportion to its other passes"
 """The words in place of "its peers" for a rank whose work nobody else does."""
 
@@ -51,13 +55,22 @@ class SlowCulprits(NamedTuple):
 
 def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCulprits:
     """Describes the slow ranks and machines."""
-    saved, ratio = payoff(timings, steps, slow)
+    saved, ratio, replayed = payoff(timings, steps, slow)
+    if replayed:
+        kept = [each for each, share in zip(slow, saved, strict=True) if not _is_a_small_change(steps, each, share)]
+        if len(kept) < len(slow):
+            return slow_culprits(timings, steps, kept)
     culprits = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
     notes = tuple(uneven_work_note(culprit) for culprit in culprits if is_by_design(culprit))
     if notes:
         kept = [each for each, culprit in zip(slow, culprits, strict=True) if not is_by_design(culprit)]
         return slow_culprits(timings, steps, kept)._replace(notes=notes)
     return SlowCulprits(tuple(sorted(culprits, key=lambda it: -(it.recoverable_ratio or 0.0))), ratio, notes)
+
+
+def _is_a_small_change(steps: Steps, each: Slow, saved: float) -> bool:
+    """Whether it is compared with its own first steps alone, and costs less than MIN_CHANGED_SAVED."""
+    return bool(steps.past.alone[list(each.columns)].all()) and saved < MIN_CHANGED_SAVED
 
 
 def brief_notes(timings: JobTimings, slow: list[Slow]) -> list[Note]:

@@ -8,6 +8,7 @@ a step is taken to last as long as its busiest rank, with a culprit's busy time 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,20 @@ MAX_REPLAYED = 4
 """The most culprits with which the steps are replayed: each takes two more replays."""
 
 
-def payoff(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]:
+class Payoff(NamedTuple):
     """The saving of fixing each culprit, as a share of the step time, and the step time over the step time with all of
-    them fixed. Of several, each is worth the mean of what fixing it saves before and after all others are fixed: of two
-    that are equally slow neither saves anything alone, and each half of what both save."""
+    them fixed. `replayed`: what waits for what was known."""
+
+    saved: list[float]
+    ratio: float
+    replayed: bool = False
+
+
+def payoff(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> Payoff:
+    """What fixing the culprits gains. Of several, each is worth the mean of what fixing it saves before and after all
+    others are fixed: of two that are equally slow neither saves anything alone, and each half of what both save."""
     if not slow:
-        return [], 1.0
+        return Payoff([], 1.0)
     return _by_replay(timings, steps, slow) or _by_busiest(steps, slow)
 
 
@@ -40,7 +49,7 @@ def stalls_beside(steps: Steps, slow: Sequence[Slow]) -> NDArray[np.bool_]:
     return stalled
 
 
-def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float] | None:
+def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> Payoff | None:
     """The payoff by what waits for what; None where that is not known, or where a culprit is slow now and then only:
     the last steps do not stand for all."""
     if len(slow) > MAX_REPLAYED or any(each.hits is not None for each in slow):
@@ -61,10 +70,10 @@ def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple
         alone = now - (replay.seconds([each]) if others else all_fixed)
         last = (replay.seconds(others) if others else now) - all_fixed
         shares.append(float(np.clip((alone + last) / 2 / whole, 0.0, 1.0)))
-    return shares, max(whole / max(whole - (now - all_fixed), 1e-9), 1.0)
+    return Payoff(shares, max(whole / max(whole - (now - all_fixed), 1e-9), 1.0), True)
 
 
-def _by_busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]:
+def _by_busiest(steps: Steps, slow: Sequence[Slow]) -> Payoff:
     """The payoff where no collective is known: a step lasts as long as its busiest rank."""
     kept = ~stalls_beside(steps, slow)
     rest, before, after = _busiest(steps, slow)
@@ -82,7 +91,7 @@ def _by_busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]
     kept[: min(each.since for each in slow)] = False
     duration = steps.duration[kept]
     left = np.maximum(duration - np.clip(now - all_fixed, 0, None)[kept], 1e-9)
-    return shares, float(duration.sum() / max(left.sum(), 1e-9))
+    return Payoff(shares, float(duration.sum() / max(left.sum(), 1e-9)))
 
 
 def _busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[Floats, Floats, Floats]:
