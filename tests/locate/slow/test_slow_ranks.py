@@ -218,6 +218,16 @@ def test_a_rank_that_is_late_in_most_steps_is_named_however_much_that_varies(lat
     assert [each.ranks for each in persistent] == [(9,)] * named
 
 
+def test_a_recording_of_thousands_of_steps_is_judged() -> None:
+    """Of a rank that is late in six of ten of them, by as much as one of its own standard deviations."""
+    steps = 3000
+    timings = job(8, steps)
+    generator = np.random.default_rng(3)
+    more = np.where(generator.random(steps) < 0.6, generator.uniform(0.1, 0.9, steps), 0.0) * timings.step_seconds[:, 3]
+    timings.phase_seconds[:, 3, PHASES.index("input")] += more
+    assert [culprit.ranks for culprit in locate(timings).culprits] == [(3,)]
+
+
 def test_of_two_peers_the_noise_of_others_tells_which_one_varies() -> None:
     """Their excesses are one series and its mirror image."""
     positions = (np.arange(32) // 2).astype(np.int32)

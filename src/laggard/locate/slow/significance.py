@@ -111,9 +111,12 @@ def _in_most_steps(excess: Floats, least: float) -> bool:
     """Whether the series exceeds `least` in so many of its known steps that chance leaves no more than CHANCE."""
     known = int(np.isfinite(excess).sum())
     above = int((excess > least).sum())
-    odds = PAUSED_SHARE / (1 - PAUSED_SHARE)
-    as_many = sum(math.comb(known, count) * odds**count for count in range(above, known + 1))
-    return as_many * (1 - PAUSED_SHARE) ** known <= CHANCE
+    log_share, log_rest, whole = math.log(PAUSED_SHARE), math.log1p(-PAUSED_SHARE), math.lgamma(known + 1)
+    chance = sum(  # by logarithms: recordings have thousands of steps
+        math.exp(whole - math.lgamma(count + 1) - math.lgamma(rest + 1) + count * log_share + rest * log_rest)
+        for count, rest in ((count, known - count) for count in range(above, known + 1))
+    )
+    return chance <= CHANCE
 
 
 def _noise(others: Floats, since: int) -> float:
