@@ -1,37 +1,49 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites gpu-check soak docs release wheelhouse install-check format clean
+.PHONY: demo test test-all durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites gpu-check soak docs release wheelhouse install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
 unexport PYTHONDONTWRITEBYTECODE
 TESTS ?= tests
 BASE ?= HEAD
-# A process for each core, and three MORE for the whole suite, since slow tests wait for others; which tests stay together,
-# their marks say (tests/support/order.py). WORKERS=0: all in this process.
+# A process for each core, and some MORE where slow tests wait for others; which tests stay together, their marks say
+# (tests/support/order.py). WORKERS=0: all in this process.
 MORE := 0
 WORKERS ?= $(shell expr $$(nproc) + $(MORE))
 RUN_TESTS = -m pytest -n $(WORKERS)
 PYTEST = $(BIN)/python $(RUN_TESTS)
+KEPT = --junitxml=out/junit.xml
 
 demo:
 	@scripts/setup
 	@$(BIN)/laggard demo $(ARGS)
 
-test: MORE := 3
-test:
+# What each change must pass: ten minutes on two cores. Of the slow tests, those that it can break, up to a bound.
+test: MORE := 1
+test: check
 	@scripts/setup --system
-	@rm -f .pytest_cache/v/cache/lastfailed
-	$(PYTEST) $(TESTS); $(BIN)/python scripts/once_more_alone.py $$?
+	@mkdir -p out && $(BIN)/python scripts/changed_tests.py --branch >out/changed.txt
+	$(PYTEST) -m "not slow or changed" --changed out/changed.txt $(KEPT) $(TESTS)
+
+# Everything, with the benches' smallest runs: an hour.
+test-all: MORE := 1
+test-all: check
+	@scripts/setup --system
+	$(PYTEST) $(KEPT) $(TESTS)
+
+# Keeps what the last run took: tests/durations.json, by which tests are ordered and chosen. For a quiet machine.
+durations:
+	@PYTHONPATH=tests $(BIN)/python -m support.durations
 
 test-fast:
 	@scripts/setup
-	$(PYTEST) -m "not slow" $(TESTS)
+	$(PYTEST) -m "not slow and not spine" $(TESTS)
 
 # The inner loop: the fast tests that what differs from BASE can break.
 test-changed:
 	@scripts/setup
 	@tests=$$($(BIN)/python scripts/changed_tests.py $(BASE)) && if [ -n "$$tests" ]; \
-		then $(PYTEST) -m "not slow" $$tests; else echo "no test depends on what changed"; fi
+		then $(PYTEST) -m "not slow and not spine" $$tests; else echo "no test depends on what changed"; fi
 
 # The hooks' tests with another torch, and another DeepSpeed, in an environment of their own: docs/versions.md.
 #   make test-torch TORCH=2.6.0 DEEPSPEED=0.17.6

@@ -1,5 +1,8 @@
 """Prints the test files that a change can break, one a line: those that import, also by way of other files, a module
-that differs from the commit BASE (default: HEAD), uncommitted and new files included.
+that differs from the commit BASE, uncommitted and new files included.
+
+    changed_tests.py [BASE]      BASE: HEAD, if none is given
+    changed_tests.py --branch    BASE is where the branch left origin/main, or else the commit before the last
 
 What a test uses without an import counts too: a command of laggard that it starts, a fixture that it asks for, a file
 or folder that it names, and all of that in its folder's conftest.py. Where a file changed that stands behind every test
@@ -99,5 +102,33 @@ def affected_tests(changed: set[str]) -> list[str]:
     return sorted({path for path in found if Path(path).name.startswith("test_")})
 
 
+def base_of_branch() -> str:
+    """The commit with which a change begins; empty: the history does not say."""
+    head = _git("rev-parse", "HEAD")
+    fork = _git("merge-base", "HEAD", "origin/main")
+    return fork if fork != head and fork else _git("rev-parse", "--verify", "--quiet", "HEAD~1")
+
+
+def _git(*words: str) -> str:
+    """The first line of what it prints; empty where it fails."""
+    try:
+        done = subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return "" if done.returncode else done.stdout.strip()
+
+
+def main(words: list[str]) -> int:
+    if len(words) > 1 or words and words[0].startswith("-") and words[0] != "--branch":
+        print(f"changed_tests: [BASE] or --branch is wanted, not {' '.join(words)}", file=sys.stderr)
+        return 64
+    base = base_of_branch() if words == ["--branch"] else words[0] if words else "HEAD"
+    if base:
+        print("\n".join(affected_tests(changed_files(base))))
+    else:
+        print("changed_tests: no history tells what changed", file=sys.stderr)
+    return 0
+
+
 if __name__ == "__main__":
-    print("\n".join(affected_tests(changed_files(*(sys.argv[1:] or ["HEAD"])))))
+    raise SystemExit(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ from pathlib import Path
 import grimp
 import pytest
 import yaml
+from support.durations import least_seconds
 from support.later import IMPORTED_TORCH
 from support.paths import REPOSITORY
 
@@ -169,6 +170,17 @@ def test_every_folder_is_on_the_map(room: str) -> None:
 def test_collecting_the_tests_imports_no_torch(pytestconfig: pytest.Config) -> None:
     """It would make each of the suite's forks twenty times as slow; `Later` of support/later.py keeps it out."""
     assert not pytestconfig.stash[IMPORTED_TORCH], "a test module, or what it imports, imports torch"
+
+
+MAX_SECONDS = 5.0
+
+
+def test_what_runs_with_each_change_is_short(request: pytest.FixtureRequest) -> None:
+    """Of the tests that this run has collected. What takes longer is marked `slow`, or is one of the few of `spine`."""
+    taken = least_seconds()
+    own = [item for item in request.session.items if not any(map(item.get_closest_marker, ("slow", "spine")))]
+    long = [f"{item.nodeid}: {taken[item.nodeid]:.1f} s" for item in own if taken.get(item.nodeid, 0.0) > MAX_SECONDS]
+    assert not long, f"make them shorter than {MAX_SECONDS} s, or mark them slow (tests/README.md): {', '.join(long)}"
 
 
 def test_the_workflow_runs_what_a_developer_runs_with_pinned_actions_and_no_more_rights() -> None:

@@ -16,13 +16,16 @@ import pytest
 
 def pytest_itemcollected(item):
     item.add_marker(pytest.mark.together("cluster"))
-    item.add_marker(pytest.mark.longest(60))
 """
+TAKEN = {"test_4_apart.py::test_a[0]": 90.0, "test_5_by_parameter.py::test_b": 75.0, "cluster/test_2.py::test_c": 60.0}
 FILES = {
+    "durations.json": json.dumps(TAKEN),
     "conftest.py": """
 import json, os, pytest
 from pathlib import Path
+from support import durations
 pytest_plugins = ("support.order",)
+durations.FILE = Path(__file__).parent / "durations.json"
 
 @pytest.fixture(autouse=True)
 def _noted(request, tmp_path_factory):
@@ -38,14 +41,14 @@ def _noted(request, tmp_path_factory):
     "test_3_without_forks.py": "import pytest\npytestmark = pytest.mark.without_forks\ndef test_a(): pass\n",
     "test_4_apart.py": """
 import pytest
-pytestmark = [pytest.mark.apart, pytest.mark.longest(90)]
+pytestmark = pytest.mark.apart
 
 @pytest.mark.parametrize("number", range(3))
 def test_a(number): pass
 """,
     "test_5_by_parameter.py": """
 import pytest
-pytestmark = [pytest.mark.apart_by_parameter, pytest.mark.longest(75)]
+pytestmark = pytest.mark.apart_by_parameter
 
 @pytest.mark.parametrize("case", ["one", "two"])
 @pytest.mark.parametrize("job", ["red", "blue"])

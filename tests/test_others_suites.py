@@ -11,8 +11,6 @@ from types import ModuleType
 import pytest
 from support.paths import REPOSITORY
 
-pytestmark = pytest.mark.longest(55)
-
 TESTS = """
 import pytest, sys
 

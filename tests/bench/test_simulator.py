@@ -21,8 +21,6 @@ from simulator.innocents import INNOCENTS
 from simulator.layout import LAYOUTS, parse_layout
 from simulator.recording import write
 
-pytestmark = pytest.mark.longest(60)
-
 SMALL = (
     "dp=4,gpus_per_node=4",
     "dp=4,gradients=buckets,gpus_per_node=2",

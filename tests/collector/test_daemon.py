@@ -27,7 +27,7 @@ from laggard.wire import decode
 from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument, RingsDocument
 from laggard.wire.ras import RasCommunicator, RasJob, RasRank, RasSource
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(90)]  # a collector for each test
+pytestmark = pytest.mark.slow  # a collector for each test
 
 Start = Callable[..., Any]
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"

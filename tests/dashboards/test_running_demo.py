@@ -43,7 +43,6 @@ DOES_NOT_HAPPEN = {
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.longest(200),
     pytest.mark.skipif(not shutil.which("prometheus"), reason="no prometheus here: apt-get install prometheus"),
 ]
 

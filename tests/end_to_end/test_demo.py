@@ -19,7 +19,7 @@ from support import memory
 from support.paths import REPOSITORY
 from support.transcript import of_other_form
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(155)]
+pytestmark = pytest.mark.slow
 
 
 def demo(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:

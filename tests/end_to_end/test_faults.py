@@ -13,7 +13,7 @@ from support.cluster import Cluster
 from support.paths import TRAINING
 from support.warm import Warm
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(105)]
+pytestmark = pytest.mark.slow
 ALL_REDUCE_LOOP = TRAINING / "all_reduce_loop.py"
 
 

@@ -16,7 +16,7 @@ from support.warm import Warm
 
 from laggard.locate.hang.hangs import HUNG_SILENT_SECONDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(80)]
+pytestmark = pytest.mark.slow
 ALL_REDUCE_LOOP = TRAINING / "all_reduce_loop.py"
 
 

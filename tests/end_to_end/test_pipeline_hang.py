@@ -17,7 +17,7 @@ from support.warm import Warm
 
 from laggard.locate.hang.hangs import HUNG_SILENT_SECONDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(110)]
+pytestmark = pytest.mark.slow
 PIPELINE = TRAINING / "pipeline.py"
 STAGES = 4
 

@@ -15,7 +15,7 @@ from support.launchers import launchers
 from support.paths import DATA, REPOSITORY, TRAINING
 from support.transcript import commands_of, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(100)]
+pytestmark = pytest.mark.slow
 PAGES = REPOSITORY / "docs" / "tasks"
 OWN_NETWORK = ("unshare", "--net")
 """The page's ports are laggard's own, which another daemon on this machine may have."""

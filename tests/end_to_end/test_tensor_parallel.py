@@ -17,7 +17,7 @@ from laggard.rankfile import RankFileReader
 from laggard.rankfile.fact_names import UNSEEN_WAITS
 from laggard.recording.reader import read_recording
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(30)]  # trainings with torch
+pytestmark = pytest.mark.slow  # trainings with torch
 
 STEPS, SLEEP = 40, 0.1  # as in the script
 

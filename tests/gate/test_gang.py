@@ -18,8 +18,6 @@ from support.ports import free_port
 
 from laggard.cli import main
 
-pytestmark = pytest.mark.longest(145)
-
 Node = subprocess.Popen[str]
 Start = Callable[..., list[Node]]
 LONG = 240.0

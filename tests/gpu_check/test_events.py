@@ -13,8 +13,6 @@ from support.lazy_torch import LazyTensor
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.device.cuda import CudaMark
 
-pytestmark = pytest.mark.longest(10)
-
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Any:

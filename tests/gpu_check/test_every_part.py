@@ -25,7 +25,7 @@ sys.path.append(str(REPOSITORY / "scripts"))  # the parameters are its parts
 
 from gpu_check.plan import PARTS, Part
 
-pytestmark = [pytest.mark.longest(125), pytest.mark.apart]
+pytestmark = pytest.mark.apart
 
 ON_LAZY_TORCH = ("events", "events-one-queue")
 

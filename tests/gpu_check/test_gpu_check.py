@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.paths import REPOSITORY
 
-pytestmark = [pytest.mark.longest(125), pytest.mark.apart]
+pytestmark = pytest.mark.apart
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
 

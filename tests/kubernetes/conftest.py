@@ -34,7 +34,6 @@ CLUSTER_WIDE = ("Namespace", "ClusterRole", "ClusterRoleBinding")
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Its tests share one cluster."""
     item.add_marker(pytest.mark.together("kubernetes"))
-    item.add_marker(pytest.mark.longest(140))
 
 
 def render(folder: str | Path) -> list[dict[str, Any]]:

@@ -21,8 +21,6 @@ from laggard.model import Verdict
 from laggard.process_identity import own_identity
 from laggard.recording.reader import read_recording
 
-pytestmark = pytest.mark.longest(20)
-
 
 def test_one_file_a_rank_and_one_for_all_give_the_same_verdict(tmp_path: Path) -> None:
     directory = tmp_path / "recording"

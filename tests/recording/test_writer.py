@@ -28,7 +28,7 @@ from laggard.recording.writer import JobRecording
 from laggard.wire import encode
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(15)]  # real jobs and daemons
+pytestmark = pytest.mark.slow  # real jobs and daemons
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -24,7 +24,7 @@ from laggard.rings.messages import Connected, Join, Pair, Paired, Put, Want
 from laggard.rings.strangers import Strangers
 from laggard.rings.worker_process import WorkerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(60)]
+pytestmark = pytest.mark.slow
 
 LONG = 240.0
 ATTACKER = Path(__file__).with_name("ring_attacker.py")

@@ -16,7 +16,6 @@ from laggard.rings.link import SILENT_SECONDS
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not can_make(), reason="needs root and network namespaces"),
-    pytest.mark.longest(85),
 ]
 LONG = 400.0
 Nodes = list[subprocess.Popen[str]]

@@ -22,7 +22,7 @@ from support.ports import free_port
 from laggard.cli import main
 from laggard.rings.worker.group import abort_nccl
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(95)]
+pytestmark = pytest.mark.slow
 
 Node = subprocess.Popen[str]
 LONG = 240.0

@@ -106,7 +106,6 @@ exit $status
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Its tests share one cluster."""
     item.add_marker(pytest.mark.together("slurm"))
-    item.add_marker(pytest.mark.longest(150))
 
 
 class Cluster:

@@ -1,5 +1,7 @@
-"""The order of the tests, and which of them one process runs: by marks, which pyproject.toml lists. A mark stands in
-the test's file, or in its folder's conftest.py for the whole folder, and moves with it."""
+"""Which tests run, in which order, and which of them one process runs.
+
+The order comes of what tests took (support/durations.py); the rest of marks, which pyproject.toml lists. A mark stands
+in the test's file, or in its folder's conftest.py for the whole folder, and moves with it."""
 
 from __future__ import annotations
 
@@ -8,36 +10,63 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Container, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.durations import seconds
 from support.later import IMPORTED_TORCH
 
 GROUPS = "groups_file"  # of what a process of the run is given: where it writes each test's group
 
+CHANGED_SECONDS = 150.0
+"""So many core-seconds of slow tests that a change can break run with each change: an eighth of ten minutes of two
+cores."""
+UNKNOWN_SECONDS = 10.0
+"""What a slow test is taken to last that tests/durations.json does not know."""
 FOLDER = pytest.StashKey[Path]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "the test files that a change can break, one a line (scripts/changed_tests.py): of their slow tests, as many"
+    parser.addoption("--changed", type=Path, metavar="FILE", help=f"{text} as take {CHANGED_SECONDS} s are `changed`")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sorts the tests: what takes longest comes first, so that no core is idle at the end. Tests that import torch into
-    their own process come late (see support/later.py): behind them only those `without_forks`, which fill the other
-    cores meanwhile."""
+    """Sorts the tests: the groups that take longest come first, so that no core is idle at the end. Tests that import
+    torch into their own process come late (see support/later.py): behind them only those `without_forks`, which fill
+    the other cores meanwhile."""
     config.stash[IMPORTED_TORCH] = "torch" in sys.modules
-    items.sort(key=_place)
+    if file := config.getoption("--changed"):
+        _mark_changed(items, set(file.read_text().split("\n")))
+    taken: Counter[str] = Counter()
+    for item in items:
+        taken[group_of(item)] += seconds().get(item.nodeid, 0.0)
+    items.sort(key=lambda item: (_turn(item), -taken[group_of(item)], _file_of(item)))
 
 
-def _place(item: pytest.Item) -> tuple[int, float, str]:
-    """Its turn, and its file's path: all processes of a run have the same order, whichever file they began with."""
-    path = item.nodeid.partition("::")[0]
-    if item.get_closest_marker("torch") is not None:
-        return 1, 0.0, path
-    if item.get_closest_marker("without_forks") is not None:
-        return 2, 0.0, path
-    longest = item.get_closest_marker("longest")
-    return 0, -_argument(longest) if longest else 0.0, path
+def _mark_changed(items: Iterable[pytest.Item], files: Container[str]) -> None:
+    """The shortest of the slow tests in these files; `tests` stands for all."""
+    slow = [item for item in items if item.get_closest_marker("slow") and ("tests" in files or _file_of(item) in files)]
+    left = CHANGED_SECONDS
+    for item in sorted(slow, key=lambda item: (seconds().get(item.nodeid, UNKNOWN_SECONDS), item.nodeid)):
+        left -= seconds().get(item.nodeid, UNKNOWN_SECONDS)
+        if left >= 0.0:
+            item.add_marker("changed")
+
+
+def _turn(item: pytest.Item) -> int:
+    turns = ("torch", 1), ("without_forks", 2)
+    return next((turn for mark, turn in turns if item.get_closest_marker(mark) is not None), 0)
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def group_of(item: pytest.Item) -> str:
@@ -76,7 +105,7 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hands out the tests to a process for each core, a group at a time, in the order of `_place`."""
+    """Hands out the tests to a process for each core, a group at a time, in the order of the list."""
     from xdist.scheduler import LoadScopeScheduling
 
     @cache

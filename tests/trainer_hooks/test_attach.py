@@ -18,7 +18,7 @@ from support.warm import Warm
 from laggard.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(130), pytest.mark.apart_by_parameter]  # trainings with torch
+pytestmark = [pytest.mark.slow, pytest.mark.apart_by_parameter]  # trainings with torch
 
 EXAMPLES = REPOSITORY / "docs" / "examples"
 

@@ -35,7 +35,7 @@ CLOCK_ERROR_SECONDS = {"device": 2e-3}  # of a device's time in the host's clock
 TAGGED = {"updates": (4 * 1001, 6, 1), "deepspeed": (4 * 1003, 10, 3)}
 BARE = {"device": "torch_jobs.py"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.longest(160), pytest.mark.apart_by_parameter]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.apart_by_parameter]
 
 
 Measured = dict[str, tuple[float, float]]

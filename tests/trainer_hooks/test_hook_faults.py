@@ -14,7 +14,7 @@ from support.agents import let_others_enter
 from laggard.rankfile import RankFileReader
 from laggard.rankfile.layout import FILE_BYTES
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(35)]  # trainings with torch
+pytestmark = pytest.mark.slow  # trainings with torch
 
 TRAINER = """
 import os, sys, time

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(120), pytest.mark.apart]  # trainings with torch
+pytestmark = [pytest.mark.slow, pytest.mark.apart]  # trainings with torch
 
 STEPS = 12
 

@@ -18,7 +18,7 @@ import pytest
 from support.paths import REPOSITORY
 from support.vm import VmUnavailable, run_in_vm
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.longest(165)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 INSIDE = Path(__file__).with_name("inside.py")
 

@@ -15,8 +15,6 @@ from support.hostile import compiled, needs_fuse
 from laggard.agent.ranks.reader import MOUNTED, RankFiles
 from laggard.agent.ranks.users_mounts import is_below, users_mounts
 
-pytestmark = pytest.mark.longest(40)
-
 TABLE = """\
 24 1 0:22 / /proc rw shared:5 - proc proc rw
 30 1 0:30 / /dev/shm/laggard/1001 rw - fuse evil rw,user_id=1001

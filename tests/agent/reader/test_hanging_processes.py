@@ -26,8 +26,6 @@ from laggard.probes.host.hanging_users import SKIPPED_SECONDS, HangingUsers
 from laggard.probes.host.reader import NoReader, ask
 from laggard.probes.nccl.model.running_ranks import RankProcesses
 
-pytestmark = pytest.mark.longest(60)
-
 
 @pytest.mark.slow
 @needs_fuse

@@ -23,8 +23,6 @@ from laggard.collector.web.hosts import is_own_name
 from laggard.recording.writer import JobRecording
 from laggard.wire import encode
 
-pytestmark = pytest.mark.longest(40)
-
 
 @pytest.mark.slow
 def test_slow_clients_hold_neither_the_collector_nor_its_files(start_collector: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.browsing import Browsed, needs_chromium
 from support.large_cluster import OUTSIDE, made_snapshot, served, with_findings, with_jobs
 
-pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.longest(70)]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 RANKS = (8, 4096, 32_768)
 STEPS = 60

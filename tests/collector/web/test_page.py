@@ -11,7 +11,7 @@ from support.browsing import Browsed, needs_chromium
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
-pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.longest(75)]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 Start = Callable[..., Any]
 

@@ -19,8 +19,6 @@ from support.materialise import materialise
 from laggard.cli import main
 from laggard.model import Verdict
 
-pytestmark = pytest.mark.longest(60)
-
 SETTINGS = "max_connections: 48\nmax_connections_per_address: 8\n"
 ADDRESSES = tuple(f"127.0.2.{number}" for number in range(1, 9))
 

@@ -23,7 +23,7 @@ from laggard.wire import decode
 from laggard.wire.comparison import Comparison
 from laggard.wire.digest import Digest
 
-pytestmark = [pytest.mark.slow, pytest.mark.together("compared runs"), pytest.mark.longest(90)]
+pytestmark = [pytest.mark.slow, pytest.mark.together("compared runs")]
 
 SCRIPT = REPOSITORY / "tests" / "support" / "training" / "compared_runs.py"
 USUAL = 5  # runs without a change: ten pairs

@@ -11,7 +11,7 @@ from support.nvml_gate import NVML_PROBES, SKIPPED_WHEN_HEALTHY, Gate
 
 from laggard.probes.host.proc_stat import read_proc_stat
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(135)]  # processes with a library that is built for them
+pytestmark = pytest.mark.slow  # processes with a library that is built for them
 
 GENEROUS_SECONDS = 50.0  # beyond the deadline, on a busy machine
 

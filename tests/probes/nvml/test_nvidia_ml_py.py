@@ -11,7 +11,7 @@ import pytest
 from support.nvml_gate import NVML_PROBES, SKIPPED_WHEN_HEALTHY, Gate
 from support.wheels import unpacked_wheel
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(65)]
+pytestmark = pytest.mark.slow
 
 VERSIONS = ["11.525.84", "12.535.77", "12.535.161", "12.550.89", "12.570.86", "12.575.51", "13.580.65"]
 HEALTHY = {name: "skipped" if name in SKIPPED_WHEN_HEALTHY else "ok" for name in NVML_PROBES}

@@ -14,7 +14,7 @@ from laggard.cli import main
 from laggard.recommend.outcome.values import NO_DIFFERENCE, AdviceDocument
 from laggard.wire import decode
 
-pytestmark = [pytest.mark.slow, pytest.mark.together("compared runs"), pytest.mark.longest(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.together("compared runs")]
 
 SCRIPT = REPOSITORY / "tests" / "support" / "training" / "many_reductions.py"
 PAIRS = 4

@@ -34,8 +34,6 @@ from laggard.trainer_hooks.collectives.process_group import hook_calls
 from laggard.trainer_hooks.record.facts import Facts
 from laggard.trainer_hooks.record.recorder import Recorder
 
-pytestmark = pytest.mark.longest(50)
-
 TRAINING_SCRIPT = """
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

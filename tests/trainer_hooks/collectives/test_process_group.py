@@ -15,7 +15,7 @@ from laggard.rankfile import RankFileReader
 
 SCRIPT = TRAINING / "python_groups.py"
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(45)]  # trainings with torch
+pytestmark = pytest.mark.slow  # trainings with torch
 
 POLLED = """
 import gc, time, weakref, torch, torch.distributed as dist

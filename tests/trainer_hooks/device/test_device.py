@@ -29,8 +29,6 @@ from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import device_finder
 
-pytestmark = pytest.mark.longest(25)
-
 CALL = CollectiveMethod("all_reduce", 0)
 TIMEOUT = 300
 MS = 0.0025  # a "millisecond" of these tests: long enough for a host that launches, to be ahead of its device

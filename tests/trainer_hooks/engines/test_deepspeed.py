@@ -15,8 +15,6 @@ from support.paths import DEMO_TRAINING
 
 from laggard.rankfile import RankFileReader
 
-pytestmark = pytest.mark.longest(115)
-
 
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]

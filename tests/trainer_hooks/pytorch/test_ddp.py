@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(5)]  # trainings with torch
+pytestmark = pytest.mark.slow  # trainings with torch
 
 # A group written in Python, as torchft's are and those of torch's own test_c10d_pypg.py.
 PYTHON_GROUP = """

@@ -17,7 +17,7 @@ from laggard.rankfile import RankFileReader
 from laggard.rankfile.fact_names import DIGEST_SHARDED
 from laggard.recording.reader import read_recording
 
-pytestmark = [pytest.mark.slow, pytest.mark.longest(40), pytest.mark.apart_by_parameter]  # trainings with torch
+pytestmark = [pytest.mark.slow, pytest.mark.apart_by_parameter]  # trainings with torch
 
 EVERY, STEPS = 3, 14
 
