@@ -73,6 +73,7 @@ def exchanges_data(node: Node) -> bool:
     return False
 
 
+@pytest.mark.spine
 def test_a_sweep_of_two_nodes(start: Callable[..., list[Node]], tmp_path: Path) -> None:
     """Every result is right and has its bandwidth, and node 0 alone writes the document. So small messages end by
     their thousand repeats, and the seconds are for a busy machine alone."""

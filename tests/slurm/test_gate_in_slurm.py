@@ -38,6 +38,7 @@ def test_as_shipped_nothing_is_rejected(cluster: Any) -> None:
     assert (cluster.wait_settled("n1"), cluster.wait_settled("n2")) == ("idle", "idle")
 
 
+@pytest.mark.spine
 def test_enforcing_rejects_the_job_and_drains_with_the_reason(cluster: Any) -> None:
     cluster.configure(mode="enforce")
     cluster.set_machine("n2", "disk_full")

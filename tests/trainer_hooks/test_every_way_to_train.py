@@ -57,7 +57,7 @@ class FinishedJob(NamedTuple):
     bare: list[list[Any]]
 
 
-@pytest.fixture(scope="module", params=JOBS)
+@pytest.fixture(scope="module", params=(pytest.param("torch", marks=pytest.mark.spine), *tuple(JOBS)[1:]))
 def job(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, launch_in: Any
 ) -> Iterator[FinishedJob]:

@@ -57,6 +57,7 @@ def run_agent(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.spine
 def test_ranks_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
     agent = start_agent()
     assert agent.request("/api/v1/ranks").json()["ranks"] == []
@@ -276,6 +277,7 @@ def _runs(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.spine
 def test_a_prober_that_dies_is_reported_and_started_again(start_agent: Start, tmp_path: Path) -> None:
     config = tmp_path / "agent.yaml"
     config.write_text("probe_interval_seconds: 0.3\n")

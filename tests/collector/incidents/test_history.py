@@ -378,6 +378,7 @@ def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_readers(
         os.umask(before)
 
 
+@pytest.mark.spine
 @pytest.mark.slow  # collectors
 def test_a_collector_that_is_killed_goes_on_where_it_was(
     start_collector: Any, fake_agent: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -647,6 +647,7 @@ def test_commands_start_without_psycopg(tmp_path: Path) -> None:
     assert found.stdout == "[]\n", found.stderr
 
 
+@pytest.mark.spine
 @pytest.mark.slow  # collectors
 def test_two_collectors_and_one_that_is_killed(
     start_collector: Any, fake_agent: Any, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

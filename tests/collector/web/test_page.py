@@ -55,6 +55,7 @@ def _distance(one: list[int], other: list[int]) -> int:
     return sum(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.spine
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_slow_rank_stands_out(browser: Any, slow_job: Any, scheme: str) -> None:
     browsed = Browsed(browser, slow_job.url, color_scheme=scheme)

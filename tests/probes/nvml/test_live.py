@@ -24,6 +24,7 @@ def _wait_for_the_end_of(pid: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.spine
 def test_eight_healthy_gpus(gate: Gate) -> None:
     outcome = gate("")
     assert outcome.found == [] and outcome.status == 0, outcome.reasons
@@ -37,6 +38,7 @@ def test_seven_of_eight(gate: Gate) -> None:
     assert (outcome.status, outcome.found) == (1, [["GPU_MISSING", "critical", "GPU 0000:17:00.0"]]), outcome.reasons
 
 
+@pytest.mark.spine
 def test_a_gpu_that_falls_off_between_two_calls(gate: Gate) -> None:
     """Readings before that count; every reading after it is unknown, and none is ok."""
     outcome = gate("3.lost_after 6\n")
@@ -264,6 +266,7 @@ def test_a_process_on_a_gpu_counts_in_a_prolog(gate: Gate) -> None:
     assert ["GPU_BUSY", "warning", "GPU 2 (0000:12:00.0)"] in outcome.found
 
 
+@pytest.mark.spine
 def test_a_hung_call_is_reported_as_hung(gate: Gate) -> None:
     """The call ignores signals. It is given up after its own time limit, not at the profile's deadline."""
     outcome = gate("3.ecc_volatile hang\n")

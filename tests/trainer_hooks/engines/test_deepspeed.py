@@ -20,6 +20,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.spine
 @pytest.mark.slow
 def test_a_step_is_the_sum_of_its_phases_and_waits(launch: Callable[..., Any], tmp_path: Path) -> None:
     recording = tmp_path / "recording"
