@@ -82,6 +82,17 @@ def connection_in(line: str) -> Connection:
         ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/0/GDRDMA(PCI)", ("NET", "IB", 0, "receive", True)),
         ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/gIB/0/GDRDMA(PCI)/Shared", ("NET", "gIB", 0, "receive", True)),
         ("Channel 04 : 1[1] -> 0[0] via SHM/direct", ("SHM", "", None, "", False)),
+        # 2.31 and newer: how a receive is flushed
+        ("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA/flush=None", ("NET", "IB", 0, "receive", True)),
+        (
+            "Channel 00/0 : 8[0] -> 0[0] [receive] via NET/AWS Libfabric/2/GDRDMA(PCI)/Shared/flush=Always",
+            ("NET", "AWS Libfabric", 2, "receive", True),
+        ),
+        ("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0(3)/GDRDMA/flush=C2c", ("NET", "IB", 0, "receive", True)),
+        # what a newer one may add
+        ("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/rail=2/lane=1", ("NET", "IB", 0, "send", False)),
+        ("Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM/read/hops=2", ("P2P", "CUMEM", None, "", False)),
+        ("Channel 04 : 1[1] -> 0[0] via SHM/direct/numa=1", ("SHM", "", None, "", False)),
     ],
 )
 def test_a_channel_line_of_every_release(line: str, expected: tuple[object, ...]) -> None:
@@ -95,7 +106,7 @@ def test_a_channel_to_a_switch(line: str) -> None:
     assert connection_in(line) == Connection("COLLNET", "SHARP", 1, "send", True, 1)
 
 
-@pytest.mark.parametrize("end", ["", "/", "/GDR", "/GDRDM", "x", "/GDRDMA(PC"])
+@pytest.mark.parametrize("end", ["", "/", "/GDR", "/GDRDM", "x", "/GDRDMA(PC", "/GDRDMA/flu", "/GDRDMA/flush=No 3: x"])
 def test_a_channel_line_that_is_cut_off_is_dropped(end: str) -> None:
     process = process_of(f"Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/{'0' if end else ''}{end}")
     assert process.connections == (), "half a line must not show that GPUDirect is off"

@@ -144,6 +144,13 @@ def test_half_a_job_on_tcp_is_a_fallback_without_hardware_facts() -> None:
     assert ["TCP_FALLBACK", "critical", "gpu00 and 1 other"] in rows(judgement)
 
 
+def test_a_rank_of_a_newer_nccl_that_receives_without_gpudirect_is_still_named() -> None:
+    text = log_text("gdr_mixed_2_31")
+    off = text.replace("-> 0[0] [receive] via NET/IB/0/GDRDMA/flush=None", "-> 0[0] [receive] via NET/IB/0")
+    (found,) = judge_nccl_log(parse_nccl_log(off), HardwareFacts()).findings
+    assert (found.code, found.evidence["ranks"]) == ("GPUDIRECT_OFF", [0])
+
+
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_log_is_quiet_with_and_without_hardware_facts(name: str) -> None:
     for rdma in (True, None):

@@ -1,7 +1,9 @@
-"""Parses channel lines: `Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA`, NCCL 2.7 to 2.30.
+"""Parses channel lines: `Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA`, NCCL 2.7 to 2.32.
 
 Each rank carries the GPU's bus id (to 2.17) or its number (since 2.18) in brackets; `NET/IB/0(3)` goes through rank 3's
-NIC (PXN). Sources: src/transport/{p2p,shm,net,coll_net}.cc of the release tags. Standard library only.
+NIC (PXN). Parts `/KEY=VALUE` may follow, `/flush=None` since 2.31: any are accepted. Another part is not: a line that
+is cut off within `/GDRDMA` would show that GPUDirect is off. Sources: src/transport/{p2p,shm,net,coll_net}.cc of the
+release tags, and the format strings of the libraries of 2.31.2 and 2.32.3. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ MAX_PAIRS: Final = 64
 
 _PAIR = re.compile(r"(\d{1,9})\[[^\]]*\] -> (\d{1,9})\[[^\]]*\](?: \[(send|receive)\])?")
 _ONE_END = re.compile(r"(\d{1,9}) \[(send|receive)\]")  # COLLNET: the other end is a switch
-_P2P = re.compile(r"P2P/(direct pointer|common device|IPC|CUMEM|MNNVL|indirect)(?:/\d+\[[^\]]*\])?(?:/read)?(?:/CE)?")
-_SHM = re.compile(r"direct shared memory|SHM(?:/(?:direct|CE|conn)){0,2}")
-_NET = re.compile(r"(NET|COLLNET)/([^/]{1,80})/(\d{1,9})(?:\(\d+\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?")
+_MORE = r"(?:/\w{1,40}=[^/\s]{0,80}){0,8}"
+_P2P = re.compile(
+    r"P2P/(direct pointer|common device|IPC|CUMEM|MNNVL|indirect)(?:/\d+\[[^\]]*\])?(?:/read)?(?:/CE)?" + _MORE
+)
+_SHM = re.compile(r"(?:direct shared memory|SHM(?:/(?:direct|CE|conn)){0,2})" + _MORE)
+_NET = re.compile(r"(NET|COLLNET)/([^/]{1,80})/(\d{1,9})(?:\(\d+\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?" + _MORE)
 
 _Key = tuple[str, str, int | None, str, bool]
 
