@@ -69,7 +69,7 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
         found += _judge(environments, _context(host), frozenset(thresholds.ignore))
     for path, conf in {rank.conf_path: rank.conf for rank in ranks.processes}.items():
         found += _judge_conf(path, conf)
-    found.sort(key=lambda each: _WORST_FIRST.index(each.severity))
+    found.sort(key=_badness)
     yield from found[:_MAX_FINDINGS]
     if len(found) > _MAX_FINDINGS:
         yield Fact("not_listed", f"{len(found) - _MAX_FINDINGS} more findings")
@@ -153,12 +153,18 @@ def _judge(environments: list[NcclEnvironment], context: VariableContext, ignore
             judged[key] = judge_environment(environment.settings, context._replace(version=environment.version))
         for fault in judged[key]:
             if fault.device not in ignored:
-                found.setdefault((fault.code, fault.device, fault.summary), (fault, []))[1].append(environment)
+                place = fault.code, fault.device, fault.summary
+                worst, owners = found.get(place, (fault, []))
+                found[place] = min(worst, fault, key=_badness), [*owners, environment]
     for fault, owners in found.values():
         critical = fault.severity is Severity.CRITICAL
         severity = Severity.WARNING if critical and all(each.of_job for each in owners) else fault.severity
         named = {"set_in": [each.owner for each in owners[:8]], "count": len(owners)}
         yield msgspec.structs.replace(fault, evidence={**fault.evidence, **named}, severity=severity)
+
+
+def _badness(found: Finding) -> int:
+    return _WORST_FIRST.index(found.severity)
 
 
 def _judge_conf(path: str, conf: NcclConf) -> Iterator[Finding]:

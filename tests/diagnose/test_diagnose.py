@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.diagnosed import diagnose_text
-from support.paths import SHARED
+from support.paths import MACHINES, SHARED
 
 from laggard.cli import main
 from laggard.diagnose.environment import parse_environment
@@ -57,6 +57,28 @@ def test_an_environment_without_hardware_is_a_warning(tmp_path: Path, capsys: py
     assert codes(document) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
     assert document["files"] == [{"path": str(tmp_path / "env"), "kind": "environment", "unknown": ""}]
     assert document["facts"][str(tmp_path / "env")]["nccl_variables"] == ["NCCL_DEBUG", "NCCL_IB_DISABLE"]
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "fix"),
+    [
+        ("NCCL_IB_GIDINDEX", "warning", "Set NCCL_IB_GID_INDEX instead"),
+        ("NCCL_FROBNICATE", "info", "A newer NCCL may know it"),
+        ("NCCL_IB_HCA_POLICY", "info", "A newer NCCL may know it"),
+    ],
+)
+def test_an_unknown_variable_for_an_nccl_that_is_not_known(
+    name: str, severity: str, fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, document = run(capsys, *write(tmp_path, env=f"NCCL_DEBUG=INFO\n{name}=1\n"))
+    assert (status, codes(document)) == (0, [("NCCL_ENV_UNKNOWN", severity, name)])
+    assert document["findings"][0]["fix"]["text"].startswith(fix)
+
+
+def test_variables_of_nccl_2_32_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    path = MACHINES / "nccl_conf_of_2_32/etc/nccl.conf"
+    status, document = run(capsys, path)
+    assert (status, codes(document), document["files"][0]["kind"]) == (0, [], "environment")
 
 
 def test_files_of_one_machine_explain_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,25 @@ def test_the_facts_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["channels"] == {"NET/IB with GPUDirect": 8, "P2P/CUMEM": 4}
 
 
+def test_receiving_channels_of_newer_nccls_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    path = NCCL_LOGS / "efa_2_31.log"
+    assert run(capsys, path)[1]["facts"][str(path)]["channels"] == {"NET/Libfabric with GPUDirect": 4}
+
+
+@pytest.mark.parametrize("name", ["NCCL_FROBNICATE", "NCCL_IB_GID_INDEXX"])
+@pytest.mark.parametrize("version", ["2.27.5", "2.99.1"])
+def test_a_variable_that_nccl_logged_is_not_unknown(
+    name: str, version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NCCL logs the variables that it has read."""
+    path = tmp_path / "job.log"
+    text = log_text("roce_gpudirect").replace("2.27.5", version)
+    path.write_text(text + f"gpu00:4100:4100 [0] NCCL INFO {name} set by environment to 1.\n")
+    status, document = run(capsys, path)
+    assert (status, document["findings"]) == (0, [])
+    assert document["facts"][str(path)]["nccl_versions"] == [version]
+
+
 def test_the_help_names_the_format(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["diagnose", "--help"])

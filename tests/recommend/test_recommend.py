@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.nccl_logs import NCCL_LOGS
 
 from laggard.cli import main
 from laggard.deepspeed_config import find_problems, parse_config
@@ -160,6 +161,19 @@ def test_a_sick_fabric_is_not_tuned(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "held back" in found["notes"][0]
     main(["recommend", *paths])
     assert capsys.readouterr().out.startswith("Repair the fabric before anything is tuned: TCP_FALLBACK.")
+
+
+def test_a_variable_that_a_newer_nccl_may_read_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = (NCCL_LOGS / "roce_gpudirect.log").read_text().replace("2.27.5", "2.32.3")
+    paths = [
+        written(tmp_path, "job.log", log.encode()),
+        written(tmp_path, "env", b"NCCL_FROBNICATE=1\nNCCL_RUN_DIAGNOSTICS=1\nNCCL_IB_GIDINDEX=3\n"),
+    ]
+    changed = keys(run(capsys, *paths)[1])
+    assert "NCCL_IB_GIDINDEX" in changed, "a typo is advised on"
+    assert not {"NCCL_FROBNICATE", "NCCL_RUN_DIAGNOSTICS"} & set(changed)
 
 
 def test_scripts_for_machines_run_nothing_by_themselves() -> None:

@@ -1,13 +1,16 @@
-"""Writes tests/data/nccl_first_tags.txt, the first release tag of NCCL whose source reads each variable: `cd tests &&
-python -m support.nccl_tags CLONE`, with a clone of github.com/NVIDIA/nccl that has its tags."""
+"""Writes tests/data/nccl_first_tags.txt, the first release of NCCL that reads each variable: `cd tests && python -m
+support.nccl_tags CLONE LIBRARY...`, with a clone of github.com/NVIDIA/nccl that has its tags, and libnccl.so.2 of the
+releases after them, oldest first (wheels nvidia-nccl-cu13)."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from laggard.nccl.variables import parse_version, variables, version_of_code
 from support.paths import TESTS
 
 FIRST_TAGS = TESTS / "data" / "nccl_first_tags.txt"
@@ -18,11 +21,11 @@ _PATTERN = r'NCCL_PARAM\(\w+, *"\w+"|NCCL_PARAM\(\w+, *\w+, *NCCL_\w+|"NCCL_[A-Z
 
 
 def first_tags() -> dict[str, str]:
-    """The version of the first tag by variable; 2.3.5, the oldest tag, also stands for any version before it."""
+    """The version of the first tag or library by variable; 2.3.5, the oldest, also stands for any before it."""
     return dict(line.split() for line in FIRST_TAGS.read_text().splitlines() if not line.startswith("#"))
 
 
-def _read(clone: Path) -> dict[str, str]:
+def _read_tags(clone: Path) -> dict[str, str]:
     tags = [tag for tag in _git(clone, "tag").split() if _TAG.fullmatch(tag)]
     first: dict[str, str] = {}
     for tag in sorted(tags, key=lambda tag: [int(number) for number in re.findall(r"\d+", tag)]):
@@ -32,16 +35,24 @@ def _read(clone: Path) -> dict[str, str]:
     return first
 
 
+def _read_library(path: Path) -> dict[str, str]:
+    """The library's version by variable. Its debugging symbols name other things alike, so the table says which are
+    variables."""
+    code = ctypes.c_int()
+    ctypes.CDLL(str(path)).ncclGetVersion(ctypes.byref(code))
+    names = {match.decode() for match in re.findall(rb"NCCL_[A-Z0-9_]+(?=\0)", path.read_bytes())}
+    return {name: version_of_code(code.value) for name in names & set(variables())}
+
+
 def _git(clone: Path, *words: str) -> str:
     return subprocess.run(["git", "-C", str(clone), *words], check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":
-    from laggard.nccl.variables import variables
-
-    found = _read(Path(sys.argv[1]))
+    found = _read_tags(Path(sys.argv[1]))
+    for library in sys.argv[2:]:
+        found = _read_library(Path(library)) | found
     lines = [f"{name} {found[name]}" for name in sorted(variables()) if name in found]
-    head = (
-        "# The first tag of NVIDIA/nccl (from 2.3.5 to 2.30.7) whose source reads the variable: support/nccl_tags.py.\n"
-    )
+    newest = max(found.values(), key=parse_version)
+    head = f"# The first release of NCCL (from 2.3.5 to {newest}) that reads the variable: support/nccl_tags.py.\n"
     FIRST_TAGS.write_text(head + "\n".join(lines) + "\n")

@@ -9,7 +9,7 @@ import msgspec
 
 from laggard.model import Finding
 from laggard.nccl.log.model import NcclLog, NcclProcess
-from laggard.nccl.variables import parse_version
+from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.probes.nccl.model.job import HardwareFacts, NcclJob, hosts_of, ranks_of
 from laggard.probes.nccl.rules.attention_findings import judge_attention
 from laggard.probes.nccl.rules.log_gaps import find_gaps
@@ -51,10 +51,11 @@ def judge_nccl_log(log: NcclLog, facts: HardwareFacts) -> LogJudgement:
 
 def judge_variables(job: NcclJob) -> tuple[Finding, ...]:
     """Returns findings NCCL_ENV_* about the variables that NCCL logged, each once with the hosts where it was set. NCCL
-    does not log a name that it does not know."""
+    logs what it has read: a name that the table lacks is newer, and no fault."""
     found: dict[tuple[str, str, str], tuple[Finding, list[NcclProcess]]] = {}
     for process in job.processes:
-        for fault in judge_environment(dict(process.variables), _context(process, job)):
+        known = {name: value for name, value in process.variables if may_be_shown(name)}
+        for fault in judge_environment(known, _context(process, job)):
             found.setdefault((fault.code, fault.device, fault.summary), (fault, []))[1].append(process)
     return tuple(
         msgspec.structs.replace(fault, evidence={**fault.evidence, "set_on": hosts_of(own), "count": len(own)})

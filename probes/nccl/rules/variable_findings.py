@@ -62,25 +62,40 @@ def _not_read(variable: Variable, version: Version) -> str | None:
 
 def _unknown(name: str, value: str, context: VariableContext) -> Finding:
     suggestion = COMMON_MISTAKES.get(name) or closest_name(name, variables())
-    newer = context.version > TABLE_VERSION and not suggestion
-    hint = f"; did you mean {suggestion}?" if suggestion else ""
+    may_be_newer = not suggestion and not () < context.version <= TABLE_VERSION
+    hint, fix = "", "Remove it, or correct the name."
+    if suggestion:
+        hint, fix = f"; did you mean {suggestion}?", f"Set {suggestion} instead, or remove it."
+    elif may_be_newer:
+        fix = "A newer NCCL may know it: look it up in the user guide of the NCCL that runs."
     return finding(
         "NCCL_ENV_UNKNOWN",
         name,
         f"is no variable of NCCL up to {_dotted(TABLE_VERSION)} or of a plugin that is known{hint}",
         evidence={**_evidence(value, context), "nearest": suggestion},
-        fix=f"Set {suggestion} instead, or remove it." if suggestion else "Remove it, or correct the name.",
-        severity=Severity.INFO if newer else None,
+        fix=fix,
+        severity=Severity.INFO if may_be_newer else None,
     )
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that is most similar, if one is similar enough. Underscores are ignored."""
+    """Returns the known name that was probably meant: the most similar one, underscores apart, that differs by letters.
+    A name that has a word more, less or another one is none: NCCL's newer variables are named so."""
     import difflib  # imported only where there is a typo
 
+    typed = name.strip().upper()
     by_letters = {word.replace("_", ""): word for word in known}
-    found = difflib.get_close_matches(name.strip().upper().replace("_", ""), by_letters, n=1, cutoff=0.85)
-    return by_letters[found[0]] if found else None
+    near = difflib.get_close_matches(typed.replace("_", ""), by_letters, cutoff=0.85)
+    return next((by_letters[letters] for letters in near if _differ_by_letters(typed, by_letters[letters])), None)
+
+
+def _differ_by_letters(typed: str, known: str) -> bool:
+    import difflib
+
+    ours, theirs = typed.split("_"), known.split("_")
+    changes = difflib.SequenceMatcher(None, ours, theirs).get_opcodes()
+    changed = [("".join(ours[a:b]), "".join(theirs[c:d])) for kind, a, b, c, d in changes if kind != "equal"]
+    return all(difflib.get_close_matches(words, [others]) for words, others in changed)
 
 
 def _harmful(name: str, summary: str, evidence: Mapping[str, object], severity: Severity) -> Finding:

@@ -1,7 +1,8 @@
 """Every environment variable of NCCL, as data: who reads it, since which version, and which values it accepts.
 
-The table is made from the source and the user guide of NCCL 2.30.7 (every NCCL_PARAM, DEFINE_NCCL_PARAM and ncclGetEnv,
-docs/userguide/source/env.rst). Its 62 release tags from 2.3.5 on give the versions in which a variable came and went.
+The table is made from the source of NCCL 2.30.7 (every NCCL_PARAM, DEFINE_NCCL_PARAM and ncclGetEnv), the libraries of
+2.31.2 and 2.32.3 (every function ncclParam*, and what it returns) and the user guide of 2.32. The 62 release tags from
+2.3.5 to 2.30.7 and these libraries give the versions in which a variable came and went.
 Standard library only; laggard.nccl.variables looks variables up by name.
 """
 
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 
 Version = tuple[int, ...]
 
-TABLE_VERSION: Final[Version] = (2, 30, 7)
+TABLE_VERSION: Final[Version] = (2, 32, 3)
 """The release that the table describes. A variable that the table lacks may be newer."""
 
 
@@ -70,6 +71,7 @@ NCCL_COMM_SPLIT_SHARE_RESOURCES|A1|2.18||auto|int||A split communicator shares i
 NCCL_DISABLE_MEM_MANAGER|A1|2.29||0|int||Switches the memory manager off
 NCCL_ELASTIC_BUFFER_REGISTER|A1|2.30||1|int||Registration of buffers that grow
 NCCL_ENABLE_VERSION_CHECK|A1|2.29||1|int||Compares the header's version with the library's
+NCCL_ENQUEUE_REARCH_ENABLE|A1|2.31||0|int||Another way of choosing and launching collectives
 NCCL_GDR_FLUSH_DISABLE|A1|||0|int||Leaves out the flush after a GPUDirect write: data may be stale
 NCCL_GRAPH_HELPER_DISABLE|A1|2.11||0|int||Leaves out the helper of CUDA graph launches
 NCCL_GRAPH_MIXING_SUPPORT|A1|2.13||1|0..1|d|Captured and plain launches on one communicator
@@ -88,7 +90,7 @@ NCCL_IGNORE_DISABLED_P2P|A1|2.12||0|int||Goes on where P2P over NVLink is off
 NCCL_IGNORE_NET_MISMATCH|A1|2.30||1|int|d|Goes on where network devices differ between ranks
 NCCL_IPC_USE_ABSTRACT_SOCKET|A1|2.29||1|int|d|Abstract Unix sockets for memory handles
 NCCL_LAUNCH_MODE|A1|2.1.0||PARALLEL|PARALLEL,GROUP|d|How kernels of one process are launched
-NCCL_LAUNCH_ORDER_IMPLICIT|A1|2.26||0|int|d|Orders launches of several communicators
+NCCL_LAUNCH_ORDER_IMPLICIT|A1|2.26||auto|int|d|Orders launches of several communicators
 NCCL_LAUNCH_RACE_FATAL|A1|2.26||1|int|d|A race between launches is an error
 NCCL_LEGACY_CUDA_REGISTER|A1|2.24||0|int|d|Registers memory of cudaMalloc the old way
 NCCL_LL128_C2C|A1|2.27||1|int||LL128 across a C2C link
@@ -101,6 +103,7 @@ NCCL_MULTI_SEGMENT_REGISTER|A1|2.29||1|int||Registers buffers of several segment
 NCCL_NET_FORCE_FLUSH|A1|2.15||0|int||Flushes after GPUDirect receives even if not needed
 NCCL_NET_OPTIONAL_RECV_COMPLETION|A1|2.24||1|int||Receive completions that nobody waits for are left out
 NCCL_NO_CACHE|A1|2.29|||||Variables that are read anew each time
+NCCL_NVLS_UB_SIZE|A1|2.32||auto|int||Bytes that NVLS keeps for users' buffers; 0 registers none
 NCCL_P2P_DIRECT_DISABLE|A1|2.12||0|int|d|No direct access to a peer's buffers in one process
 NCCL_P2P_EPOCH_ENABLE|A1|2.29||1|int||Epochs of point-to-point schedules
 NCCL_PROTO|A1|2.5|||proto|d|Protocols that may be chosen; LL128 must not be forced
@@ -116,14 +119,13 @@ NCCL_WORK_FIFO_BYTES|A1|2.22||1048576|int||Bytes of the work queue
 NCCL_CUMEM_ENABLE|A2|2.18||auto|int|d|Buffers from cuMem; needed by NVLS and MNNVL
 NCCL_CUMEM_HOST_ENABLE|A2|2.23||-1|int|d|Host buffers from cuMem
 NCCL_DMABUF_ENABLE|A2|2.13||1|0..1|d|GPUDirect through DMA-BUF
-NCCL_GDRCOPY_ENABLE|A2|2.9||0|int||Uses GDRCopy
-NCCL_GDRCOPY_FIFO_ENABLE|A2|2.9||1|int||GDRCopy for queues
-NCCL_GDRCOPY_FLUSH_ENABLE|A2|2.9||0|int||GDRCopy for flushes
-NCCL_GDRCOPY_SYNC_ENABLE|A2|2.12||1|int||GDRCopy for synchronisation
+NCCL_GDRCOPY_ENABLE|A2|2.9||0|int|d|Uses GDRCopy
+NCCL_GDRCOPY_FIFO_ENABLE|A2|2.9||1|int|d|GDRCopy for queues
+NCCL_GDRCOPY_FLUSH_ENABLE|A2|2.9||0|int|d|GDRCopy for flushes
+NCCL_GDRCOPY_SYNC_ENABLE|A2|2.12||1|int|d|GDRCopy for synchronisation
+NCCL_GDRCOPY_USE_INTERNAL_DMABUF|A2|2.31||0|int||GDRCopy's work done by DMA-BUF; 2 where that is possible
 NCCL_IB_DISABLE|A2|||0|int|d|Switches InfiniBand and RoCE off: sockets are used
-NCCL_MLOPART_RDMA_ENABLE|A2|2.30||0|int||RDMA on GPU partitions
 NCCL_NET_DISABLE_INTRA|A2|2.12||0|int||No network transport inside a node
-NCCL_NET_GDR_MLOPART|A2|2.30||0|int||GPUDirect on GPU partitions
 NCCL_NVB_DISABLE|A2|2.9.9||0|int|d|No NVLink path through another GPU
 NCCL_P2P_DISABLE|A2|||0|int|d|Switches direct GPU-to-GPU copies off, NVLink too
 NCCL_PXN_DISABLE|A2|2.12||0|int|d|No sending through the GPU next to the NIC
@@ -140,6 +142,8 @@ NCCL_IB_ADDR_FAMILY|B|2.21||AF_INET|AF_INET,AF_INET6|d|Address family of the GID
 NCCL_IB_ADDR_RANGE|B|2.21||||d|Address range of the GID that is chosen
 NCCL_IB_DEVICE_PCI_ORDER|B|2.29||1|int||Orders devices by PCI address
 NCCL_IB_ECE_ENABLE|B|2.23||1|0..1|d|Enhanced connection establishment
+NCCL_IB_EVENT_BASED_LB|B|2.31||0|int|d|Load balancing by events
+NCCL_IB_EVENT_BASED_LB_REMOTE|B|2.31||1|int||Load balancing by the peer's events
 NCCL_IB_FIFO_TC|B|2.22.3||-1|-1..255|d|RoCE traffic class of control messages
 NCCL_IB_GID_INDEX|B|2.1.4||-1|-1..255|d|RoCE GID index; chosen by NCCL itself since 2.21
 NCCL_IB_HCA|B|||||d|RDMA devices to use: names, prefixes, ^ to exclude, = to be exact
@@ -148,8 +152,10 @@ NCCL_IB_MERGE_VFS|B|2.18||1|int||Joins virtual functions
 NCCL_IB_MQP_RETRY_ALL|B|2.24||0|int||Retries every failure of queue pair changes
 NCCL_IB_MQP_RETRY_CNT|B|2.24||34|int||Retries of queue pair changes
 NCCL_IB_MQP_RETRY_SLEEP_MSEC|B|2.24||100|int||Pause between them, ms
-NCCL_IB_PKEY|B|2.8||0|int||Partition key index
+NCCL_IB_PKEY|B|2.8||0|int|d|Partition key index
+NCCL_IB_PKEY_VALUE|B|2.31||-1|int|d|Partition key by its value
 NCCL_IB_QUERY_PORT_SPEED|B|2.30||1|int||Asks the device for its port speed
+NCCL_IB_RAIL_POLICY|B|2.32||auto||d|How the ports of ConnectX-9 form rails
 NCCL_IB_RESILIENCY_PORT_FAILOVER|B|2.29||0|int||Moves traffic off a failed port
 NCCL_IB_RESILIENCY_PORT_FAILOVER_MAX_ATTEMPTS|B|2.29||1|int||Attempts to move it
 NCCL_IB_RESILIENCY_PORT_FAILOVER_PROBE_DELAY|B|2.29||10|int||Delay before probing the port
@@ -159,19 +165,20 @@ NCCL_IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_INTERVAL|B|2.30||500|int||Pause
 NCCL_IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_SIZE|B|2.30||5|int||Alive messages in a batch
 NCCL_IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_SEQUENCE_SIZE|B|2.30||5|int||Alive messages in a row that count
 NCCL_IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_TIMEOUT|B|2.30||4000|int||Wait for an alive message, ms
-NCCL_IB_RESILIENCY_PORT_RECOVERY_ATTEMPTS_MAX|B|2.30||5|int||Attempts to recover a port
+NCCL_IB_RESILIENCY_PORT_RECOVERY_ATTEMPTS_MAX|B|2.30||20|int||Attempts to recover a port
 NCCL_IB_RESILIENCY_PORT_RECOVERY_START_DELAY|B|2.30||200|int||Delay before recovery, ms
 NCCL_IB_RETRY_CNT|B|2.1.15||7|0..7|d|Transport retries of a queue pair
 NCCL_IB_ROCE_VERSION_NUM|B|2.21||2|1..2|d|RoCE version of the GID that is chosen
 NCCL_IB_ROUTABLE_FLID_GID_INDEX|B|2.22||1|int||GID index for routable LIDs
 NCCL_IB_SL|B|2.1.4||-1|-1..15|d|InfiniBand service level
+NCCL_IB_SORT_MERGE_NICS|B|2.32||1|int||Sorts NICs before they are joined
 NCCL_IB_SUBNET_AWARE_ROUTING|B|2.30||0|int||Pairs devices of one subnet
 NCCL_IB_SUBNET_PREFIX_LEN|B|2.30||24|int||Length of that subnet's prefix
 NCCL_IB_TC|B|2.1.15||-1|-1..255|d|Traffic class: on RoCE it selects the lossless priority
 NCCL_IB_TIMEOUT|B|||20|0..31|d|Queue pair timeout: 4.096 us times 2 to this power
 NCCL_IGNORE_CPU_AFFINITY|B|2.4.6||0|int|d|NCCL's threads leave the job's CPU set for the GPU's
 NCCL_MNNVL_ENABLE|B|2.21||2|0..2|d|NVLink between nodes
-NCCL_MNNVL_RAIL_PER_HOST|B|2.28||0|int||Rails counted for each host of an NVLink domain
+NCCL_MNNVL_RAIL_PER_HOST|B|2.28||-1|int||Rails counted for each host of an NVLink domain
 NCCL_MNNVL_SCATTER_NETS_ENABLE|B|2.27||1|int||Spreads network devices over an NVLink domain
 NCCL_NET|B|2.10||||d|Network to use by name: IB, Socket, or a plugin's
 NCCL_NETDEVS_POLICY|B|2.28||AUTO|netdevs|d|How network devices are given to GPUs
@@ -235,6 +242,7 @@ NCCL_P2P_NET_CHUNKSIZE|C|2.14||131072|1..|d|Chunk of send and receive over the n
 NCCL_P2P_NVL_CHUNKSIZE|C|2.16||524288|1..||Chunk of send and receive over NVLink, bytes
 NCCL_P2P_PCI_CHUNKSIZE|C|2.16||131072|1..||Chunk of send and receive over PCIe, bytes
 NCCL_P2P_PER_CHANNEL_NET_BW|C|2.29||14|int||Bandwidth of a channel in the cost model, GB/s
+NCCL_P2P_PER_CHANNEL_REG_NET_BW|C|2.31||auto|int||The same for registered buffers; auto: that of the network
 NCCL_P2P_PXN_LEVEL|C|2.12||2|0..2|d|When send and receive use PXN
 NCCL_P2P_READ_ENABLE|C|2.7||auto|int||Reads from a peer instead of writing
 NCCL_P2P_SCHEDULE_GROUP_SIZE|C|2.28||8|int||Peers scheduled together
@@ -250,19 +258,28 @@ NCCL_SOCKET_MIN_TASKSIZE|C3|2.27||65536|int||Smallest piece of a socket transfer
 NCCL_SOCKET_NTHREADS|C3|2.4.8||auto|int|d|Helper threads of a socket connection, up to 16
 NCCL_SOCKET_RCVBUF|C3|2.27||-1|int||Receive buffer of sockets, bytes
 NCCL_SOCKET_SNDBUF|C3|2.27||-1|int||Send buffer of sockets, bytes
-NCCL_DEBUG|D||||VERSION,WARN,INFO,ABORT,TRACE|d|How much is logged
+NCCL_DEBUG|D||||VERSION,WARN,ATTN,INFO,ABORT,TRACE|d|How much is logged
 NCCL_DEBUG_FILE|D|2.2.12||||d|Log file; %h host, %p process
+NCCL_DEBUG_LEVELS|D|2.32||NONE||d|Levels that are logged beside those of NCCL_DEBUG
 NCCL_DEBUG_SUBSYS|D|2.3.4||INIT,BOOTSTRAP,ENV||d|Which parts log
 NCCL_DEBUG_TIMESTAMP_FORMAT|D|2.26||||d|Form of times in the log
 NCCL_DEBUG_TIMESTAMP_LEVELS|D|2.26||||d|Which lines carry a time
+NCCL_DIAGNOSTICS_ECC_THRESHOLD|D|2.31||0|int||Corrected ECC errors that diagnostics tell of; 0: of none
+NCCL_DIAGNOSTICS_IB_BW_TIMEOUT|D|2.32||5|int||Time for the diagnostics' bandwidth test of NICs, s
 NCCL_GIN_PLUGIN_REF_COUNT|D|2.29||0|int||Internal count of a plugin
 NCCL_GRAPH_DUMP_FILE|D|2.6|||||File that the channel graph is written to
 NCCL_GRAPH_DUMP_FILE_RANK|D|2.6||0|int||Rank that writes it
 NCCL_IB_WARN_RAIL_LOCAL|D|2.24||0|int||Warns where rails of two nodes differ
+NCCL_IB_WQE_LATENCY_REPORT|D|2.31||1|int||Logs summaries of transfers' latencies
+NCCL_IB_WQE_LATENCY_THRESHOLD_NS|D|2.31||0|int||Latency from which a transfer is slow, ns; 0: not measured
 NCCL_NET_PLUGIN_REF_COUNT|D|2.26||0|int||Internal count of a plugin
 NCCL_NVTX_DISABLE|D|2.28||0|int||No NVTX ranges
 NCCL_PARAM_DUMP_ALL|D|2.30|||||Prints every setting as it took effect
 NCCL_PROFILER_PLUGIN|D|2.23||||d|Profiler plugin: suffix, file, or none
+NCCL_PROGRESS_COUNTERS|D|2.32||0|int||Counts what GPUs have finished, for RAS
+NCCL_PROGRESS_COUNTER_MONITOR_POLL_MS|D|2.32||1000|int||Pause between looks at these counters, ms
+NCCL_PROGRESS_COUNTER_MONITOR_STALE_MS|D|2.32||5000|int||Standstill from which a counter is stale, ms
+NCCL_PROGRESS_COUNTER_MONITOR_STALE_WARN_SEC|D|2.32||600|int||Standstill from which there is a warning, s
 NCCL_PROXY_DUMP_SIGNAL|D|2.14||-1|int||Signal at which the proxy prints its state
 NCCL_RAS_ADDR|D|2.24||localhost:28028||d|Address of the RAS service
 NCCL_RAS_ENABLE|D|2.24||1|0..1|d|The RAS service, which tells who lags
@@ -270,6 +287,8 @@ NCCL_RAS_TIMEOUT_FACTOR|D|2.24||1|int|d|Factor of RAS timeouts
 NCCL_REPORT_CONNECT_PROGRESS|D|2.19||0|int||Logs how connecting goes on
 NCCL_RMA_PLUGIN_REF_COUNT|D|2.30||0|int||Internal count of a plugin
 NCCL_RMA_PROXY_DUMP_SIGNAL|D|2.29||-1|int||Signal at which the RMA proxy prints its state
+NCCL_RUN_DIAGNOSTICS|D|2.31||0|int||Tests the paths between GPUs at the start
+NCCL_RUN_RAS_DIAGNOSTICS|D|2.31||0|int||Compares the ranks' GPUs, drivers and variables at the start
 NCCL_SET_THREAD_NAME|D|2.12||0|0..1|d|Names NCCL's threads
 NCCL_TOPO_DUMP_FILE|D|2.6||||d|File that the topology is written to
 NCCL_TOPO_DUMP_FILE_RANK|D|2.6||0|int||Rank that writes it
@@ -283,20 +302,34 @@ NCCL_MIN_NCHANNELS|E|2.5||auto|1..|d|Fewest channels
 NCCL_MIN_NRINGS|E|||auto|1..||Fewest channels, by its oldest name
 NCCL_SINGLE_RING_THRESHOLD|E||2.3|||d|Was the size up to which one ring is used
 NCCL_TREE_THRESHOLD|E|2.4|2.5|||d|Was the size up to which trees are used
+NCCL_CE_CHUNK_SIZE|F|2.32||8388608|int||Chunk of copies by copy engine, bytes
+NCCL_CE_COLL_AG_MULTICAST_THRESHOLD|F|2.31||auto|int||Bytes up to which all-gathers by copy engine multicast
+NCCL_CE_INTRA_GPU_MEMCPY_ENABLE|F|2.32||1|int||Copies inside a GPU overlap those by copy engine
+NCCL_CFT_ENABLE|F|2.31||1|int||Compute Fabric Transport
 NCCL_DEV_API_JIT|F|2.30||0|int||Device API compiled at run time
+NCCL_GDAKI_FORCE_MCST|F|2.32||0|int||GPU-initiated traffic never skips its step mcst
 NCCL_GDAKI_USE_RELIABLE_DB|F|2.29||0|int||Reliable doorbells of GPU-initiated traffic
 NCCL_GIN_ENABLE|F|2.28||1|int||GPU-initiated networking
 NCCL_GIN_ERROR_QUERY_SEC|F|2.28||10|int||Seconds between looks for its errors
+NCCL_GIN_GDAKI_LAG_AWARE_DISABLE|F|2.32||0|int||GPU-initiated traffic ignores that ports are bonded
 NCCL_GIN_GDAKI_MAX_DEST_RD_ATOMIC|F|2.30||auto|int||Outstanding reads accepted
 NCCL_GIN_GDAKI_MAX_QP_RD_ATOMIC|F|2.30||auto|int||Outstanding reads issued
 NCCL_GIN_GDAKI_NIC_HANDLER|F|2.28||0|int||Who rings the NIC's doorbell
 NCCL_GIN_GDAKI_QP_DEPTH|F|2.28||128|int||Depth of its queue pairs
+NCCL_GIN_IB_OOO_OPT|F|2.31||0|int||GPU-initiated traffic may arrive out of order
 NCCL_GIN_NCONNECTIONS|F|2.29||auto|int||Connections of GPU-initiated networking
-NCCL_GIN_PLUGIN|F|2.29|||||Its plugin
+NCCL_GIN_PLUGIN|F|2.29||||d|Its plugin
+NCCL_GIN_PROXY_POLL_BATCH|F|2.31||32|int||Requests that its proxy takes at a time
 NCCL_GIN_PROXY_QUEUE_SIZE|F|2.28||-1|int||Queue of its proxy
 NCCL_GIN_TYPE|F|2.28||-1|int||Which kind of it is used
+NCCL_HIER_CE_COLL_AG_RAIL_RING_ENABLE|F|2.32||auto|int||All-gathers by copy engine take a ring between nodes
+NCCL_HIER_CE_COLL_NUM_CTX|F|2.31||auto|int||Most contexts of collectives by copy engine
 NCCL_NUM_RMA_CTX|F|2.29||auto|int||Contexts of one-sided operations
-NCCL_RMA_PLUGIN|F|2.30|||||Plugin of one-sided operations
+NCCL_NUM_RMA_INT_CTX|F|2.31||auto|int||Contexts of one-sided operations for NCCL's own use
+NCCL_RMA_EAGER_INIT|F|2.31||auto|int|d|Sets one-sided operations up with the communicator
+NCCL_RMA_IB_WR_BATCHSIZE|F|2.32||64|int||Their work requests posted at a time
+NCCL_RMA_MULTI_CTX_THRESHOLD|F|2.31||auto|int||Bytes from which they use several contexts
+NCCL_RMA_PLUGIN|F|2.30||||d|Plugin of one-sided operations
 NCCL_RMA_PROXY_QUEUE_SIZE|F|2.29||-1|int||Queue of their proxy
 NCCL_SYM_CE_THRESHOLD|F|2.29||8388608|int||Bytes from which copy engines are used
 NCCL_SYM_GIN_KERNELS_ENABLE|F|2.29|||0..1|d|Symmetric kernels over the network
@@ -320,29 +353,32 @@ NCCL_GIN_NCONTEXTS|E|2.28|2.30||int||Was the contexts of GPU-initiated networkin
 NCCL_GIN_SIGNAL_POOL_SIZE|E|2.28|2.30||int||Was the signals of GPU-initiated networking
 NCCL_GRAPH|E|2.5|2.6||||Was a fixed channel graph
 NCCL_IB_GDR_LEVEL|E||2.4||||Was the largest GPU-NIC distance for GPUDirect
+NCCL_MLOPART_RDMA_ENABLE|E|2.30|2.32|0|int||Was RDMA on GPU partitions
 NCCL_MNNVL|E|2.20|2.21||int||Was NVLink between nodes
+NCCL_NET_GDR_MLOPART|E|2.30|2.32|0|int||Was GPUDirect on GPU partitions
 NCCL_PROXY_PROFILE|E|2.12|2.23||||Was the file of the proxy's profile
 NCCL_RINGS|E||2.5||||Was the order of the rings
 NCCL_SHARED_BUFF_COUNT|E|2.8|2.9||int||Was the count of shared buffers
 NCCL_SHM_MEMCPY_MODE|E|2.13|2.30.7|1|int||Was which side copies by copy engine
 NCCL_SHM_USE_CUDA_MEMCPY|E|2.13|2.30.7|0|int||Was copies to shared memory by copy engine
 NCCL_THREAD_THRESHOLD|E||2.5||int||Was the size per thread at which blocks grow
+NCCL_TOPO_SCATTER_START_NET|E|2.31|2.32|0|int||Was which network device the search begins with
 NCCL_WORK_FIFO_DEPTH|E|2.13|2.22||int||Was the depth of the work queue
 """
 
-# Variables that 2.30.7 and its plugins read, and that are no part of NCCL's own interface to users.
+# Variables that NCCL and its plugins read, and that are no part of NCCL's own interface to users.
 INTERNAL: Final = """\
 NCCL_LSA_TEAM_SIZE|F|2.29.7||0|int||Ranks of a load-store team
 NCCL_SYM_CTAS|F|2.27||0|int||Thread blocks of symmetric kernels
 NCCL_SYM_RS_GIN_CHUNK_SIZE|F|2.30||-1|int||Chunk of a reduce-scatter over the network
-NCCL_SYM_TMA_ENABLE|F|2.30||0|int||Tensor memory accelerator in symmetric kernels
+NCCL_SYM_TMA_ENABLE|F|2.30||1|int||Tensor memory accelerator in symmetric kernels
 NCCL_TUNER_CONFIG_FILE|D|2.28|||||Table of the example tuner plugin
 NCCL_TUNER_CONFIG_PATH|D||||||Table of Google's tuner plugins
 NCCL_PLUGIN_P2P|B|||ib|ib,ucx,ucx_rma,ucx_uct,ucx_uct_read||Transport of the RDMA-SHARP plugin
 NCCL_IB_IS_GLOBAL|B|||0|int||Global routing header, RDMA-SHARP plugin
 NCCL_DYNAMIC_CHUNK_SIZE|C||||||Chunk size of Google's TCPX plugin
 NCCL_USE_SNAP|B||||||Google's TCPXO plugin
-NCCL_GIN_PROXY_NTHREADS|F||||||AWS plugin: threads of the GIN proxy
+NCCL_GIN_PROXY_NTHREADS|F||||||Threads of the GIN proxy: AWS plugin, NCCL since 2.31
 """
 
 PLUGIN_PREFIXES: Final[Mapping[str, str]] = {

@@ -53,6 +53,23 @@ def test_a_finding_names_the_process_and_its_nccl_version(
     assert report["facts"]["nccl_env"]["ranks"] == 1, "a shell that holds no GPU is no rank"
 
 
+@pytest.mark.parametrize(
+    ("base", "severity", "set_in"),
+    [
+        ("hgx_h100", "info", ["/etc/nccl.conf"]),
+        ("nccl_rank_over_tcp", "warning", ["/etc/nccl.conf", "process 4242"]),  # of NCCL 2.27.5
+    ],
+)
+def test_an_unknown_variable_is_a_warning_where_an_nccl_runs_that_does_not_know_it(
+    base: str, severity: str, set_in: list[str], copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of(base)
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc/nccl.conf").write_text("NCCL_SESSION_PASSWORD=1\n")
+    (found,) = [it for it in check(root, capsys)["findings"] if it["code"] == "NCCL_ENV_UNKNOWN"]
+    assert (found["severity"], found["evidence"]["set_in"]) == (severity, set_in)
+
+
 def test_ranks_with_the_same_variables_are_one_finding(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from laggard.model import Severity
 from laggard.nccl.conf import parse_conf
 from laggard.nccl.values import parse_level, parse_number
-from laggard.nccl.variable_table import COMMON_MISTAKES, CURRENT, REPLACEMENTS, Category
+from laggard.nccl.variable_table import COMMON_MISTAKES, CURRENT, REPLACEMENTS, TABLE_VERSION, Category, Version
 from laggard.nccl.variables import parse_rows, parse_version, variables
 from laggard.probes.nccl.rules.variable_findings import closest_name, judge_environment
 from laggard.probes.nccl.rules.variable_rules import VariableContext, selected_devices
@@ -36,9 +36,9 @@ def summary_of(facts: VariableContext, **environment: str) -> str:
 def test_the_table_has_the_sizes_of_its_source() -> None:
     current = tuple(parse_rows(CURRENT))
     categories = Counter(variable.category.value for variable in current)
-    assert len(current) == len({variable.name for variable in current}) == 246
-    assert sum(variable.documented for variable in current) == 113
-    assert categories == {"A1": 54, "A2": 17, "B": 64, "C": 50, "C3": 6, "D": 25, "E": 8, "F": 22}
+    assert len(current) == len({variable.name for variable in current}) == 278
+    assert sum(variable.documented for variable in current) == 125
+    assert categories == {"A1": 56, "A2": 16, "B": 69, "C": 51, "C3": 6, "D": 36, "E": 8, "F": 36}
     assert set(categories) == {category.value for category in Category}
 
 
@@ -67,10 +67,27 @@ def test_a_typo_gets_a_suggestion(name: str, near: str) -> None:
     assert (found.code, found.severity, found.evidence["nearest"]) == ("NCCL_ENV_UNKNOWN", Severity.WARNING, near)
 
 
-def test_a_name_like_no_other_gets_no_suggestion() -> None:
-    assert closest_name("NCCL_FROBNICATE", variables()) is None
-    assert judged(ROCE, NCCL_FROBNICATE="1") == [("UNKNOWN", "warning", "NCCL_FROBNICATE")]
-    assert judged(ROCE._replace(version=(2, 31, 0)), NCCL_FROBNICATE="1") == [("UNKNOWN", "info", "NCCL_FROBNICATE")]
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [((2, 27, 5), "warning"), (TABLE_VERSION, "warning"), ((*TABLE_VERSION[:2], 99), "info"), ((), "info")],
+)
+def test_a_name_like_no_other_is_a_note_where_a_newer_nccl_may_know_it(version: Version, severity: str) -> None:
+    (found,) = judge_environment({"NCCL_FROBNICATE": "1"}, ROCE._replace(version=version))
+    assert (found.code, found.severity.value, found.evidence["nearest"]) == ("NCCL_ENV_UNKNOWN", severity, None)
+    assert ("Remove" in found.fix.text) is (severity == "warning")
+
+
+@pytest.mark.parametrize(
+    ("version", "corrected"),
+    [((2, 27, 5), {"NCCL_GIN_ENABLE": "NCCL_WIN_ENABLE"}), ((2, 30, 7), {})],  # one letter may always be a typo
+)
+def test_the_names_of_newer_variables_are_no_typos(version: Version, corrected: dict[str, str]) -> None:
+    """What a table of an older release would have said of the variables that came since."""
+    since = {name: parse_version(variable.since) for name, variable in variables().items()}
+    table = [name for name in since if since[name] <= version]
+    newer = [name for name in since if since[name] > version]
+    assert len(newer) > 30
+    assert {name: near for name in newer if (near := closest_name(name, table))} == corrected
 
 
 @pytest.mark.parametrize(
@@ -106,6 +123,7 @@ def test_turning_a_fast_path_off_is_critical_where_the_hardware_has_it(name: str
         ("NCCL_IB_HCA", "=mlx5_1:1"),
         ("NCCL_IB_HCA", "^mlx5_1"),
         ("NCCL_DEBUG", "info"),
+        ("NCCL_DEBUG", "ATTN"),  # since 2.32
         ("NCCL_ALGO", "ring,tree"),
         ("NCCL_ALGO", "ring;allreduce:tree,nvls;broadcast:^pat"),
         ("NCCL_PROTO", "^LL128"),

@@ -1,10 +1,12 @@
-"""NCCL's variables that do harm, do nothing, or that nothing reads: remove them. A GID index is for old NCCLs."""
+"""NCCL's variables that do harm, do nothing, or that nothing reads: remove them. A name that a newer NCCL may read is
+left alone. A GID index is for old NCCLs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.model import Severity
 from laggard.recommend.advice.rule import Rule, variable
 from laggard.recommend.advice.rules import tcp_fallback
 from laggard.recommend.advice.situation import Situation
@@ -19,7 +21,8 @@ def judge(situation: Situation) -> Iterator[Item]:
     seen = set()
     for found in situation.findings:
         name = found.device
-        if found.code in _CODES and name in situation.environment and name not in seen:
+        may_be_newer = found.code == "NCCL_ENV_UNKNOWN" and found.severity is Severity.INFO
+        if found.code in _CODES and not may_be_newer and name in situation.environment and name not in seen:
             seen.add(name)
             harmful = found.code == "NCCL_ENV_HARMFUL"
             gain = _gain(name, situation.environment[name]) if harmful else Gain("rule", 1.0, 1.0, 1.0)
@@ -56,4 +59,4 @@ def _removal(
     )
 
 
-RULE = Rule("variables", judge, SOURCE, "the table of NCCL 2.3 to 2.30")
+RULE = Rule("variables", judge, SOURCE, "the table of NCCL 2.3 to 2.32")
