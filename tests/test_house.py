@@ -183,6 +183,13 @@ def test_what_runs_with_each_change_is_short(request: pytest.FixtureRequest) -> 
     assert not long, f"make them shorter than {MAX_SECONDS} s, or mark them slow (tests/README.md): {', '.join(long)}"
 
 
+def test_what_judges_a_wall_clock_is_slow_and_says_when_it_failed(request: pytest.FixtureRequest) -> None:
+    judging = [(item, mark) for item in request.session.items if (mark := item.get_closest_marker("wall_clock"))]
+    wrong = [item.nodeid for item, _ in judging if not item.get_closest_marker("slow")]
+    wrong += [item.nodeid for item, mark in judging if not re.match(r"20\d\d-\d\d-\d\d.*: .", *mark.args)]
+    assert not wrong, f"mark them slow, with a history such as '2026-11-25, at load 8: what was seen': {wrong}"
+
+
 def test_the_workflow_runs_what_a_developer_runs_with_pinned_actions_and_no_more_rights() -> None:
     text = (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text()
     workflow = yaml.safe_load(text)

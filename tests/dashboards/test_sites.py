@@ -87,6 +87,7 @@ def shown(found: list[dict[str, Any]]) -> list[tuple[tuple[tuple[str, str], ...]
     return sorted(rows)
 
 
+@pytest.mark.wall_clock("2026-11-25, at load 8 to 18: a rate of 1.0 in place of 0.907")
 def test_one_cluster_is_shown_as_if_it_were_alone(site: tuple[Site, Prometheus], plain: Prometheus) -> None:
     described, prometheus = site
     for uid, panel, target in TARGETS:

@@ -75,10 +75,9 @@ def _common_facts(location: dict[str, Any]) -> dict[str, Any]:
     return {**location, "culprits": culprits, "slowdown_ratio": None, "notes": None, "owner": None}
 
 
+@pytest.mark.wall_clock("2026-11-28, beside other tests: a rank that lost its core for a second is slow")
 def test_a_calm_job_has_no_culprit() -> None:
     result = demo("--slow-rank", "none", "--zero", "0", "--nodes", "1", "--ranks", "2")
-    if result.returncode == 1:  # a rank that lost its core for a second was truly slow: not twice
-        result = demo("--slow-rank", "none", "--zero", "0", "--nodes", "1", "--ranks", "2")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith("No rank is slow: 2 ranks, ")
     assert result.stdout.splitlines()[-1] == "Injected: nothing. The verdict is right."

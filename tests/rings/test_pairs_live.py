@@ -15,6 +15,7 @@ from laggard.rings.link import SILENT_SECONDS
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.wall_clock("2026-11-25, at load 8 to 18: no node was named"),
     pytest.mark.skipif(not can_make(), reason="needs root and network namespaces"),
 ]
 LONG = 400.0

@@ -16,7 +16,6 @@ from support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LONG = 600.0
-TRIES = 3
 
 IN_PROLOG = """#!/bin/bash
 export LAGGARD_NODE=$SLURMD_NODENAME LAGGARD_STATE_DIR={folder}
@@ -67,9 +66,9 @@ def test_only_the_slow_node_fails_and_who_does_not_come_is_named(cluster: Any) -
         assert "gang: RING_SLOW node 2 (n3) exchanges " in said(folder, node)
 
 
+@pytest.mark.wall_clock("2026-11-26, beside other tests: one of three nodes on one machine was slow")
 def test_prologs_of_a_job_meet_and_the_job_runs(cluster: Any) -> None:
-    """With the example prolog of deploy/slurm in the place of the usual one. The three share this machine, so that what
-    else it does can make one of them slow: such a job has another try."""
+    """With the example prolog of deploy/slurm in the place of the usual one."""
     folder = cluster.folder
     prolog, usual = folder / "gate/prolog.sh", (folder / "gate/prolog.sh").read_text()
     cluster.configure(mode="enforce", flags="--only disks --no-agent --verbose")
@@ -79,14 +78,7 @@ def test_prologs_of_a_job_meet_and_the_job_runs(cluster: Any) -> None:
         with (folder / "gate/gate.conf").open("a") as conf:
             conf.write(f"GANG_TOKEN={folder}/token\n")
         prolog.write_text((folder / "gate/prolog-gang.sh").read_text())
-        for _ in range(TRIES):
-            done = cluster.srun("n1", "n2", "n3")
-            if done.returncode == 0:
-                break
-            for node in ("n1", "n2", "n3"):
-                if cluster.wait_settled(node).startswith("drain"):
-                    cluster.update(node, "State=RESUME")
-                cluster.wait_for_state(node, "idle")
+        done = cluster.srun("n1", "n2", "n3")
     finally:
         prolog.write_text(usual)
     assert (done.returncode, sorted(done.stdout.split())) == (0, ["n1", "n2", "n3"]), done.stderr

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from support.paths import REPOSITORY, TESTS
 
@@ -37,24 +38,57 @@ def least_seconds() -> Mapping[str, float]:
     return {**last, **{test: min(taken, last.get(test, taken)) for test, taken in seconds().items()}}
 
 
-def of_junit(report: Path) -> dict[str, float]:
-    """The seconds of each test that ran, set-up and teardown included, of a JUnit report that pytest wrote. Raises
-    ValueError where it is none."""
+class Ran(NamedTuple):
+    """A test of a run: its id, its seconds with set-up and teardown, and its tier: pure, spine, changed or slow."""
+
+    test: str
+    seconds: float
+    tier: str
+
+
+def tests_of(report: Path) -> list[Ran]:
+    """The tests of a JUnit report of pytest that ran and are still there. Raises ValueError where it is none."""
     try:
-        cases = list(ET.parse(report).iter("testcase"))
-        return {_id_of(each): float(each.attrib["time"]) for each in cases if each.find("skipped") is None}
+        cases = [(_id_of(each), each) for each in ET.parse(report).iter("testcase") if each.find("skipped") is None]
+        return [Ran(test, float(each.attrib["time"]), _tier_of(each)) for test, each in cases if test]
     except (ET.ParseError, KeyError, OSError) as error:
         raise ValueError(f"{report} is no JUnit report of pytest: {error}") from error
 
 
+def of_junit(report: Path) -> dict[str, float]:
+    """The seconds of each of `tests_of`."""
+    return {each.test: each.seconds for each in tests_of(report)}
+
+
+def table(ran: Iterable[Ran]) -> str:
+    """Where the time goes, in Markdown: a row for each folder of tests, a column of seconds for each tier."""
+    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for each in ran:
+        folder = Path(each.test.partition("::")[0]).parts[1].partition(".")[0]
+        sums[folder if (TESTS / folder).is_dir() else "the house", each.tier] += each.seconds
+    tiers = [tier for tier in ("pure", "spine", "changed", "slow") if any(of == tier for _, of in sums)]
+    rooms = sorted({room for room, _ in sums}, key=lambda room: -sum(sums[room, tier] for tier in tiers))
+    rows = [[room, *(f"{sums[room, tier]:.0f}" for tier in tiers)] for room in rooms]
+    rows.append(["all", *(f"{sum(sums[room, tier] for room in rooms):.0f}" for tier in tiers)])
+    lines = [["tests", *tiers], ["---"] * (len(tiers) + 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _id_of(case: ET.Element) -> str:
-    """JUnit's class name is the file's path with dots, `tests.gate.test_gate`, and behind it a test's class, if any."""
+    """JUnit's class name is the file's path with dots, `tests.gate.test_gate`, and behind it a test's class, if any.
+    Empty: the file is gone."""
     words = case.attrib["classname"].split(".")
     for count in range(len(words), 0, -1):
         path = Path(*words[:count]).with_suffix(".py")
         if (REPOSITORY / path).is_file():
             return "::".join([str(path), *words[count:], case.attrib["name"]])
-    raise ValueError(f"no file of the class name {case.attrib['classname']}")
+    return ""
+
+
+def _tier_of(case: ET.Element) -> str:
+    """As the run wrote it beside the test (support/order.py)."""
+    told = (each.attrib["value"] for each in case.iter("property") if each.attrib["name"] == "tier")
+    return next(told, "pure")
 
 
 def write(report: Path) -> int:
@@ -68,4 +102,5 @@ def write(report: Path) -> int:
 
 
 if __name__ == "__main__":
+    print(table(tests_of(LAST_RUN)))
     print(f"{write(LAST_RUN)} tests of {KEPT_FROM_SECONDS} s and more in {FILE}")

@@ -26,8 +26,8 @@ GROUPS = "groups_file"  # of what a process of the run is given: where it writes
 CHANGED_SECONDS = 150.0
 """So many core-seconds of slow tests that a change can break run with each change: an eighth of ten minutes of two
 cores."""
-UNKNOWN_SECONDS = 10.0
-"""What a slow test is taken to last that tests/durations.json does not know."""
+UNKNOWN_SECONDS = 0.5
+"""What a slow test is taken to last that tests/durations.json does not know: it is short, or new."""
 FOLDER = pytest.StashKey[Path]()
 
 
@@ -46,18 +46,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _mark_changed(items, set(file.read_text().split("\n")))
     taken: Counter[str] = Counter()
     for item in items:
+        item.user_properties.append(("tier", _tier_of(item)))  # JUnit's report has it
         taken[group_of(item)] += seconds().get(item.nodeid, 0.0)
     items.sort(key=lambda item: (_turn(item), -taken[group_of(item)], _file_of(item)))
 
 
 def _mark_changed(items: Iterable[pytest.Item], files: Container[str]) -> None:
-    """The shortest of the slow tests in these files; `tests` stands for all."""
-    slow = [item for item in items if item.get_closest_marker("slow") and ("tests" in files or _file_of(item) in files)]
+    """The shortest of the slow tests in these files, but none that judges a wall clock; `tests` stands for all."""
+    slow = [item for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("wall_clock")]
+    slow = [item for item in slow if "tests" in files or _file_of(item) in files]
     left = CHANGED_SECONDS
     for item in sorted(slow, key=lambda item: (seconds().get(item.nodeid, UNKNOWN_SECONDS), item.nodeid)):
         left -= seconds().get(item.nodeid, UNKNOWN_SECONDS)
         if left >= 0.0:
             item.add_marker("changed")
+
+
+def _tier_of(item: pytest.Item) -> str:
+    return next((mark for mark in ("spine", "changed", "slow") if item.get_closest_marker(mark)), "pure")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -148,6 +148,7 @@ def tune(tmp_path: Path, *words: str, traps: str = "", trials: int = 60, deadlin
     return ["tune", "nccl", "--command", command, *flags, *own, *study, *words]
 
 
+@pytest.mark.wall_clock("2026-11-25, at load 8 to 18: another setting won")
 @pytest.mark.slow
 def test_a_campaign_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whole: processes, study, a trap of every kind, the recommendation and its files."""

@@ -220,6 +220,7 @@ def wait_for_data(nodes: list[Node]) -> tuple[Node, list[Node]]:
     return here, others
 
 
+@pytest.mark.wall_clock("2026-11-25, at load 8 to 18: no ring was due")
 @needs_namespaces
 @pytest.mark.slow
 def test_idle_nodes_measure_one_another_and_their_agents_tell(nodes: Cluster) -> None:
@@ -249,6 +250,7 @@ def test_nodes_measure_one_another_while_their_token_is_replaced(nodes: Cluster,
         assert not node.said("another token") and not node.said("does not prove"), node.log.read_text()
 
 
+@pytest.mark.wall_clock("2026-11-25, at load 8 to 18: the ring was over before the job was seen")
 @needs_namespaces
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", ["rank file", "SLURM"])
@@ -297,6 +299,7 @@ def start_in_a_ring(
         end_job()
 
 
+@pytest.mark.wall_clock("2026-11-25, at load 8 to 18: the ring had ended before the test looked")
 @needs_namespaces
 @pytest.mark.slow
 def test_nothing_stays_of_a_ring_whose_daemon_is_killed(nodes: Cluster) -> None:

@@ -58,6 +58,7 @@ def test_ten_pairs_without_a_change_say_so(run: Callable[..., Path]) -> None:
     assert not any(each.changes or each.verdict is Verdict.FAIL for each in found)
 
 
+@pytest.mark.wall_clock("2026-11-27, beside other tests: input")
 @pytest.mark.parametrize(
     ("word", "what"),
     [

@@ -95,6 +95,7 @@ dist.destroy_process_group()
 CASES = ("healthy", "sync", "overlapped", "second_stream")
 
 
+@pytest.mark.wall_clock("2026-11-27, beside other tests: nobody was named")
 @pytest.mark.slow
 def test_the_rank_whose_device_is_late_is_named(
     launch: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
