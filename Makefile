@@ -23,7 +23,7 @@ test: MORE := 1
 test: check
 	@scripts/setup --system
 	@mkdir -p out && $(BIN)/python scripts/changed_tests.py --branch >out/changed.txt
-	$(PYTEST) -m "not slow or changed" --changed out/changed.txt $(KEPT) $(TESTS)
+	$(PYTEST) -m "not slow or spine or changed" --changed out/changed.txt $(KEPT) $(TESTS)
 
 # Everything, with the benches' smallest runs: an hour.
 test-all: MORE := 1
