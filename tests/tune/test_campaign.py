@@ -160,6 +160,7 @@ def test_why_a_trial_failed(tmp_path: Path, script: str, status: Status, detail:
     assert outcome is not None and outcome.status is status and detail in outcome.detail, outcome
 
 
+@pytest.mark.slow  # who ignores SIGTERM is given seconds
 def test_a_group_is_killed_wholly_and_output_is_bounded(tmp_path: Path) -> None:
     """A rank that ignores SIGTERM and outlives its launcher is gone when the trial has ended."""
     script = textwrap.dedent(

@@ -100,6 +100,7 @@ def test_dumps_tell_no_times(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert status == 64 and "does not tell what steps are made of" in text
 
 
+@pytest.mark.slow  # two thousand names of a hundred thousand characters
 def test_hostile_names_break_no_line_and_no_bound(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     around = {f"NAME{number}{HOSTILE[:50]}": HOSTILE for number in range(2000)}
     bad = recording(
