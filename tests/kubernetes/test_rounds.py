@@ -4,6 +4,7 @@ The real API server's own checks, of rights and of patches, are test_controller.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 from msgspec import structs
 
 from laggard.collector.web.documents import NodeFindingsDocument
+from laggard.http.message import Request
 from laggard.kubernetes.api_server import ApiServer
-from laggard.kubernetes.controller import Controller
+from laggard.kubernetes.controller import Controller, Round
 from laggard.kubernetes.exchange import Answer, Exchange
 from laggard.kubernetes.node import CONDITION, OPT_OUT, TAINT_KEY
 from laggard.kubernetes.settings import ControllerSettings
+from laggard.kubernetes.web import Web
 from laggard.model import Finding, Fix, Severity
 from laggard.wire import encode
 from laggard.wire.node_finding import NodeFinding
@@ -211,3 +214,22 @@ def test_while_the_collector_is_away_nothing_is_written_and_without_events_all_e
     cluster.answers.update(collector=200, events=403)
     controller.round(30.0)
     assert cluster.condition("n1")[0] == "False" and not controller.last.failure
+
+
+def test_it_is_healthy_while_rounds_are_completed_and_its_metrics_tell_of_the_last(
+    cluster: StandIn, start: Start
+) -> None:
+    def asked(web: Web, path: str, method: str = "GET") -> tuple[int, str]:
+        answer = web.handle(Request(method, path, "", ""))
+        return answer.status.value, answer.body.decode()
+
+    cluster.find("n1", "GPU_LOST")
+    controller = start()
+    controller.round(0.0)
+    web = Web(lambda: controller.last, 60.0, lambda: 3)
+    assert asked(web, "/-/healthy") == asked(web, "/-/ready") == (200, "healthy\n")
+    metrics = asked(web, "/metrics")[1].splitlines()
+    assert "laggard_controller_unhealthy_nodes 1.0" in metrics and "laggard_controller_held_back 0.0" in metrics
+    assert asked(web, "/nope")[0] == 404 and asked(web, "/metrics", "POST")[0] == 405
+    stalled = Web(lambda: Round(completed_at=time.time() - 120, failure="no route to host"), 0.0)
+    assert asked(stalled, "/-/healthy") == (503, "no round is completed: no route to host\n")
