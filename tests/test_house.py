@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -208,7 +208,8 @@ def test_the_workflow_runs_what_a_developer_runs_with_pinned_actions_and_no_more
 
 
 class Speeds(NamedTuple):
-    """The names of a file's tests that are slow, and of those that are not; one with some slow parameters is both."""
+    """The names of a file's tests that are slow, and of those that are neither that nor of the spine. A test of which
+    some parameters are slow is both."""
 
     slow: frozenset[str]
     quick: frozenset[str]
@@ -219,42 +220,48 @@ def speeds(path: Path) -> Speeds:
     text = path.read_text()
     if _is_marked(path.parent):
         return Speeds(frozenset(_TEST.findall(text)), frozenset())
-    return _speeds_of(text) if _SLOW in text else Speeds(frozenset(), frozenset(_TEST.findall(text)))
+    return _speeds_of(text) if _LIVE.search(text) else Speeds(frozenset(), frozenset(_TEST.findall(text)))
 
 
-_SLOW = "mark.slow"
+_LIVE = re.compile(r"\bmark\.(?:slow|spine)\b")
 _TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
 
 
 @cache
 def _is_marked(folder: Path) -> bool:
-    """Whether a conftest.py marks all tests of the folder as slow."""
+    """Whether a conftest.py marks all tests of the folder."""
     conftest = folder / "conftest.py"
-    return (conftest.is_file() and _SLOW in conftest.read_text()) or (folder != TESTS and _is_marked(folder.parent))
+    marks = conftest.is_file() and _LIVE.search(conftest.read_text())
+    return bool(marks) or (folder != TESTS and _is_marked(folder.parent))
 
 
 def _speeds_of(text: str) -> Speeds:
     body = ast.parse(text).body
+    tests = {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    slow, some_slow = _marked(body, tests, "slow")
+    spine, _ = _marked(body, tests, "spine")
+    return Speeds(frozenset(slow | some_slow), frozenset(tests - slow - spine))
+
+
+def _marked(body: Sequence[ast.stmt], tests: Collection[str], mark: str) -> tuple[set[str], set[str]]:
+    """The names of the `tests` that have the mark, and of those of which some parameters have it."""
     named: set[str] = set()  # names that stand for the mark, or for parameters with it
     for node in body:
-        if isinstance(node, ast.Assign) and _marks(node.value, named):
+        if isinstance(node, ast.Assign) and _holds(node.value, mark, named):
             named |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    slow, quick = set(), set()
+    whole, some = set(tests) if "pytestmark" in named else set(), set()
     for node in body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            marks = [it for it in node.decorator_list if _marks(it, named)]
-            if "pytestmark" in named or marks:
-                slow.add(node.name)
-            if "pytestmark" not in named and all(isinstance(it, ast.Call) for it in marks):  # parametrize(): of some
-                quick.add(node.name)
-    return Speeds(frozenset(slow), frozenset(quick))
+        if isinstance(node, ast.FunctionDef) and node.name in tests:
+            for marks in (it for it in node.decorator_list if _holds(it, mark, named)):
+                (some if isinstance(marks, ast.Call) else whole).add(node.name)
+    return whole, some
 
 
-def _marks(node: ast.expr, named: Collection[str]) -> bool:
+def _holds(node: ast.expr, mark: str, named: Collection[str]) -> bool:
     """Whether the mark, or a name that stands for it, is in the expression."""
     return any(
         (isinstance(it, ast.Name) and it.id in named)
-        or (isinstance(it, ast.Attribute) and it.attr == "slow" and getattr(it.value, "attr", "") == "mark")
+        or (isinstance(it, ast.Attribute) and it.attr == mark and getattr(it.value, "attr", "") == "mark")
         for it in ast.walk(node)
     )
 
@@ -281,19 +288,26 @@ def test_marked(it): ...
 
 @pytest.mark.parametrize("it", SOME)
 def test_of_some_parameters(it): ...
+
+
+@pytest.mark.spine
+def test_of_the_spine(): ...
 """
 
 
-def test_slow_marks_are_read(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """As pytest reads them, in each form that a file can have; and of all tests of this run."""
+def test_slow_marks_are_read(request: pytest.FixtureRequest) -> None:
+    """As pytest reads them, in each form that a file can have; and of all tests that this run has collected."""
     found = _speeds_of(FORMS)
     assert found.slow == {"test_by_a_name", "test_marked", "test_of_some_parameters"}
     assert found.quick == {"test_quick", "test_of_some_parameters"}
     of_a_file = _speeds_of(FORMS.replace("slow = ", "pytestmark = slow = "))
-    assert not of_a_file.quick and of_a_file.slow == found.slow | found.quick
+    assert not of_a_file.quick and of_a_file.slow == found.slow | found.quick | {"test_of_the_spine"}
     for item in request.session.items:
         assert isinstance(item, pytest.Function)
-        assert item.originalname in speeds(item.path)[item.get_closest_marker("slow") is None], item.nodeid
+        marks = {mark for mark in ("slow", "spine") if item.get_closest_marker(mark)}
+        read = speeds(item.path)
+        assert (item.originalname in read.slow) >= ("slow" in marks), item.nodeid
+        assert marks or item.originalname in read.quick, item.nodeid
 
 
 def test_each_file_with_slow_tests_has_quick_ones_of_the_same() -> None:
