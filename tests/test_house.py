@@ -1,10 +1,12 @@
-"""The house: no circle of files, every folder in the wheel, maps that lead where they say, and the workflow of CI.
+"""The house: no circle of files, every folder in the wheel, maps that lead where they say, the workflow of CI, and for
+each slow test a quick one.
 
 The floors of the folders are import-linter's, in pyproject.toml.
 """
 
 from __future__ import annotations
 
+import ast
 import graphlib
 import os
 import re
@@ -12,14 +14,17 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import grimp
 import pytest
 import yaml
 from support.durations import least_seconds
 from support.later import IMPORTED_TORCH
-from support.paths import REPOSITORY
+from support.paths import REPOSITORY, TESTS
 
 PACKAGE = REPOSITORY / "src" / "laggard"
 SOURCES = ("src", "agent", "collector", "deploy", "docs", "probes", "trainer_hooks")
@@ -200,3 +205,122 @@ def test_the_workflow_runs_what_a_developer_runs_with_pinned_actions_and_no_more
     assert os.access(REPOSITORY / ".ci" / "run", os.X_OK)
     used = re.findall(r"uses: (.*)", text)
     assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each) for each in used), used
+
+
+class Speeds(NamedTuple):
+    """The names of a file's tests that are slow, and of those that are neither that nor of the spine. A test of which
+    some parameters are slow is both."""
+
+    slow: frozenset[str]
+    quick: frozenset[str]
+
+
+@cache
+def speeds(path: Path) -> Speeds:
+    text = path.read_text()
+    if _is_marked(path.parent):
+        return Speeds(frozenset(_TEST.findall(text)), frozenset())
+    return _speeds_of(text) if _LIVE.search(text) else Speeds(frozenset(), frozenset(_TEST.findall(text)))
+
+
+_LIVE = re.compile(r"\bmark\.(?:slow|spine)\b")
+_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+
+
+@cache
+def _is_marked(folder: Path) -> bool:
+    """Whether a conftest.py marks all tests of the folder."""
+    conftest = folder / "conftest.py"
+    marks = conftest.is_file() and _LIVE.search(conftest.read_text())
+    return bool(marks) or (folder != TESTS and _is_marked(folder.parent))
+
+
+def _speeds_of(text: str) -> Speeds:
+    body = ast.parse(text).body
+    tests = {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    slow, some_slow = _marked(body, tests, "slow")
+    spine, _ = _marked(body, tests, "spine")
+    return Speeds(frozenset(slow | some_slow), frozenset(tests - slow - spine))
+
+
+def _marked(body: Sequence[ast.stmt], tests: Collection[str], mark: str) -> tuple[set[str], set[str]]:
+    """The names of the `tests` that have the mark, and of those of which some parameters have it."""
+    named: set[str] = set()  # names that stand for the mark, or for parameters with it
+    for node in body:
+        if isinstance(node, ast.Assign) and _holds(node.value, mark, named):
+            named |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    whole, some = set(tests) if "pytestmark" in named else set(), set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name in tests:
+            for marks in (it for it in node.decorator_list if _holds(it, mark, named)):
+                (some if isinstance(marks, ast.Call) else whole).add(node.name)
+    return whole, some
+
+
+def _holds(node: ast.expr, mark: str, named: Collection[str]) -> bool:
+    """Whether the mark, or a name that stands for it, is in the expression."""
+    return any(
+        (isinstance(it, ast.Name) and it.id in named)
+        or (isinstance(it, ast.Attribute) and it.attr == mark and getattr(it.value, "attr", "") == "mark")
+        for it in ast.walk(node)
+    )
+
+
+FORMS = """
+import pytest
+
+slow = pytest.mark.slow
+SOME = [1, pytest.param(2, marks=pytest.mark.slow)]
+
+
+def test_quick(): ...
+
+
+@slow
+def test_by_a_name(): ...
+
+
+@pytest.mark.skipif(True, reason="")
+@pytest.mark.slow
+@pytest.mark.parametrize("it", SOME)
+def test_marked(it): ...
+
+
+@pytest.mark.parametrize("it", SOME)
+def test_of_some_parameters(it): ...
+
+
+@pytest.mark.spine
+def test_of_the_spine(): ...
+"""
+
+
+def test_slow_marks_are_read(request: pytest.FixtureRequest) -> None:
+    """As pytest reads them, in each form that a file can have; and of all tests that this run has collected."""
+    found = _speeds_of(FORMS)
+    assert found.slow == {"test_by_a_name", "test_marked", "test_of_some_parameters"}
+    assert found.quick == {"test_quick", "test_of_some_parameters"}
+    of_a_file = _speeds_of(FORMS.replace("slow = ", "pytestmark = slow = "))
+    assert not of_a_file.quick and of_a_file.slow == found.slow | found.quick | {"test_of_the_spine"}
+    for item in request.session.items:
+        assert isinstance(item, pytest.Function)
+        marks = {mark for mark in ("slow", "spine") if item.get_closest_marker(mark)}
+        read = speeds(item.path)
+        assert (item.originalname in read.slow) >= ("slow" in marks), item.nodeid
+        assert marks or item.originalname in read.quick, item.nodeid
+
+
+def test_each_file_with_slow_tests_has_quick_ones_of_the_same() -> None:
+    """tests/README.md has a row for each of them and for no other; what it names is there, and quick."""
+    rows = re.findall(r"^\| `(.+?)` \| (.+) \| (.+) \|$", (TESTS / "README.md").read_text(), re.MULTILINE)
+    assert [file for file, _, _ in rows] == sorted(
+        str(path.relative_to(TESTS)) for path in TESTS.rglob("test_*.py") if speeds(path).slow
+    )
+    for file, only, named in rows:
+        tests = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", named)
+        assert (named == "none" and not tests) or (1 <= len(tests) <= 3 and named.count("`") == 2 * len(tests)), file
+        assert len(only.split()) <= 12, file
+        for path, test in tests:
+            assert (TESTS / path).is_file(), f"{file}: there is no {path}"
+            quick = speeds(TESTS / path).quick
+            assert test in quick if test else quick, f"{file}: {path} has no such test, or a slow one"

@@ -19,8 +19,6 @@ from support import memory
 from support.paths import REPOSITORY
 from support.transcript import of_other_form
 
-pytestmark = pytest.mark.slow
-
 
 def demo(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "laggard", "demo", *words]
@@ -42,6 +40,7 @@ def _created_by_demos() -> set[str]:
     return {name for name in names - {"laggard"} if not name.startswith(others)}  # the rank directory is no demo's
 
 
+@pytest.mark.slow
 def test_the_slowed_rank_is_named_live_and_from_the_recording(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     slow = ("--slow-rank", "3", "--slow-phase", "backward", "--slow-by", "0.3")  # more than a busy machine costs a rank
@@ -75,6 +74,7 @@ def _common_facts(location: dict[str, Any]) -> dict[str, Any]:
     return {**location, "culprits": culprits, "slowdown_ratio": None, "notes": None, "owner": None}
 
 
+@pytest.mark.slow
 @pytest.mark.wall_clock("2026-11-28, beside other tests: a rank that lost its core for a second is slow")
 def test_a_calm_job_has_no_culprit() -> None:
     result = demo("--slow-rank", "none", "--zero", "0", "--nodes", "1", "--ranks", "2")
@@ -116,6 +116,7 @@ def _url_behind(words: str, process: subprocess.Popen[str]) -> str:
     raise AssertionError(f"the demo ended with {process.wait()} and never said {words!r}:\n{''.join(lines)}")
 
 
+@pytest.mark.slow
 def test_without_the_right_to_create_namespaces_it_keeps_its_page_until_interrupted(
     started: Callable[..., subprocess.Popen[str]],
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_line_of_another_form_is_told() -> None:
     assert of_other_form([shown.replace("save", "gain")], printed)
 
 
+@pytest.mark.slow
 def test_it_can_be_ended_while_it_runs(started: Callable[..., subprocess.Popen[str]]) -> None:
     process = started(sys.executable, "-m", "laggard", "demo")
     _url_behind("the page is", process)

@@ -26,8 +26,6 @@ from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.registry import PROBES
 from laggard.wire import encode
 
-pytestmark = pytest.mark.slow  # agents as processes
-
 NODE = os.uname().nodename
 NAMES = [probe.name for probe in PROBES]
 
@@ -225,6 +223,7 @@ def test_the_gate_runs_the_probes_where_it_asks_for_more(
     assert "agent_report_age_seconds" not in json.loads(capsys.readouterr().out)["facts"].get("gate", {})
 
 
+@pytest.mark.slow
 def test_a_real_agent() -> None:
     """A real agent has a report once its first round is complete."""
     command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", "127.0.0.1:0"]

@@ -22,8 +22,6 @@ from support.ports import free_port
 from laggard.cli import main
 from laggard.rings.worker.group import abort_nccl
 
-pytestmark = pytest.mark.slow
-
 Node = subprocess.Popen[str]
 LONG = 240.0
 
@@ -100,6 +98,7 @@ def test_a_sweep_of_two_nodes(start: Callable[..., list[Node]], tmp_path: Path) 
         assert row["busbw_bytes_per_second"] == pytest.approx(factor * row["algbw_bytes_per_second"])
 
 
+@pytest.mark.slow
 def test_sizes_for_which_no_time_is_left_are_not_measured(start: Callable[..., list[Node]]) -> None:
     """A tenth of a second is over before the last of a gigabyte is reduced, on any machine: the rest is unknown, and
     not waited for."""
@@ -113,6 +112,7 @@ def test_sizes_for_which_no_time_is_left_are_not_measured(start: Callable[..., l
     assert f"{len(planned) - len(sizes)} of {len(planned)} sizes were not measured" in document["unknown"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_named_by_all_and_nothing_stays(start: Callable[..., list[Node]]) -> None:
     nodes = start(2, "--seconds", "300", "--min-bytes", "64K", "--format", "json")
     wait_until(lambda: all(map(exchanges_data, nodes)), "the ring did not begin")
@@ -129,6 +129,7 @@ def test_a_rank_that_is_killed_is_named_by_all_and_nothing_stays(start: Callable
     assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_supervisor_that_is_killed(start: Callable[..., list[Node]]) -> None:
     nodes = start(2, "--seconds", "300", "--min-bytes", "64K", "--format", "json")
     wait_until(lambda: all(map(exchanges_data, nodes)), "the ring did not begin")
@@ -146,6 +147,7 @@ def is_alive(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_who_never_comes_and_who_is_refused_are_told(start: Callable[..., list[Node]], tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("another")

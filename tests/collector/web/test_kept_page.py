@@ -21,8 +21,6 @@ from laggard.collector.web.bundle import bundle
 NUMBERS = ("03323151-ff7e-41d6-958e-23a6d3593d8b", "job-d2a29fed3bf2")
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
-pytestmark = pytest.mark.slow
-
 
 def _recording(tmp_path: Path, ranks: int = 4, slow: int | None = 2) -> Path:
     records = [record for rank in range(ranks) for record in lines(rank, 0.08 if rank == slow else 0.0)]
@@ -43,6 +41,7 @@ def _opened(browser: Any, file: Path, **context: Any) -> Browsed:
     return browsed
 
 
+@pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_recording_becomes_one_page_with_the_answer_first(browser: Any, tmp_path: Path, scheme: str) -> None:
@@ -66,6 +65,7 @@ def test_a_recording_becomes_one_page_with_the_answer_first(browser: Any, tmp_pa
     assert browsed.errors == []
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_without_scripts_the_answer_is_there(browser: Any, tmp_path: Path) -> None:
     _locate("--trace", _recording(tmp_path), "--html", tmp_path / "job.html")
@@ -75,6 +75,7 @@ def test_without_scripts_the_answer_is_there(browser: Any, tmp_path: Path) -> No
     assert "CPU cores" in page.inner_text("#todo") and "Ranks 0-1 and 3 wait for it" in page.inner_text("#evidence")
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_a_collectors_job_brings_findings_and_what_to_change(
     browser: Any, tmp_path: Path, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], make: Any
@@ -117,6 +118,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
 """
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_a_long_healthy_jobs_page_has_numbers_of_steps_and_no_empty_card(browser: Any, tmp_path: Path) -> None:
     """331 steps in, and two steps a column: no column begins with a round number of steps."""
@@ -135,6 +137,7 @@ def test_a_long_healthy_jobs_page_has_numbers_of_steps_and_no_empty_card(browser
     assert not page.is_visible("#timeline-title") and not page.is_visible("text=Nothing is recorded")
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_a_hang_from_dumps_has_a_page_without_steps(browser: Any, tmp_path: Path) -> None:
     group = ("0", "default_pg", (0, 1))
@@ -153,6 +156,7 @@ def test_a_hang_from_dumps_has_a_page_without_steps(browser: Any, tmp_path: Path
     assert browsed.errors == []
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_profiler_traces_become_a_page(browser: Any, tmp_path: Path) -> None:
     for rank in range(4):

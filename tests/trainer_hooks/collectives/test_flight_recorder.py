@@ -16,8 +16,6 @@ from support.torch_version import GLOO_IS_RECORDED
 
 from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, OFF, ON, FlightRecorderStatus, read_status
 
-pytestmark = pytest.mark.slow  # trainings with torch
-
 REAL = """
 import os, sys, time
 os.environ["TORCH_FR_BUFFER_SIZE"] = sys.argv[1]
@@ -37,6 +35,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GLOO_IS_RECORDED, reason="this torch's Flight Recorder does not hold gloo's collectives")
 @pytest.mark.parametrize(("size", "after"), [("2000", (ON, (("#0", 5, -1, 5),))), ("0", (OFF, ()))])
 def test_a_real_group_on_and_off(size: str, after: tuple[object, ...]) -> None:

@@ -11,8 +11,6 @@ from laggard.locate.job_timings import hiding_libraries
 from laggard.rankfile import RankFileReader
 from laggard.rankfile.fact_names import HIDDEN_WAITS
 
-pytestmark = pytest.mark.slow
-
 LIBRARIES = {  # as their packages are made; nobody without GPUs has them
     "deep_ep/__init__.py": "from .buffer import Buffer\n",
     "deep_ep/buffer.py": "class Buffer:\n    def __init__(self, group, size=0): self.group, self.size = group, size\n",
@@ -45,6 +43,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("use", "told"),
     [

@@ -31,7 +31,7 @@ from laggard.trainer_hooks.output import heartbeat as heartbeat_module
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.record.facts import Facts
 
-pytestmark = [pytest.mark.slow, pytest.mark.apart]  # processes that wait
+pytestmark = pytest.mark.apart  # processes that wait
 
 IDENTITY = {"job_id": "j", "rank": 0, "local_rank": 0, "world_size": 2, "node": "n", "attempt": 0}
 
@@ -85,6 +85,7 @@ def until(folder: Path, condition: Callable[[Any], bool], seconds: float = 120.0
 WAIT = "sys.stdin.readline()\n"
 
 
+@pytest.mark.slow
 def test_it_reports_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> None:
     began = time.time()
     body = "for _ in range(100): collective()\nlog.next_word()\nFACTS.set('transport', {'net': 'IB'})\n"
@@ -105,6 +106,7 @@ def test_it_reports_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> No
     assert began <= ended.last_beat_timestamp_seconds <= time.time()
 
 
+@pytest.mark.slow
 def test_it_grows_old_while_the_process_is_stopped(train: Any, tmp_path: Path) -> None:
     process = train(WAIT)
     assert not until(tmp_path, lambda row: row.beat).stopped
@@ -115,6 +117,7 @@ def test_it_grows_old_while_the_process_is_stopped(train: Any, tmp_path: Path) -
     until(tmp_path, lambda row: row.beat.age_seconds < 1.0 and not row.stopped)
 
 
+@pytest.mark.slow
 def test_it_grows_old_while_the_gil_is_held(train: Any, tmp_path: Path) -> None:
     """A call into C that reads from standard input stands in for one that waits for a GPU."""
     process = train("ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(3), 3)\n" + WAIT)
@@ -124,6 +127,7 @@ def test_it_grows_old_while_the_gil_is_held(train: Any, tmp_path: Path) -> None:
     until(tmp_path, lambda row: row.beat.age_seconds < 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -147,6 +151,7 @@ def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, sta
         assert file.lock_holder() is None and file.finished() == (status in (0, 1, 3))
 
 
+@pytest.mark.slow
 def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
     """Beats without a pause, so that every exit comes during one."""
     body = TRAINER.replace("session = Session()", "import laggard.trainer_hooks.output.heartbeat as it\n"
@@ -158,6 +163,7 @@ def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_no_heartbeat_and_the_parent_keeps_its_own(train: Any, tmp_path: Path) -> None:
     body = """
 import threading
@@ -342,6 +348,7 @@ def test_an_impossible_beat_is_rejected(written: RankFileWriter, tmp_path: Path)
             validate_beat(beat)
 
 
+@pytest.mark.slow
 def test_a_beat_takes_little_of_the_gil(written: RankFileWriter) -> None:
     """CPU time of the thread that beats, with the most lanes and without torch: 42 us on a quiet machine, and some more
     where others use its caches. bench/beat.py holds all of it to 100 us."""

@@ -27,7 +27,7 @@ from laggard.http.security_headers import NO_PAGE
 from laggard.model import Report, Verdict
 from laggard.trainer_hooks.output.http_export import rank_address
 
-pytestmark = [pytest.mark.slow, pytest.mark.apart]  # trainings with torch
+pytestmark = pytest.mark.apart
 
 TRAINER = """
 import logging, os, sys
@@ -107,6 +107,7 @@ def error_status(request: str | urllib.request.Request) -> int:
         return refused.value.code
 
 
+@pytest.mark.slow
 def test_the_metrics_are_the_same_as_the_agents(train: Callable[..., Trainer], tmp_path: Path) -> None:
     began = time.time()
     trainer = train(LAGGARD_NODE="n0")
@@ -124,6 +125,7 @@ def test_the_metrics_are_the_same_as_the_agents(train: Callable[..., Trainer], t
     assert trainer.end()[0] == 0
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_one_line_and_the_training_goes_on(train: Callable[..., Trainer]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -135,6 +137,7 @@ def test_a_port_in_use_is_one_line_and_the_training_goes_on(train: Callable[...,
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["9500", "host:port", ":70000", "127.0.0.1:", ":-1", "no such host:1"])
 def test_an_impossible_address_is_one_line(train: Callable[..., Trainer], address: str) -> None:
     status, errors = train(LAGGARD_EXPORT=address).end()
@@ -149,6 +152,7 @@ def test_each_local_rank_has_a_port_of_its_own() -> None:
         rank_address(":65530", 7)
 
 
+@pytest.mark.slow
 def test_slow_clients_and_junk_hold_up_nobody(train: Callable[..., Trainer]) -> None:
     trainer = train("import laggard.http.message as it; it.HEAD_SECONDS = 600.0\n" + WAIT)  # those who wait do so long
     url = trainer.url()
@@ -169,6 +173,7 @@ def test_slow_clients_and_junk_hold_up_nobody(train: Callable[..., Trainer]) -> 
         assert trainer.end()[0] == 0  # with clients still connected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -182,6 +187,7 @@ def test_the_exit_is_the_scripts_own(train: Callable[..., Trainer], body: str, s
     assert train(WAIT + body).end()[0] == status
 
 
+@pytest.mark.slow
 def test_a_child_that_outlives_the_rank_does_not_keep_the_port(train: Callable[..., Trainer]) -> None:
     body = """
 child = os.fork()

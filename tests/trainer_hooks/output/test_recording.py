@@ -22,7 +22,7 @@ from laggard.recording.judged import judge_recording
 from laggard.recording.reader import RecordedTimings, read_recording
 from laggard.trainer_hooks.output.line_file import LineFile
 
-pytestmark = [pytest.mark.slow, pytest.mark.apart]  # trainings with torch
+pytestmark = pytest.mark.apart
 
 TRAINER = """
 import os, signal, sys, time
@@ -130,6 +130,7 @@ def raises(error: str) -> str:
     return f"\ndef end(): raise {error}\nstep(end)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -156,6 +157,7 @@ def test_it_is_complete_where_python_ends_the_process(tmp_path: Path, body: str,
     assert trace(tmp_path).timings.steps.tolist() == list(range(9))  # the unfinished step does not count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status"),
     [
@@ -177,6 +179,7 @@ def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_proces
     assert trace(tmp_path).gaps == (gap,)
 
 
+@pytest.mark.slow
 def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: Path) -> None:
     more = "\nfor _ in range(20): step()\nwait_for_steps(29)\n"
     stopped, waits = (
@@ -213,6 +216,7 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
     assert (culprit.kind, culprit.ranks, culprit.silent, culprit.victims) == ("hung", (1,), True, (0,))
 
 
+@pytest.mark.slow
 def test_a_rank_that_looks_at_the_others_keeps_the_lock_by_which_its_agent_knows_that_it_lives(tmp_path: Path) -> None:
     stopped, waits = "step(lambda: os.kill(os.getpid(), signal.SIGSTOP))", "step(lambda: time.sleep(1000))"
     folder = tmp_path / "recording"
@@ -233,6 +237,7 @@ def lock_holder(path: Path) -> int | None:
         return file.lock_holder()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
 def test_a_rank_that_fails_tells_which_other_of_its_machine_is_gone(tmp_path: Path, number: signal.Signals) -> None:
     """The last tenth of a second of the one that is killed is lost, and with it where it stood."""
@@ -264,6 +269,7 @@ step(gone)
         assert any(number.name in note.text for note in location.notes)
 
 
+@pytest.mark.slow
 def test_a_second_run_is_recorded_beside_the_first_and_read_in_its_place(tmp_path: Path) -> None:
     assert not train(tmp_path, "").stderr
     done = train(tmp_path, "\nfor _ in range(7): step()")
@@ -276,6 +282,7 @@ def test_a_second_run_is_recorded_beside_the_first_and_read_in_its_place(tmp_pat
     assert newest.timings.script is None and newest.timings.started_at  # python -c has no script
 
 
+@pytest.mark.slow
 def test_of_a_recording_from_elsewhere_without_an_end_no_death_is_told(tmp_path: Path) -> None:
     """It was copied here, while the job ran or after it was killed."""
     train(tmp_path, "\nwait_for_steps(9); os._exit(0)")
@@ -290,6 +297,7 @@ def test_of_a_recording_from_elsewhere_without_an_end_no_death_is_told(tmp_path:
     assert any("were killed, or still run and this machine cannot see it" in text for text in texts), texts
 
 
+@pytest.mark.slow
 def test_of_a_job_that_is_killed_while_it_trains_nobody_is_named(tmp_path: Path) -> None:
     with trains(tmp_path, 0, "\nwhile True: step()"), trains(tmp_path, 1, "\nwhile True: step()"):
         for rank in (0, 1):
@@ -299,6 +307,7 @@ def test_of_a_job_that_is_killed_while_it_trains_nobody_is_named(tmp_path: Path)
     assert not location.culprits, sentence(location)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_process_without_torch_does_not_import_it(tmp_path: Path) -> None:
     before = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))\n"  # runs after laggard's own
     done = subprocess.run(
@@ -309,6 +318,7 @@ def test_the_end_of_a_process_without_torch_does_not_import_it(tmp_path: Path) -
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_at_once_leaves_a_recording(tmp_path: Path) -> None:
     body = """
 import os
@@ -324,6 +334,7 @@ os._exit(3)
     assert gap.startswith(f"{tmp_path}/rank-0.jsonl holds no step")
 
 
+@pytest.mark.slow
 def test_a_forked_child_that_exits_normally_writes_nothing_twice(tmp_path: Path) -> None:
     body = """
 def fork():
@@ -350,6 +361,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_path: Path) -> None:
     body = "\nfor _ in range(100): step()\nrecorder.drain()\nprint(recorder.totals.lost, recorder.totals.errors)"
     done = train(tmp_path, body, small_disk)
@@ -364,6 +376,7 @@ def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_
     assert "has no end" in trace(tmp_path).gaps[0]
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = train(tmp_path, "", tmp_path / "file" / "recording")

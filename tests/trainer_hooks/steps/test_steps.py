@@ -1,8 +1,9 @@
-"""Where a step ends without an engine: by the optimizer that leads, or by the period of the collectives."""
+"""Where a step ends: by the optimizer or the engine that leads, or by the period of the collectives."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from laggard.rankfile.layout import LANE_SHIFT, Lane
 from laggard.trainer_hooks.record.records import StepRecord, Totals
+from laggard.trainer_hooks.steps.engine_steps import EngineSteps
 from laggard.trainer_hooks.steps.period import smallest_period
 from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
 from laggard.trainer_hooks.steps.step_boundary import StepBoundary
@@ -55,6 +57,43 @@ def updates(*rounds: str) -> list[str]:
 
 def test_one_optimizer_ends_every_step() -> None:
     assert updates(".a", ".a", "..a") == ["a", "a", "a"]
+
+
+class Ended:
+    """Stands in for a recorder: the numbers of the steps that were ended."""
+
+    def __init__(self, step: int = 0) -> None:
+        self.step, self.numbers = step, list[int]()
+
+    def end_step(self, number: int) -> None:
+        self.step = number
+        self.numbers.append(number)
+
+
+def test_an_engine_alone_numbers_the_steps_also_after_a_checkpoint() -> None:
+    recorder: Any = Ended()
+    steps = EngineSteps(recorder)
+    assert steps.add_engine() == 1
+    for global_steps in (101, 102, 103):
+        steps.updated(1, global_steps)
+    assert recorder.numbers == [101, 102, 103]
+
+
+def test_of_two_engines_the_one_that_updates_more_often_ends_the_steps_which_are_numbered_on() -> None:
+    """A critic that updates every other time and first, and an actor: each engine counts for itself."""
+    recorder: Any = Ended()
+    steps = EngineSteps(recorder)
+    critic, actor = steps.add_engine(), steps.add_engine()
+    steps.updated(critic, 1)
+    led = []
+    for number in range(1, 7):
+        before = recorder.step
+        steps.updated(actor, 100 + number)
+        led.append(recorder.step - before)
+        if number % 2 == 0:
+            steps.updated(critic, 1 + number // 2)
+    assert led == [0, 1, 1, 1, 1, 1], "once it has updated twice for one update of the critic it leads"
+    assert recorder.numbers == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_gans_two_optimizers_are_one_step_a_round() -> None:

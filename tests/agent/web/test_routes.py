@@ -1,0 +1,146 @@
+"""The agent's routes, asked as functions: which path answers what, who is refused, and what stands in each answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.agent.prober.loop import ProbeLoop, ProbeRound
+from laggard.agent.ranks.cache import RankCache
+from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.web import page
+from laggard.agent.web.routes import Router
+from laggard.agent.web.stacks import StackService
+from laggard.collector.scrape.collectives_validation import validate_collectives
+from laggard.collector.scrape.validation import validate_ranks
+from laggard.http.message import Request, Response
+from laggard.http.security_headers import NO_PAGE
+from laggard.model import ProbeResult, Report, Verdict
+from laggard.token_file import TokenFile
+
+Start = Callable[..., Any]
+TOKEN = "correct horse battery staple"
+
+
+@pytest.fixture
+def loop() -> ProbeLoop:
+    """Its thread is not started: the test says what a round found."""
+
+    def no_probes() -> Report:
+        raise AssertionError("no round runs here")
+
+    return ProbeLoop(no_probes, "<b>n0", 30.0)
+
+
+@pytest.fixture
+def ask(rank_dir: Path, loop: ProbeLoop, tmp_path: Path) -> Callable[..., Response]:
+    """Asks the routes of an agent that has a token for stacks."""
+    ranks = RankFiles(str(rank_dir), "n0")
+    cached = RankCache(ranks.read, 0.0)
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    tokens = TokenFile(str(tmp_path / "token"), "stacks_token_file")
+    router = Router("<b>n0", ranks, cached, loop, stacks=StackService.made(ranks, cached, tokens=tokens))
+
+    def asked(target: str, method: str = "GET", authorization: str = "") -> Response:
+        path, _, query = target.partition("?")
+        return router.handle(Request(method, path, query, "", authorization))
+
+    return asked
+
+
+def error_of(response: Response) -> tuple[int, str]:
+    return response.status.value, json.loads(response.body)["error"]
+
+
+def a_round(age_seconds: float, complete: bool = True) -> ProbeRound:
+    report = Report(Verdict.OK, "n0", 0.5, (ProbeResult("disks", Verdict.OK, "", 0.1),), (), {})
+    return ProbeRound(report, time.time() - age_seconds, complete)
+
+
+def test_before_the_first_round_it_is_healthy_and_not_ready_and_its_report_has_no_age(
+    ask: Callable[..., Response], loop: ProbeLoop
+) -> None:
+    assert (ask("/-/healthy").status, ask("/-/healthy").body) == (HTTPStatus.OK, b"healthy\n")
+    assert ask("/-/ready").status == HTTPStatus.SERVICE_UNAVAILABLE and b"first round" in ask("/-/ready").body
+    report = ask("/api/v1/report")
+    assert json.loads(report.body)["verdict"] == "unknown" and "Age" not in dict(report.headers)
+    loop.latest, loop.ready = a_round(11.5), True
+    assert ask("/-/ready").body == b"ready\n"
+    assert dict(ask("/api/v1/report").headers)["Age"] == "12", "a gate goes by it, so it is never younger than it is"
+    for no_age in (a_round(3.0, complete=False), a_round(-60.0)):  # a clock that was set back
+        loop.latest = no_age
+        assert "Age" not in dict(ask("/api/v1/report").headers)
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready", "/api/v1/report", "/api/v1/ranks", "/no"])
+def test_every_answer_has_the_headers_that_keep_a_browser_from_running_it(
+    ask: Callable[..., Response], path: str
+) -> None:
+    assert set(ask(path).headers) >= set(page.HEADERS if path == "/" else NO_PAGE)
+
+
+def test_what_is_not_there_or_would_change_something_is_refused(ask: Callable[..., Response]) -> None:
+    for method in ("POST", "PUT", "DELETE", "NONSENSE"):
+        refused = ask("/metrics", method)
+        assert error_of(refused)[0] == 405 and dict(refused.headers)["Allow"] == "GET, HEAD"
+    assert dict(ask("/api/v1/stacks/ask").headers)["Allow"] == "POST"
+    for path in ("/nope", "//", "/metrics/", "/../etc/passwd", "/api/v1/ranks/x"):
+        assert error_of(ask(path))[0] == 404 and "/api/v1/ranks" in error_of(ask(path))[1]
+    for since in ("x", "", "-1", "nan", "1e400", "1_0"):
+        status, text = error_of(ask(f"/api/v1/ranks?since={since}"))
+        assert status == 400 and text.startswith("since has to be a number from 0"), since
+    assert error_of(ask("/api/v1/collectives?owner=0&job=j1&rank=<b>"))[0] == 400
+
+
+def test_a_defect_is_told_without_its_traceback(
+    ask: Callable[..., Response], loop: ProbeLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    del loop.latest
+    assert error_of(ask("/api/v1/report")) == (500, "a defect in laggard: the agent's log has the traceback")
+    assert "AttributeError" in caplog.text and ask("/-/healthy").status == HTTPStatus.OK
+
+
+def test_ranks_and_their_collectives_are_told_as_the_collector_takes_them(
+    ask: Callable[..., Response], start_rank: Start
+) -> None:
+    rank = start_rank(rank=2)
+    rank.do("step", "collectives")
+    (row,) = validate_ranks(ask("/api/v1/ranks?since=0").body).ranks
+    assert (row.rank, row.state, [step.step for step in row.rows]) == (2, "running", [0])
+    shown = ask("/").body
+    assert b"<h1>&lt;b&gt;n0" in shown and b"<b>n0" not in shown and b"1 rank of 1 job run here" in shown
+    asked = f"/api/v1/collectives?owner={row.owner}&job={row.job_id}&rank=2&rank=3"
+    (found,) = validate_collectives(ask(asked).body, row.owner, row.job_id, (2, 3)).ranks
+    assert [(it.lane, it.seq, it.size) for it in found.rows] == [(0, seq, 1 << 20) for seq in range(10)]
+    assert json.loads(ask(asked.replace("owner=", "owner=9")).body)["ranks"] == [], "another user's job"
+    rank.kill()
+    assert validate_ranks(ask("/api/v1/ranks").body).ranks[0].state == "died"
+    assert json.loads(ask(asked).body)["ranks"] == [], "it no longer runs"
+
+
+def test_stacks_are_for_who_has_the_token_and_a_job_is_asked_now_and_then(
+    ask: Callable[..., Response], start_rank: Start, rank_dir: Path
+) -> None:
+    start_rank(rank=0)
+    job = f"owner={os.geteuid()}&job=j1"
+    for authorization in ("", "Bearer another", f"Basic {TOKEN}", f"Bearer {TOKEN}x"):
+        refused = ask(f"/api/v1/stacks?{job}", authorization=authorization)
+        assert error_of(refused)[0] == 401 and dict(refused.headers)["WWW-Authenticate"] == "Bearer"
+        assert error_of(ask(f"/api/v1/stacks/ask?{job}", "POST", authorization))[0] == 401
+    bearer = f"bearer {TOKEN}"
+    assert ask(f"/api/v1/stacks?{job}", authorization=bearer).status == HTTPStatus.OK
+    assert error_of(ask("/api/v1/stacks/ask?owner=9&job=j1", "POST", bearer))[0] == 404
+    granted = ask(f"/api/v1/stacks/ask?{job}", "POST", bearer)
+    assert granted.status == HTTPStatus.OK, granted.body
+    asked = json.loads(granted.body)
+    assert asked["ranks"] == [0] and list((rank_dir / ".ask").iterdir())
+    again = ask(f"/api/v1/stacks/ask?{job}", "POST", bearer)
+    assert error_of(again)[0] == 429 and int(dict(again.headers)["Retry-After"]) == 10
