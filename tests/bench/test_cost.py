@@ -33,7 +33,6 @@ def test_the_truth_counts_no_second_twice() -> None:
     assert true_gpu_hours([job._replace(seen=False)]) == pytest.approx((500 * 0.3 + 1000 * 0.5 + 1000) / 100)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_a_week_whose_verdicts_are_right_is_told_right(number: int) -> None:
     jobs = planted.week(np.random.default_rng([11, number]))

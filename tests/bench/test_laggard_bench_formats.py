@@ -82,29 +82,24 @@ def test_the_schemas_are_schemas(name: str) -> None:
     Draft202012Validator.check_schema(schema(name))
 
 
-@pytest.mark.slow
 @given(st.sampled_from(NAMES), VALUES)
 @settings(deadline=None, max_examples=40)
 def test_the_checker_agrees_with_jsonschema_on_anything(name: str, document: Any) -> None:
     agree(name, document)
 
 
-@pytest.mark.slow
 @given(from_schema(schema("answer"), schema("answer")))
 @settings(deadline=None)
 def test_the_checker_agrees_with_jsonschema_on_answers(document: Any) -> None:
     agree("answer", document)
 
 
-@pytest.mark.slow
 @given(from_schema(schema("truth"), schema("truth")))
 @settings(deadline=None, max_examples=25)
 def test_the_checker_agrees_with_jsonschema_on_truths(document: Any) -> None:
     agree("truth", document)
 
 
-@pytest.mark.slow
-@pytest.mark.slow
 @given(
     st.sampled_from(sorted(schema("recording")["$defs"])).flatmap(
         lambda kind: st.tuples(st.just(kind), from_schema(schema("recording")["$defs"][kind], schema("recording")))

@@ -142,7 +142,6 @@ def test_steps_to_the_verdict_are_counted_from_the_faults_first() -> None:
     assert result.command.endswith("--fault slow_gpu,size=0.2")
 
 
-@pytest.mark.slow
 def test_the_command_runs_a_tool_of_twenty_lines_and_writes_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -235,7 +235,6 @@ def test_any_text_gets_a_verdict(text: str) -> None:
     assert diagnose_text(text).verdict.value in ("ok", "fail", "unknown")
 
 
-@pytest.mark.slow
 @given(
     st.dictionaries(
         st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True),

@@ -356,7 +356,6 @@ VOCABULARY = (
 WORDS = st.sampled_from(VOCABULARY.split(" "))
 
 
-@pytest.mark.slow
 @given(st.lists(st.lists(WORDS | st.text(max_size=8), max_size=14).map(" ".join), max_size=12))
 def test_values_are_bounded_whatever_a_line_says(texts: list[str]) -> None:
     log = parse_nccl_log("".join(f"{PREFIX}{text}\n" for text in texts))

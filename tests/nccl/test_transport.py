@@ -155,7 +155,6 @@ TRANSPORTS = st.builds(
 )
 
 
-@pytest.mark.slow
 @given(TRANSPORTS)
 def test_any_report_fits_and_stays_the_same_when_sent_again(value: Transport) -> None:
     text = value.to_json()

@@ -62,7 +62,6 @@ def assert_whole(content: Content) -> None:
 TEXT = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=16)
 
 
-@pytest.mark.slow
 @thorough
 @given(lanes=st.lists(st.builds(Lane, TEXT, TEXT, TEXT, st.integers(-1, (1 << 31) - 1)), max_size=64))
 def test_lanes_are_read_as_they_were_written(tmp_path: Path, lanes: list[Lane]) -> None:

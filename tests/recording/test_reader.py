@@ -183,7 +183,6 @@ def test_no_file_makes_it_crash(tmp_path_factory: pytest.TempPathFactory, rows: 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
 
 
-@pytest.mark.slow
 @given(
     st.lists(
         st.fixed_dictionaries(
@@ -221,7 +220,6 @@ def laggard(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "laggard", *map(str, words)], capture_output=True, text=True)
 
 
-@pytest.mark.slow
 def test_the_command_prints_the_answer_first(tmp_path: Path) -> None:
     path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
     text = laggard("locate", "--trace", path)
@@ -231,7 +229,6 @@ def test_the_command_prints_the_answer_first(tmp_path: Path) -> None:
     assert json.loads(document.stdout)["culprits"][0]["ranks"] == [1] and document.returncode == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["--trace", "/nowhere"], ["--collector", "http://127.0.0.1:9"], ["--collector", "not a url"], ["--trase", "x"]],

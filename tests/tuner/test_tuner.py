@@ -145,7 +145,6 @@ MEASUREMENTS = st.lists(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(MEASUREMENTS, st.integers(1, 64), st.sampled_from((1, 8)), st.data())
 def test_no_message_of_a_compiled_table_has_one_channel_by_accident(

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +110,6 @@ def written(folder: Path, draw: Any) -> Iterator[Path]:
         writer.close()
 
 
-@pytest.mark.slow
 @settings(max_examples=40, deadline=None, database=None, derandomize=True)
 @given(data=st.data())
 def test_whatever_a_file_holds_the_collector_takes_the_nodes_answer(tmp_path_factory: Any, data: st.DataObject) -> None:

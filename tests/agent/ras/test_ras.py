@@ -272,7 +272,6 @@ def _trickle(connection: socket.socket) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("misbehave", "reason"),
     [(_endless, "longer than 1048576 bytes"), (_silent, "within 1 s"), (_trickle, "within 1 s")],
@@ -326,7 +325,6 @@ def test_an_absurd_or_torn_answer_is_refused_as_a_whole(ras: Make, body: bytes, 
     assert server.commands.count("STATUS") == 1, "it is left alone for a while"
 
 
-@pytest.mark.slow
 def test_what_does_not_speak_the_protocol_is_let_go() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         source = Agent(listener.getsockname()[1], limits=QUICK)

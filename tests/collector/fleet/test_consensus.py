@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -172,7 +171,6 @@ small_fleets = st.dictionaries(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.dictionaries(st.text(max_size=5), nodes_facts, max_size=6))
 def test_any_facts_give_findings_about_known_nodes(nodes: dict[str, Any]) -> None:

@@ -394,7 +394,6 @@ ANSWERS = st.lists(
 )
 
 
-@pytest.mark.slow
 @given(ANSWERS)
 @settings(deadline=None)
 def test_whatever_comes_the_limits_hold_and_the_counts_are_true(make: Any, answers: Any) -> None:
@@ -443,7 +442,6 @@ def test_of_short_steps_those_of_the_last_seconds_are_kept(make: Any) -> None:
     assert len(windows.jobs[KEY].timings("job-1", {"a"}, {}).steps) == len(kept) > 4 * WINDOW_STEPS
 
 
-@pytest.mark.slow
 def test_short_steps_of_many_ranks_take_no_more_room_than_steps_of_all_that_an_agent_may_report(make: Any) -> None:
     windows = JobWindows()
     rows = [_short(make.step_row(step)) for step in range(1400)]

@@ -39,7 +39,6 @@ def named(change: Change) -> str:
     return f"{change.op} in {change.role}" if change.kind == "operation" else str(change.phase)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "plant", "what", "where"),
     [
@@ -66,7 +65,6 @@ def test_the_planted_change_is_named_first(
     assert what.split(" in ")[0] in sentence(found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("layout", [DP, STAGES])
 def test_without_a_change_none_is_told(tmp_path: Path, layout: str, seed: int) -> None:
@@ -76,7 +74,6 @@ def test_without_a_change_none_is_told(tmp_path: Path, layout: str, seed: int) -
     assert found.step is not None and found.smallest_seconds["forward"] < 0.05 * found.step.before_seconds
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_loud_runs_say_that_little_can_be_seen(tmp_path: Path, seed: int) -> None:
     before, now = (digest(record(tmp_path / str(each), DP, each, noise="loud")) for each in (seed, seed + 50))
@@ -84,14 +81,12 @@ def test_loud_runs_say_that_little_can_be_seen(tmp_path: Path, seed: int) -> Non
     assert found.verdict is Verdict.OK and not found.changes, sentence(found)
 
 
-@pytest.mark.slow
 def test_a_faster_run_is_no_failure(tmp_path: Path) -> None:
     found = pair(tmp_path, DP, 1, phase(BACKWARD, 0.8))
     assert found.verdict is Verdict.OK and found.changes[0].phase == "backward"
     assert found.changes[0].high_seconds < 0 and " % faster than RUN: backward -" in sentence(found)
 
 
-@pytest.mark.slow
 def test_own_time_and_not_the_waiting_for_it_is_the_cause(tmp_path: Path) -> None:
     """All other ranks wait longer in their all_reduce for the one that is slow."""
     found = pair(tmp_path, DP, 1, phase(FORWARD, 1.5, ranks=[2]))
@@ -99,7 +94,6 @@ def test_own_time_and_not_the_waiting_for_it_is_the_cause(tmp_path: Path) -> Non
     assert found.changes[0].share == pytest.approx(1.0, abs=0.15)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "name"),
     [
@@ -116,7 +110,6 @@ def test_another_shape_is_not_compared(tmp_path: Path, other: str, name: str) ->
     assert sentence(found).startswith("Cannot compare with RUN: ")
 
 
-@pytest.mark.slow
 def test_a_larger_all_reduce_is_told_with_its_bytes(tmp_path: Path) -> None:
     """The sizes are of another class, so that they are compared together."""
     before = record(tmp_path / "a", DP, 1, noise="calm")

@@ -176,7 +176,6 @@ states = st.builds(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(states, min_size=1, max_size=6))
 def test_only_ranks_that_ended_are_named_and_nobody_where_nobody_died(ranks: list[RankState]) -> None:
     found = judge(*ranks)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -186,7 +185,6 @@ def rank_states(draw: Callable[..., Any]) -> list[RankState]:
     return ranks
 
 
-@pytest.mark.slow
 @given(rank_states(), st.none() | st.floats(0.01, 100.0))
 def test_a_running_rank_that_waits_is_never_called_hung_while_another_is_missing(
     ranks: list[RankState], step: float | None

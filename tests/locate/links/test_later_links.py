@@ -174,7 +174,6 @@ def test_a_rank_that_became_slow_is_accused_and_no_link() -> None:
     assert [(each.kind, each.ranks) for each in locate(timings).culprits] == [("slow_compute", (5,))]
 
 
-@pytest.mark.slow
 @given(seed=st.integers(0, 9999))
 @settings(max_examples=20, deadline=None)
 def test_noise_alone_accuses_nothing(seed: int) -> None:

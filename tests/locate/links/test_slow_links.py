@@ -131,7 +131,6 @@ def test_where_one_group_alone_is_slow_any_of_its_members_may_be_the_place() -> 
     assert culprit.nodes == tuple(f"n{rank // PER_NODE}" for rank in culprit.ranks)
 
 
-@pytest.mark.slow
 @given(seed=st.integers(0, 9999))
 @settings(max_examples=20, deadline=None)
 def test_even_networks_accuse_nothing_and_slow_ranks_no_link(seed: int) -> None:

@@ -35,7 +35,6 @@ def test_the_median_of_each_row_and_column(values: np.ndarray) -> None:
     np.testing.assert_array_equal(median_over_steps(values), [median(column) for column in values.T])
 
 
-@pytest.mark.slow
 @given(tables)
 def test_a_median_of_others_leaves_out_the_value_itself(values: np.ndarray) -> None:
     found = others_median(values)

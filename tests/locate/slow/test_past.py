@@ -94,7 +94,6 @@ def test_a_stage_whose_first_steps_are_not_known_is_compared_with_nothing() -> N
         assert not location.culprits
 
 
-@pytest.mark.slow
 def test_among_many_calm_pipelines_no_stage_is_accused() -> None:
     accused = [seed for seed in range(200) if locate(pipeline(steps=128, seed=seed)).culprits]
     assert not accused

@@ -268,7 +268,6 @@ def test_any_text_is_a_number_and_perhaps_a_level(text: str) -> None:
     assert parse_level(text) is None or parse_level(text) == parse_level(parse_level(text) or "")
 
 
-@pytest.mark.slow
 @given(
     st.dictionaries(
         st.from_regex(r"NCCL_[A-Z0-9_ ]{0,20}", fullmatch=True) | st.sampled_from(sorted(variables())),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +60,6 @@ def test_a_report_says_which_probe_found_what(observations: list[Observation], w
         assert bool(result.unknown) == (seen.verdict is Verdict.UNKNOWN)
 
 
-@pytest.mark.slow
 @given(ANSWERS, ANSWERS, st.booleans())
 def test_merged_reports_keep_each_probes_findings(
     first: list[Observation], second: list[Observation], warnings_fail: bool

@@ -167,7 +167,6 @@ def test_the_collector_compares_the_facts_of_the_probes(
     assert hardware_of(odd) == "NVIDIA DGXH100 with NVIDIA H100 80GB HBM3"
 
 
-@pytest.mark.slow
 def test_a_gpu_node_reports_nearly_all_comparable_facts(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong path in COMPARED_FACTS would compare nothing, and go unnoticed."""
     root = with_software(copy_of("hgx_h100"))

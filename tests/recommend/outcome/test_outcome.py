@@ -211,7 +211,6 @@ def test_deepspeed_settings_are_known_by_what_ranks_tell_of_them() -> None:
     assert outcome(overlap, seen(off), seen(on)).result == "gained"
 
 
-@pytest.mark.slow
 def test_simulated_recordings_from_the_verdict_to_the_outcome(tmp_path: Path) -> None:
     """A slow rank is named and its node exchanged; and collectives that became faster by a variable."""
 

@@ -111,7 +111,6 @@ def test_a_key_that_would_take_for_ever_to_hash_is_refused() -> None:
         read_plain_pickle(b"\x80\x04}(K\x01K\x01\x86" + b"\x94h\x00\x86" * 100 + b"Nu.")
 
 
-@pytest.mark.slow
 def test_nesting_to_any_depth_neither_recurses_nor_crashes() -> None:
     depth = 500_000
     value = read_plain_pickle(b"\x80\x02" + b"]" * depth + b"a" * (depth - 1) + b".")
@@ -142,7 +141,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             assert "\n" not in str(error)
 
 
-@pytest.mark.slow
 @given(VALUES, st.data())
 @settings(max_examples=300)
 def test_damaged_pickles_are_read_or_refused(value: Any, data: st.DataObject) -> None:

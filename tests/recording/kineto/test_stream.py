@@ -28,7 +28,6 @@ def read(path: Path) -> tuple[list[Any], TraceStream]:
     return list(found.events()), found
 
 
-@pytest.mark.slow
 @given(EVENTS, st.dictionaries(st.text(min_size=1, max_size=6), JSON, max_size=3), st.integers(1, 40), st.booleans())
 def test_pieces_of_any_size_make_the_same_events(
     tmp_path_factory: pytest.TempPathFactory, events: list[Any], head: dict[str, Any], chunk: int, indented: bool
@@ -67,7 +66,6 @@ def peak_bytes(path: Path) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", 1 << 16)
     one = json.dumps({"ph": "X", "name": "n" * 80, "args": {"External id": 1}}) + ",\n"
@@ -88,7 +86,6 @@ def test_an_event_without_end_ends_the_reading(tmp_path: Path, monkeypatch: pyte
     assert events == [{"a": 1}] and found.damaged == 1 and found.cut_off
 
 
-@pytest.mark.slow
 @given(EVENTS, st.integers(1, 60), st.data())
 def test_packed_traces_are_read_in_one_or_several_members(
     tmp_path_factory: pytest.TempPathFactory, events: list[Any], chunk: int, data: st.DataObject

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,7 +125,6 @@ def test_an_optimizer_that_is_set_as_leader_leads() -> None:
     assert ended == [False, True, False, True]
 
 
-@pytest.mark.slow
 @given(ROWS.filter(lambda row: by_definition(row * 3) == len(row)), st.integers(0, 5))
 def test_periods_of_collectives_become_steps(row: list[int], before: int) -> None:
     made: list[StepRecord] = []
