@@ -17,6 +17,7 @@ def states(rows: list[dict[str, Any]]) -> list[tuple[str, int, int, str]]:
     return [(row["job_id"], row["rank"], row["attempt"], row["state"]) for row in rows]
 
 
+@pytest.mark.spine
 @pytest.mark.slow
 def test_a_restarted_agent_reports_what_the_one_before_reported(start_agent: Start, start_rank: Start) -> None:
     ranks = [start_rank(rank=rank, local_rank=rank) for rank in range(2)]

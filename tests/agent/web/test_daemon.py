@@ -57,7 +57,6 @@ def run_agent(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.spine
 def test_ranks_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
     agent = start_agent()
     assert agent.request("/api/v1/ranks").json()["ranks"] == []
