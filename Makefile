@@ -90,6 +90,13 @@ bench:
 	@scripts/setup
 	@$(BIN)/python bench/all.py $(ARGS)
 
+# The benchmarks' own tests, with a smallest run of each script: it is there and measures what it says.
+# ARGS='-m "not slow"': without those.
+.PHONY: test-bench
+test-bench:
+	@scripts/setup --system
+	$(PYTEST) -c bench/pyproject.toml bench/tests $(ARGS)
+
 # How right localisation is, on simulated jobs, beside what other tools do: docs/benchmark.md. ARGS="--quick", "--seed N".
 bench-locate:
 	@scripts/setup

@@ -1,4 +1,4 @@
-"""What the agent costs its node: with eight ranks that train, eight GPUs and ten NICs (recorded_node.py), scraped by
+"""What the agent costs its node: with eight ranks that train, eight GPUs and ten NICs (recorded ones), scraped by
 Prometheus and by a collector; and beside it, in the same time on the same node, what Prometheus' node-exporter costs.
 
     agent.py [--seconds 30] [--bare]      --bare: this machine as it is, without GPUs; needs no root and no gcc
@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from figures import Figure, quartiles, show
-from recorded_node import RecordedNode
+from common.figures import Figure, quartiles, show
+from common.recorded_node import RecordedNode
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.ports import free_port
 
 RANKS = 8

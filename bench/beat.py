@@ -8,7 +8,7 @@ import tempfile
 import time
 
 import torch
-from figures import Figure, quartiles, show
+from common.figures import Figure, quartiles, show
 
 from laggard.rankfile import Lane
 from laggard.rankfile.writer import RankFileWriter

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 import psutil
-from figures import Figure, quartiles, show
+from common.figures import Figure, quartiles, show
 
 from laggard.model import ProbeResult, Report, Verdict
 from laggard.wire import encode

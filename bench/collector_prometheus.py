@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from figures import Figure, quartiles, show
-from prometheus_series import RANKS_OF_NODE, Job, import_series, make_blocks, prometheus, victoria_metrics
+from common.figures import Figure, quartiles, show
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.prometheus_series import RANKS_OF_NODE, Job, import_series, make_blocks, prometheus, victoria_metrics
 
 MINUTE = 60.0
 LOOKS = 10

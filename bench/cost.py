@@ -24,11 +24,11 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.append(str(REPOSITORY / "tests"))
 
+from common.figures import show  # noqa: E402
 from cost_weeks.answers import answer_times  # noqa: E402
 from cost_weeks.measured_shares import Share, measured  # noqa: E402
 from cost_weeks.planted import WEEK, true_gpu_hours, week  # noqa: E402
 from cost_weeks.watched import MONDAY, watched  # noqa: E402
-from figures import show  # noqa: E402
 
 from laggard.collector.ledger.interval import share_error  # noqa: E402
 from laggard.collector.ledger.ledger import ledger  # noqa: E402

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from figures import quartiles, show
+from common.figures import quartiles, show
 
 
 def main() -> int:

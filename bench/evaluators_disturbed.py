@@ -20,9 +20,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from evaluator_fleet import Fleet, fleet, wait_until
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.figures import Figure, show
 from evaluators_killed import BUDGET_SECONDS, ROUND_SECONDS, TRUTH, Trial, counts
-from figures import Figure, show
+from support.evaluator_fleet import Fleet, fleet, wait_until
 
 EVALUATORS, MORE = 3, 2
 QUIET_SECONDS = 120

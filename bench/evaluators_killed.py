@@ -26,8 +26,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
-from figures import Figure, quartiles, show
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.figures import Figure, quartiles, show
+from support.evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
 
 RANKS = 8
 ROUND_SECONDS = 5

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.resumed import results
 from engines import cases, catalogue
 from engines.live import Live
 from engines.page import page, score
 from engines.processes import Servers
 from engines.trial import Bench, run
-from resumed import results
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "out" / "engines" / "results.jsonl"

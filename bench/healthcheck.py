@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from figures import Figure, interleaved, quartiles, show
+from common.figures import Figure, interleaved, quartiles, show
 
 BUDGET_SECONDS = 0.2
 BUDGET_RECORDED_SECONDS = 0.3

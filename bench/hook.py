@@ -23,9 +23,9 @@ import deepspeed
 import deepspeed.comm
 import torch
 import torch.distributed
+from common.figures import Figure, interleaved, quartiles, show, undisturbed
 from deepspeed.comm import comm
 from deepspeed.comm.torch import TorchBackend
-from figures import Figure, interleaved, quartiles, show, undisturbed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import Lane

@@ -1,7 +1,7 @@
 """A real job of four ranks on gloo with and without the hook, in interleaved pairs: the difference of a step's time
 with its confidence interval, and what the hook takes of memory.
 
-The ranks train with DDP (small_training.py); a run's figure is the mean over its ranks of the mean of the middle
+The ranks train with DDP; a run's figure is the mean over its ranks of the mean of the middle
 eight tenths of their steps. The interval is the bootstrap's over the pairs. A hook that costs less than the noise has
 an interval around zero.
 """
@@ -20,9 +20,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import Figure, quartiles, show
+from common.figures import Figure, quartiles, show
 
-HERE = Path(__file__).parent
+TRAINING = Path(__file__).parent / "trainings" / "small_training.py"
 RANKS = 4
 RESAMPLES = 4000
 
@@ -31,7 +31,7 @@ def run(watcher: str, steps: int, directory: str) -> tuple[float, float]:
     """A step's time in microseconds and a rank's private memory in MiB, means over the ranks."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, str(HERE / "small_training.py"), "--watcher", watcher, "--steps", str(steps)]
+    command = [sys.executable, str(TRAINING), "--watcher", watcher, "--steps", str(steps)]
     world = {
         **os.environ,
         "WORLD_SIZE": str(RANKS),

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
-from figures import Figure, quartiles, show
-from small_training import WIDTH
+from common.figures import Figure, quartiles, show
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from trainings.small_training import WIDTH
 
 TURN = 10  # steps of a case that are timed, one after the other
 SETTLE = 2  # before them: Python adapts its code to what stands in the hooks' places

@@ -13,7 +13,7 @@ import sys
 import time
 
 import numpy as np
-from figures import Figure, quartiles, show
+from common.figures import Figure, quartiles, show
 
 from laggard.constants import PHASES
 from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings

@@ -24,9 +24,11 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from figures import Figure, show
+from common.figures import Figure, show
 from numpy.typing import NDArray
-from prometheus_series import RANKS_OF_NODE, prometheus, victoria_metrics
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.prometheus_series import RANKS_OF_NODE, prometheus, victoria_metrics
 
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus" / "rules.yml"
 GROUP = "laggard-weeks"

@@ -32,9 +32,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from namespaces import Namespaces
-from node_clocks import NodeClocks
-from resumed import results
+from common.node_clocks import NodeClocks
+from common.resumed import results
+from support.namespaces import Namespaces
 from verdicts import LAGGARD, get, hog, pin, said
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -42,7 +42,8 @@ from support.warm import Warm, WarmProcess
 
 RESULTS = Path(__file__).resolve().parents[1] / "out" / "node_verdicts.jsonl"
 SKEWED_RESULTS = RESULTS.with_name("node_clocks.jsonl")
-JOB = Path(__file__).with_name("node_job.py")
+BENCH = Path(__file__).resolve().parent
+JOB = BENCH / "trainings" / "node_job.py"
 NODES = 4
 RATE = "1gbit"
 SLOW_RATE = "100mbit"
@@ -54,9 +55,9 @@ NAMED_SECONDS = 60.0  # from the fault to its name, at most
 LOOKED_AT_SECONDS = 30.0  # where nothing is to be named
 INTO_A_NAMESPACE = """
 import sys
-sys.path.insert(0, sys.argv[1])
-from namespaces import enter
-from node_clocks import become
+sys.path[:0] = sys.argv[1].split(":")
+from support.namespaces import enter
+from common.node_clocks import become
 enter(sys.argv[2])
 if sys.argv[3]:
     become(sys.argv[3])
@@ -106,7 +107,7 @@ class Job:
     def _words(self, rank: int, layout: str) -> list[str | Path]:
         run = ("run", JOB, layout, self.folder, str(PACE))
         clocks = self._clocks.described(rank) if self._clocks else ""
-        return ["-c", INTO_A_NAMESPACE, str(JOB.parent), self.spaces.path(rank), clocks, *run]
+        return ["-c", INTO_A_NAMESPACE, f"{BENCH}:{BENCH.parent / 'tests'}", self.spaces.path(rank), clocks, *run]
 
     def _environment(self, rank: int, port: int) -> dict[str, str]:
         return {

@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from figures import Figure, quartiles, show
-from prometheus_series import Job, copy_blocks, make_blocks, prometheus, victoria_metrics
+from common.figures import Figure, quartiles, show
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.prometheus_series import Job, copy_blocks, make_blocks, prometheus, victoria_metrics
 
 SIZES = (131_072, 16_384)
 BYTES_OF_RANK = 90 << 10

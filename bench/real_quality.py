@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.resumed import results
 from engines.processes import Servers
 from quality.answer import NotAsked, Tool
 from quality.tools.laggard import locate
@@ -36,7 +37,6 @@ from real_runs.catalogue import FAULT_OF, JOBS, Run, runs
 from real_runs.judge import judge
 from real_runs.report import FAILED, NOT_ASKED, put_into, said, table
 from real_runs.trial import Bench, Failed, record
-from resumed import results
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmark.md"

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from figures import interleaved, quartiles, show
+from common.figures import interleaved, quartiles, show
 
 BUDGET_SECONDS = 0.5
 PAIRS = 15

@@ -26,7 +26,7 @@ from laggard.recording.reader import read_recording
 from laggard.tune.statistics import TIE, compare
 from laggard.tune.training.measure import step_seconds
 
-LAUNCHER = Path(__file__).parent / "shaped_training.py"
+LAUNCHER = Path(__file__).parent / "trainings" / "shaped_training.py"
 STEPS = 12
 ALWAYS = {
     "steps_per_print": 1_000_000,

@@ -12,9 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from namespaces import Namespaces
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.namespaces import Namespaces
 
-JOB = Path(__file__).parent / "reduce_scatter_job.py"
+JOB = Path(__file__).parent / "trainings" / "reduce_scatter_job.py"
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import figures
+from common import figures
 
 SIZES = (16 << 20, 64 << 20)
 PAIRS = 41

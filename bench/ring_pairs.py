@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from namespaces import Namespaces, can_make
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.namespaces import Namespaces, can_make
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "rings.md"
 STATE = Path(__file__).parents[1] / "out" / "ring_pairs.jsonl"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from figures import Figure, show
+from common.figures import Figure, show
 
 from laggard.locate.verdict import locate
 from laggard.recording.reader import read_recording

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from resumed import results
+from common.resumed import results
 from stack_jobs.cases import BY_NAME, Case, places
 from stack_jobs.daemons import Daemons, Looks
 from stack_jobs.job import Job

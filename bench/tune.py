@@ -3,7 +3,7 @@ TPE and measuring everything: how far from the true optimum, with how many evalu
 
     python bench/tune.py [--surfaces 50] [--first 0] [--share 0.1] [--trials 120] [--peers]
 
-The surfaces are those of bench/tuning_surfaces.py, by seed. An evaluation is one run, repeats and failures included.
+The surfaces (common/tuning_surfaces.py) are drawn by seed. An evaluation is one run, repeats and failures included.
 Regret is the true time of what was chosen over the true optimum, less 1.
 """
 
@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from tuning_surfaces import Machine, Surface, surface
+from common.tuning_surfaces import Machine, Surface, surface
 
 from laggard.tune.outcome import Status
 from laggard.tune.search.design import Search

@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from resumed import results
-from shaped_training import server
+from common.resumed import results
+from trainings.shaped_training import server
 
-LAUNCHER = Path(__file__).parent / "shaped_training.py"
+LAUNCHER = Path(__file__).parent / "trainings" / "shaped_training.py"
 ALWAYS = {
     "steps_per_print": 1_000_000,
     "zero_allow_untested_optimizer": True,

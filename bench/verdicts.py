@@ -33,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from resumed import results
+from common.resumed import results
 
 from laggard.locate.describe import sentence
 from laggard.model import Location
@@ -44,7 +44,7 @@ from support.warm import Warm, WarmProcess
 
 RESULTS = Path(__file__).resolve().parents[1] / "out" / "verdicts.jsonl"
 LAGGARD = (sys.executable, "-m", "laggard")
-JOB = Path(__file__).with_name("verdict_job.py")
+JOB = Path(__file__).with_name("trainings") / "verdict_job.py"
 CGROUPS = Path("/sys/fs/cgroup")
 TRIES = 5
 START_SECONDS = 10.0  # from the first steps on: not looked at

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import Figure, quartiles
+from common.figures import Figure, quartiles
 
 from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.fault import Fault, NodeName

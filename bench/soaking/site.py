@@ -22,7 +22,7 @@ from soaking.clocks import Clock
 from soaking.daemons import LAGGARD, Daemon
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "overlays" / "report-only"
-JOB = Path(__file__).resolve().parents[1] / "verdict_job.py"
+JOB = Path(__file__).resolve().parents[1] / "trainings" / "verdict_job.py"
 RANKS, SLOW_RANK = 3, 1
 PACE, SLOW_PACE = "0.08", "0.2"
 DISK_BYTES = 8 << 20

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import real_quality
-from namespaces import can_make
 from quality.answer import Named, NotAsked
 from quality.scope import EVERYTHING
 from real_runs import befall, catalogue
@@ -18,6 +17,7 @@ from real_runs.judge import MISSED, PARTLY, RIGHT, WRONG, judge
 from real_runs.report import DISTURBED, FAILED, NOT_ASKED, of_tools, put_into, table
 from real_runs.trial import Usage
 from simulator.layout import LAYOUTS
+from support.namespaces import can_make
 
 
 def named(kind: str, *ranks: int) -> dict[str, Any]:

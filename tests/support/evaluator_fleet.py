@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from live_series import LivePrometheus, LiveSeries
+
 from support.cut_off import CutOff
+from support.live_series import LivePrometheus, LiveSeries
 from support.ports import free_port
 from support.postgres import Server
 from support.postgres import running as postgres_running
