@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common.figures import MAX_DISTURBANCE, Figure, quartiles, show
+from common.scratch import scratch
 
 TRAINING = Path(__file__).parent / "trainings" / "small_training.py"
 BUDGET_US = 20.0
@@ -110,8 +111,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=memory) as ranks:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=scratch()) as ranks:
         figures = compare(max(2, options.rounds), options.steps, folder, ranks)
     return 0 if show("What watching costs a training step (one process, CPU)", figures) else 1
 

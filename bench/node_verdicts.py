@@ -33,12 +33,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.node_clocks import NodeClocks
+from common.refused import known, need, refuse
 from common.resumed import results
-from support.namespaces import Namespaces
-from verdicts import LAGGARD, get, hog, pin, said
+from common.scratch import scratch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.namespaces import Namespaces
 from support.warm import Warm, WarmProcess
+from verdicts import LAGGARD, get, hog, pin, said
 
 RESULTS = Path(__file__).resolve().parents[1] / "out" / "node_verdicts.jsonl"
 SKEWED_RESULTS = RESULTS.with_name("node_clocks.jsonl")
@@ -276,8 +278,7 @@ def try_case(
     """`kept`: where recordings are copied to that tell something else than they should. `clocks`: the nodes'."""
     fault, victim = FAULTS[case.what], case.number % NODES
     with contextlib.ExitStack() as stack:
-        memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory)))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch())))
         job = Job(spaces, warm, folder, fault.layout, 20_000 + int(time.time()) % 5_000, clocks)
         stack.callback(job.end)
         job.wait_until_it_trains()
@@ -380,13 +381,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the results, else in out/")
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args()
+    known(options.what.split(","), FAULTS, "case")
     options.out = options.out or (SKEWED_RESULTS if options.clocks else RESULTS)
     end = time.monotonic() + options.limit
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     if not options.table:
+        need("ip", "tc", root=True)
         done = results(options.out, Case)
         run_all([case for case in cases(options) if case not in done], options.out, end, options.clocks)
     found = results(options.out, Case)
+    if not found:
+        refuse(f"nothing was run, and {options.out} has no results")
     print(table(found))
     return 0 if set(cases(options)) <= set(found) and all(each["right"] for each in found.values()) else 1
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 from common.figures import Figure, quartiles, show
+from common.refused import need, refuse
 from playwright.sync_api import sync_playwright
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -27,6 +28,7 @@ from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 
 ROUND_SECONDS = 5.0
+MIN_RANKS = 1024
 FIRST_PAINT = 1000.0
 INTERACTION = 100.0
 PAYLOAD = {"job": 1.5, "fleet": 0.5, "node": 0.5}
@@ -41,10 +43,11 @@ VIEWS = {
 }
 
 # Milliseconds from ACT until DONE holds and the frame after it has begun.
-TIMED = """() => new Promise((resolve) => {
+TIMED = """() => new Promise((resolve, reject) => {
     const began = performance.now();
     const look = () => requestAnimationFrame(() => {
-        if (DONE) requestAnimationFrame(() => resolve(performance.now() - began));
+        if (performance.now() - began > 60000) reject(new Error("not within a minute"));
+        else if (DONE) requestAnimationFrame(() => resolve(performance.now() - began));
         else look();
     });
     ACT;
@@ -85,6 +88,17 @@ def serve(ranks: int, port: int, ready: Any) -> None:
     ready.set()
     app = make_app(source, CollectorSettings())
     uvicorn.run(app, port=port, log_config=None, access_log=False, lifespan="off", server_header=False)
+
+
+def wait_until_it_answers(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                refuse("the collector's web part does not listen")
+            time.sleep(0.1)
 
 
 def measured(browser: Any, url: str) -> dict[str, float]:
@@ -139,8 +153,10 @@ def figures(ranks: int, loads: int) -> list[Figure]:
     server = multiprocessing.Process(target=serve, args=(ranks, port, ready), daemon=True)
     server.start()
     try:
-        ready.wait()
-        time.sleep(2)
+        while not ready.wait(1.0):
+            if not server.is_alive():
+                refuse(f"the collector's web part ended with {server.exitcode}")
+        wait_until_it_answers(port)
         with sync_playwright() as playwright:
             flags = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
@@ -167,6 +183,9 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[4096, 32768])
     parser.add_argument("--loads", type=int, default=9)
     arguments = parser.parse_args()
+    need("chromium")
+    if min(arguments.ranks) < MIN_RANKS:
+        refuse(f"--ranks: give {MIN_RANKS} or more: with fewer no row of the heat map opens")
     rows = [figure for ranks in arguments.ranks for figure in figures(ranks, arguments.loads)]
     return 0 if show("The page in Chromium", rows) else 1
 
