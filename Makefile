@@ -30,6 +30,7 @@ test-all: MORE := 1
 test-all: check
 	@scripts/setup --system
 	$(PYTEST) $(KEPT) $(TESTS)
+	$(PYTEST) -c bench/pyproject.toml bench/tests
 
 # Keeps what the last run took: tests/durations.json, by which tests are ordered and chosen. For a quiet machine.
 durations:
