@@ -25,7 +25,7 @@ from laggard.wire.ranks import StepRow
 STEPS = 128
 SIZES = (1024, 16_384, 131_072)
 REPEATS = {1024: 15, 16_384: 9}
-FEWEST = 5  # repeats of other sizes
+MIN_REPEATS = 5  # of other sizes
 BUDGET_SECONDS = {16_384: 0.5, 131_072: 4.0}  # 0.5 s, and from there on in proportion
 BUDGET_MIB = {131_072: 1024.0}
 TYPICAL = (0.01, 0.05, 0.08, 0.02, 0.002, 0.0, 0.0, 0.0, 0.005)  # seconds in each phase
@@ -63,7 +63,7 @@ def measure(ranks: int) -> list[Figure]:
     for name, slow in (("healthy", None), ("a slow rank", ranks // 3)):
         timings = job(ranks, slow)
         times = []
-        for _ in range(REPEATS.get(ranks, FEWEST) + 1):
+        for _ in range(REPEATS.get(ranks, MIN_REPEATS) + 1):
             began = time.perf_counter()
             location = locate(timings)
             times.append(time.perf_counter() - began)

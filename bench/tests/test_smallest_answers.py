@@ -75,16 +75,25 @@ def test_stack_faults(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_every_engine(bench: Bench, tmp_path: Path) -> None:
-    ended = bench("every_engine", "--engine", "ddp", "--case", "sigkill", "--out", tmp_path / "results.jsonl")
-    assert ended.out.startswith("ddp sigkill: ")
-    assert json.loads((tmp_path / "results.jsonl").read_text())["case"] == ["ddp", "sigkill"]
+    out = tmp_path / "results.jsonl"
+    words = ("--engine", "ddp", "--case", "sigkill", "--steps", 20, "--out", out)
+    assert bench("every_engine", *words).out.startswith("ddp sigkill: ")
+    again = bench("every_engine", *words)
+    (line,) = out.read_text().splitlines()
+    found = json.loads(line)
+    assert found["case"] == ["ddp", "sigkill"] and found["befell"] and found["statuses"][1] == -9
+    assert found["recorded"]["ranks_seen"] == 2 and again.out.count("ddp sigkill: ") == 0 and again.row("DDP")
 
 
 def test_real_quality(bench: Bench, tmp_path: Path) -> None:
-    ended = bench("real_quality", "--job", "ddp", "--fault", "sigkill", "--steps", 40, "--out", tmp_path, status=(0,))
-    assert "1 of 1, 0 min left: ddp, sigkill: " in ended.out and "no run: " not in ended.out
-    result = json.loads((tmp_path / "results.jsonl").read_text())
-    assert result["worth"] and result["steps"] and (tmp_path / "ddp-sigkill" / "truth.json").is_file()
+    words = ("--job", "ddp", "--fault", "sigkill", "--steps", 500, "--out", tmp_path)
+    assert "1 of 1, 0 min left: ddp, sigkill: " in bench("real_quality", *words, status=(0,)).out
+    assert json.loads((tmp_path / "ddp-sigkill" / "truth.json").read_text())["victims"] == [1]
+    told = bench("real_quality", *words, status=(0,)).out
+    assert "1 of 1" not in told and bench("real_quality", *words, "--again", status=(0,)).out == told
+    (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
+    result = json.loads(line)
+    assert result["worth"] and result["steps"] and [one["ranks"] for one in result["named"]] in ([], [[1]])
 
 
 def test_ring_pairs(bench: Bench, tmp_path: Path) -> None:
