@@ -30,6 +30,7 @@ test-all: MORE := 1
 test-all: check
 	@scripts/setup --system
 	$(PYTEST) $(KEPT) $(TESTS)
+	$(PYTEST) -c bench/pyproject.toml bench/tests
 
 # Keeps what the last run took: tests/durations.json, by which tests are ordered and chosen. For a quiet machine.
 durations:
@@ -89,6 +90,13 @@ hooks:
 bench:
 	@scripts/setup
 	@$(BIN)/python bench/all.py $(ARGS)
+
+# The benchmarks' own tests, with a smallest run of each script: it is there and measures what it says.
+# ARGS='-m "not slow"': without those.
+.PHONY: test-bench
+test-bench:
+	@scripts/setup --system
+	$(PYTEST) -c bench/pyproject.toml bench/tests $(ARGS)
 
 # How right localisation is, on simulated jobs, beside what other tools do: docs/benchmark.md. ARGS="--quick", "--seed N".
 bench-locate:

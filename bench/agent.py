@@ -1,4 +1,4 @@
-"""What the agent costs its node: with eight ranks that train, eight GPUs and ten NICs (recorded_node.py), scraped by
+"""What the agent costs its node: with eight ranks that train, eight GPUs and ten NICs (recorded ones), scraped by
 Prometheus and by a collector; and beside it, in the same time on the same node, what Prometheus' node-exporter costs.
 
     agent.py [--seconds 30] [--bare]      --bare: this machine as it is, without GPUs; needs no root and no gcc
@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from figures import Figure, quartiles, show
-from recorded_node import RecordedNode
+from common.figures import Figure, quartiles, show, single
+from common.recorded_node import RecordedNode
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.ports import free_port
 
 RANKS = 8
@@ -78,26 +80,26 @@ def _figures(agent: Daemon, exporter: Daemon | None, seconds: float) -> list[Fig
     usual = _memory(agent.processes)
     base = agent.url.removesuffix("/metrics")
     figures = [
-        _single("private memory", usual["uss"], "MiB", 40),
-        _single("resident memory", usual["rss"], "MiB", 56),
-        _single("proportional memory", usual["pss"], "MiB"),
-        _single("share of a core", shares[0] * 100, "%", 0.5),
+        single("private memory", usual["uss"], "MiB", 40),
+        single("resident memory", usual["rss"], "MiB", 56),
+        single("proportional memory", usual["pss"], "MiB"),
+        single("share of a core", shares[0] * 100, "%", 0.5),
         quartiles("scrape", _scrapes(agent.url), "ms", 20),
-        _single("series", _series(agent.url), "", 500),
+        single("series", _series(agent.url), "", 500),
     ]
     if exporter:
         memory = _memory(exporter.processes)
         figures += [
-            _single("node-exporter: private memory", memory["uss"], "MiB"),
-            _single("node-exporter: resident memory", memory["rss"], "MiB"),
-            _single("node-exporter: proportional memory", memory["pss"], "MiB"),
-            _single("node-exporter: share of a core", shares[1] * 100, "%"),
+            single("node-exporter: private memory", memory["uss"], "MiB"),
+            single("node-exporter: resident memory", memory["rss"], "MiB"),
+            single("node-exporter: proportional memory", memory["pss"], "MiB"),
+            single("node-exporter: share of a core", shares[1] * 100, "%"),
             quartiles("node-exporter: scrape", _scrapes(exporter.url), "ms"),
-            _single("node-exporter: series", _series(exporter.url), ""),
+            single("node-exporter: series", _series(exporter.url), ""),
         ]
     figures.append(quartiles("every step in the rings (/api/v1/ranks?since=0)",
                              _scrapes(f"{base}/api/v1/ranks?since=0"), "ms"))  # fmt: skip
-    figures.append(_single("private memory, after responses with full rings", _memory(agent.processes)["uss"], "MiB"))
+    figures.append(single("private memory, after responses with full rings", _memory(agent.processes)["uss"], "MiB"))
     return figures
 
 
@@ -136,10 +138,6 @@ def _cpu_seconds(processes: list[psutil.Process]) -> float:
 def _memory(processes: list[psutil.Process]) -> dict[str, float]:
     infos = [process.memory_full_info() for process in processes]
     return {kind: sum(getattr(info, kind) for info in infos) / MIB for kind in ("uss", "rss", "pss")}
-
-
-def _single(name: str, value: float, unit: str, budget: float | None = None) -> Figure:
-    return Figure(name, value, unit, value, value, budget)
 
 
 def _timed(url: str) -> float:

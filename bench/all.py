@@ -7,35 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from common.refused import known
+
 BENCHES = (
-    *("hook", "hook_step", "hook_peers", "hook_job", "beat"),
-    *(
-        "healthcheck",
-        "prolog",
-        "agent",
-        "collector",
-        "collector_prometheus",
-        "locate",
-        "sources",
-        "prometheus",
-        "diagnose",
-        "nccl_lines",
-        "recommend",
-        "ring",
-        "demo",
-        "page",
-        "stacks",
-    ),
+    *("hook", "hook_step", "hook_peers", "beat", "healthcheck", "prolog", "agent", "collector_prometheus", "locate"),
+    *("sources", "prometheus", "diagnose", "nccl_lines", "recommend", "ring", "page", "stacks"),
 )
 
 
 def main() -> int:
     here = Path(__file__).parent
     names = sys.argv[1:] or BENCHES
-    unknown = sorted(set(names) - set(BENCHES))
-    if unknown:
-        print(f"no benchmark {unknown[0]}; there are {', '.join(BENCHES)}", file=sys.stderr)
-        return 64
+    known(names, BENCHES, "benchmark")
     status = [subprocess.run([sys.executable, str(here / f"{name}.py")]).returncode for name in names]
     return int(any(status))
 

@@ -8,7 +8,8 @@ import tempfile
 import time
 
 import torch
-from figures import Figure, quartiles, show
+from common.figures import Figure, quartiles, show
+from common.scratch import scratch
 
 from laggard.rankfile import Lane
 from laggard.rankfile.writer import RankFileWriter
@@ -50,8 +51,7 @@ def time_beats(recorder: Recorder, writer: RankFileWriter) -> Figure:
 
 
 def main() -> int:
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(dir=memory) as directory:
+    with tempfile.TemporaryDirectory(dir=scratch()) as directory:
         recorder, writer = job(directory)
         beat = time_beats(recorder, writer)
         share = Figure("CPU at one beat a second", beat.value / 1e4, "%", beat.low / 1e4, beat.high / 1e4)

@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from figures import Figure, quartiles, show
-from prometheus_series import RANKS_OF_NODE, Job, import_series, make_blocks, prometheus, victoria_metrics
+from common.figures import Figure, quartiles, show, single
+from common.refused import need
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.prometheus_series import RANKS_OF_NODE, Job, import_series, make_blocks, prometheus, victoria_metrics
 
 MINUTE = 60.0
 LOOKS = 10
-REST_SECONDS = 30.0
 QUIET_SECONDS = 4.0
 """The time without a query after which a look is over."""
 
@@ -118,15 +120,16 @@ def collector(store: Store, folder: Path) -> Iterator[tuple[psutil.Process, str]
         process.wait()
 
 
-def measure(kind: str, nodes: int, jobs: int) -> list[Figure]:
+def measure(kind: str, nodes: int, jobs: int, rest: float) -> list[Figure]:
     made = jobs_of(nodes, jobs)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        return watched(stack.enter_context(filled(kind, made, folder)), list(made[0].slow), folder)
+        return watched(stack.enter_context(filled(kind, made, folder)), list(made[0].slow), folder, rest)
 
 
-def watched(store: Store, slow: list[int], folder: Path) -> list[Figure]:
-    """The figures of a collector that begins to watch the store, whose first job has the slow ranks."""
+def watched(store: Store, slow: list[int], folder: Path, rest: float) -> list[Figure]:
+    """The figures of a collector that begins to watch the store, whose first job has the slow ranks. `rest`: seconds
+    for which it is measured between two looks."""
     with contextlib.ExitStack() as stack:
         asked, theirs = store.asked(), _cpu(store.process)
         process, address = stack.enter_context(collector(store, folder))
@@ -137,19 +140,19 @@ def watched(store: Store, slow: list[int], folder: Path) -> list[Figure]:
         after = store.asked()
         answers = [_timed(f"{address}/api/v1/location?job=train-0") for _ in range(LOOKS)]
         resting = _cpu(process)
-        time.sleep(REST_SECONDS)
-        resting = 100 * (_cpu(process) - resting) / REST_SECONDS
+        time.sleep(rest)
+        resting = 100 * (_cpu(process) - resting) / rest
         most, served = _peak(process), store.process.memory_info().rss / MIB
     return [
-        _single("the verdict after the start", verdict, "s", BUDGET_SECONDS),
-        _single("a look", look, "s"),
-        _single("queries of a look", after.queries - asked.queries, ""),
-        _single("answers of a look", (after.sent - asked.sent) / 1e6, "MB"),
-        _single("CPU time of a look", own, "s"),
-        _single("CPU time of the store for it", theirs, "s"),
-        _single("CPU between looks, of a core", resting, "%"),
-        _single("the most resident memory", most, "MiB"),
-        _single("resident memory of the store", served, "MiB"),
+        single("the verdict after the start", verdict, "s", BUDGET_SECONDS),
+        single("a look", look, "s"),
+        single("queries of a look", after.queries - asked.queries, ""),
+        single("answers of a look", (after.sent - asked.sent) / 1e6, "MB"),
+        single("CPU time of a look", own, "s"),
+        single("CPU time of the store for it", theirs, "s"),
+        single("CPU between looks, of a core", resting, "%"),
+        single("the most resident memory", most, "MiB"),
+        single("resident memory of the store", served, "MiB"),
         quartiles("an answer (/api/v1/location)", answers, "s", 1.0),
     ]
 
@@ -198,19 +201,17 @@ def _timed(url: str) -> float:
     return time.perf_counter() - began
 
 
-def _single(name: str, value: float, unit: str, budget: float | None = None) -> Figure:
-    return Figure(name, value, unit, value, value, budget)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--store", choices=("prometheus", "victoria-metrics"), default="prometheus")
+    parser.add_argument("--rest", type=float, default=30.0, help="seconds between two looks for which is measured")
     options = parser.parse_args()
+    need(*(("prometheus", "promtool") if options.store == "prometheus" else ("victoria-metrics",)))
     jobs = f"{options.jobs} job{'s' if options.jobs > 1 else ''}"
     title = f"collector, {options.nodes} nodes of {RANKS_OF_NODE} ranks through {options.store}, {jobs}"
-    return 0 if show(title, measure(options.store, options.nodes, options.jobs)) else 1
+    return 0 if show(title, measure(options.store, options.nodes, options.jobs, options.rest)) else 1
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.append(str(REPOSITORY / "bench"))
+sys.path.append(str(REPOSITORY / "tests"))
 
+from common.figures import show  # noqa: E402
 from cost_weeks.answers import answer_times  # noqa: E402
 from cost_weeks.measured_shares import Share, measured  # noqa: E402
 from cost_weeks.planted import WEEK, true_gpu_hours, week  # noqa: E402
 from cost_weeks.watched import MONDAY, watched  # noqa: E402
-from figures import show  # noqa: E402
+from quality.matrix import SLOW_FAULTS  # noqa: E402
 
 from laggard.collector.ledger.interval import share_error  # noqa: E402
 from laggard.collector.ledger.ledger import ledger  # noqa: E402
@@ -44,9 +45,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--weeks", type=int, default=200)
     made.add_argument("--seed", type=int, default=FRESH_SEED)
     made.add_argument("--each", type=int, default=2, help="cases of each fault and size")
+    made.add_argument("--row", action="append", choices=SLOW_FAULTS, help="only cases of these faults")
     made.add_argument("--shares", action="store_true")
     made.add_argument("--answers", action="store_true")
     made.add_argument("--incidents", type=int, default=100_000, help="in the database")
+    made.add_argument("--rounds", type=int, default=9, help="of each answer")
     made.add_argument("--list", action="store_true", help="print each week")
     made.add_argument("--processes", type=int, default=2)
     return made
@@ -56,11 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser().parse_args(arguments)
     good = True
     if flags.shares:
-        return 0 if tell_shares(measured(flags.seed, flags.each, flags.processes)) else 1
+        return 0 if tell_shares(measured(flags.seed, flags.each, flags.processes, flags.row)) else 1
     if not flags.answers:
         good = tell_weeks(flags)
     with tempfile.TemporaryDirectory(prefix="laggard-cost-") as folder:
-        figures = answer_times(Path(folder), flags.incidents)
+        figures = answer_times(Path(folder), flags.incidents, flags.rounds)
     return 0 if show(f"answers from {flags.incidents} incidents", figures) and good else 1
 
 
@@ -92,7 +95,7 @@ def one_week(seed: tuple[int, int]) -> tuple[float, float, float, float]:
 
 def tell_weeks(flags: argparse.Namespace) -> bool:
     """Prints in how many weeks the truth is in the ledger's interval."""
-    _SHARES[:] = measured(flags.seed, flags.each, flags.processes)
+    _SHARES[:] = measured(flags.seed, flags.each, flags.processes, flags.row)
     with multiprocessing.get_context("fork").Pool(flags.processes) as pool:
         weeks = pool.map(one_week, [(flags.seed, number) for number in range(flags.weeks)], chunksize=2)
     if flags.list:

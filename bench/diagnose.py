@@ -1,9 +1,10 @@
 """`laggard diagnose` on a log of 1 GiB: time, CPU time and memory to the answer. The budget is of CPU time, to which
 other work on the machine adds little. The log is a job's with eight ranks, one of which runs out of GPU memory at the
-end; the same log packed; one that is all errors; and a gzip file that unpacks to 2 GiB of nothing."""
+end; a quarter of it packed; one that is all errors; and a gzip file that unpacks to 2 GiB of nothing."""
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import re
 import resource
@@ -14,8 +15,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-GIB = 1 << 30
-PACKED_BYTES = 256 << 20
+MIB = 1 << 20
 MEMORY_BUDGET_MIB = 100
 SPEED_BUDGET = 100e6
 
@@ -36,8 +36,11 @@ class Run(NamedTuple):
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mebibytes", type=int, default=1024, help="of a log")
+    size = parser.parse_args().mebibytes
     with tempfile.TemporaryDirectory() as folder:
-        cases = make_logs(Path(folder))
+        cases = make_logs(Path(folder), size)
         print("\n| file | size | time | CPU time | a second of CPU time | memory | budget | |")
         print("|---|---|---|---|---|---|---|---|")
         return int(not all([show(name, path, budget) for name, path, budget in cases]))
@@ -69,7 +72,7 @@ def diagnose(path: Path) -> Run:
     return Run(seconds, _children_cpu() - before, int(peak[1]) >> 10, done.stdout)
 
 
-def make_logs(folder: Path) -> list[tuple[str, Path, float | None]]:
+def make_logs(folder: Path, mebibytes: int) -> list[tuple[str, Path, float | None]]:
     block = "".join(
         f"[rank{rank}]: 2026-05-21 15:43:03,100 INFO step {step} | loss: 2.{step:03d} | lr 1e-4 | 412 ms\n"
         for step in range(1000)
@@ -79,25 +82,25 @@ def make_logs(folder: Path) -> list[tuple[str, Path, float | None]]:
     end += b"".join(f"[rank{rank}]: {_LOST}\n".encode() for rank in range(8))
     noise = b"".join(f"gpu07:81:9 [4] NCCL WARN call {call} failed, error {call}\n".encode() for call in range(9999))
     with open(folder / "job.log", "wb") as log:
-        for _ in range(GIB // len(block)):
+        for _ in range(mebibytes * MIB // len(block)):
             log.write(block)
         log.write(end)
     with gzip.open(folder / "job.gz", "wb", compresslevel=1) as packed:
-        for _ in range(PACKED_BYTES // len(block)):
+        for _ in range(mebibytes * MIB // 4 // len(block)):
             packed.write(block)
         packed.write(end)
     with open(folder / "noise.log", "wb") as log:
-        for _ in range(GIB // len(noise)):
+        for _ in range(mebibytes * MIB // len(noise)):
             log.write(noise)
         log.write(end)
     with gzip.open(folder / "bomb.gz", "wb", compresslevel=9) as bomb:
-        for _ in range(2 << 10):
-            bomb.write(bytes(1 << 20))
+        for _ in range(2 * mebibytes):
+            bomb.write(bytes(MIB))
     return [
         ("a job's log", folder / "job.log", SPEED_BUDGET),
-        ("256 MiB of it, gzip", folder / "job.gz", None),
+        ("a quarter of it, gzip", folder / "job.gz", None),
         ("a log that is all errors", folder / "noise.log", SPEED_BUDGET),
-        ("2 GiB of zeros, gzip", folder / "bomb.gz", None),
+        ("zeros, twice as many, gzip", folder / "bomb.gz", None),
     ]
 
 

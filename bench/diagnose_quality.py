@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from common.refused import known
+
 from laggard.diagnose.command import diagnose, diagnose_together
 from laggard.diagnose.describe import render_diagnosis
 from laggard.diagnose.document import Diagnosis
@@ -167,7 +169,9 @@ def main() -> None:
     options = parser.parse_args()
     by_kind: dict[str, Counter[str]] = {}
     always = found = 0
-    rows = [truth for truth in truths() if not options.cases or truth["case"] in options.cases]
+    there = list(truths())
+    known(options.cases, (truth["case"] for truth in there), "case")
+    rows = [truth for truth in there if not options.cases or truth["case"] in options.cases]
     for truth in rows:
         paths = inputs_of(truth["case"])
         judged = judge(truth, diagnosis_of(truth["case"]))

@@ -19,12 +19,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.scratch import scratch
 from quality.dumps import (
     HELD_OUT,
     REFUSED,
@@ -40,7 +43,6 @@ from quality.dumps import (
     table,
 )
 from quality.report import OWN, run_as
-from quality.run import scratch
 from quality.scope import FOUND, WHOLE
 from quality.tools.shipped.adapters import DUMPS, installed
 from quality.tools.shipped.process import ANSWER_SECONDS, Shipped, close_all

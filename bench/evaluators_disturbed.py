@@ -17,59 +17,81 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from evaluator_fleet import Fleet, fleet, wait_until
-from evaluators_killed import BUDGET_SECONDS, ROUND_SECONDS, TRUTH, Trial, counts
-from figures import Figure, show
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.figures import Figure, show, single
+from common.refused import refuse
+from evaluators_killed import BUDGET_SECONDS, ROUND_SECONDS, TRUTH, Trial, counts, require
+from support.evaluator_fleet import Fleet, fleet, wait_until
 
 EVALUATORS, MORE = 3, 2
 QUIET_SECONDS = 120
 """The time after which an incident that nobody tells of is closed: longer than a disturbance."""
 
 
+_HANGING = ExitStack()
+
+
 class Disturbance(NamedTuple):
+    """`seconds`: for how long, by the options."""
+
     name: str
-    begin: Callable[[], None]
-    end: Callable[[], None]
-    seconds: float
+    begin: Callable[[Fleet], object]
+    end: Callable[[Fleet], object]
+    seconds: Callable[[argparse.Namespace], float] = lambda options: options.seconds
 
 
-def disturbances(of: Fleet, seconds: float, away: float) -> list[Disturbance]:
-    hanging = ExitStack()
-    ways = (of.to_prometheus, of.to_database)
+def cut_both(of: Fleet) -> None:
+    of.to_prometheus.cut()
+    of.to_database.cut()
 
-    def number_changes() -> None:
-        for each in of.evaluators[EVALUATORS:]:
-            each.start()
 
-    def number_falls() -> None:
-        for each in of.evaluators[:EVALUATORS]:
-            each.stop()
+def mend_both(of: Fleet) -> None:
+    of.to_prometheus.mend()
+    of.to_database.mend()
 
-    return [
-        Disturbance("PostgreSQL hangs", lambda: hanging.enter_context(of.database.stopped()), hanging.close, seconds),
-        Disturbance("Prometheus hangs", of.prometheus.stop, of.prometheus.go_on, seconds),
-        Disturbance("one is cut from PostgreSQL", of.to_database.cut, of.to_database.mend, seconds),
-        Disturbance("one is cut from Prometheus", of.to_prometheus.cut, of.to_prometheus.mend, seconds),
-        Disturbance(
-            "one is cut from both",
-            lambda: [it.cut() for it in ways] and None,
-            lambda: [it.mend() for it in ways] and None,
-            seconds,
-        ),  # fmt: skip
-        Disturbance("PostgreSQL is away", of.database.kill, of.database.start, away),
-        Disturbance("three become five, then two", number_changes, number_falls, seconds / 2),
-    ]
+
+def start_more(of: Fleet) -> None:
+    for each in of.evaluators[EVALUATORS:]:
+        each.start()
+
+
+def end_three(of: Fleet) -> None:
+    for each in of.evaluators[:EVALUATORS]:
+        each.stop()
+
+
+DISTURBANCES = (
+    Disturbance(
+        "PostgreSQL hangs", lambda of: _HANGING.enter_context(of.database.stopped()), lambda of: _HANGING.close()
+    ),
+    Disturbance("Prometheus hangs", lambda of: of.prometheus.stop(), lambda of: of.prometheus.go_on()),
+    Disturbance("one is cut from PostgreSQL", lambda of: of.to_database.cut(), lambda of: of.to_database.mend()),
+    Disturbance("one is cut from Prometheus", lambda of: of.to_prometheus.cut(), lambda of: of.to_prometheus.mend()),
+    Disturbance("one is cut from both", cut_both, mend_both),
+    Disturbance(
+        "PostgreSQL is away",
+        lambda of: of.database.kill(),
+        lambda of: of.database.start(),
+        lambda options: options.away,
+    ),
+    Disturbance("three become five, then two", start_more, end_three, lambda options: options.seconds / 2),
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--away", type=float, default=120.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for which each lasts")
+    parser.add_argument("--away", type=float, default=120.0, help="seconds for which PostgreSQL is away")
     parser.add_argument("--only", default="", help="the disturbances whose name has this word")
     options = parser.parse_args()
+    chosen = [it for it in DISTURBANCES if options.only in it.name]
+    if not chosen:
+        refuse(f"no disturbance has {options.only!r} in its name: {'; '.join(it.name for it in DISTURBANCES)}")
+    require()
     settings = {"prometheus_interval_seconds": ROUND_SECONDS, "incident_quiet_seconds": QUIET_SECONDS}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -82,14 +104,14 @@ def main() -> int:
             each.start()
         wait_until(lambda: trial.is_right(TRUTH))
         found: list[Figure] = []
-        for number, it in enumerate(disturbances(of, options.seconds, options.away)):
-            if options.only in it.name:
-                one = trial.through(f"fault-{number}", it.name, it.begin, it.end, it.seconds)
-                later = max(0.0, one.right_after - one.down_seconds)
-                found.append(Figure(f"{it.name} for {it.seconds:.0f} s: right again after", later, "s", later, later,
-                                    BUDGET_SECONDS))  # fmt: skip
-                print(f"{it.name}: right {later:.1f} s after its end, the new fault {one.told_after:.1f} s after its "
-                      f"beginning; {trial.amiss}", file=sys.stderr, flush=True)  # fmt: skip
+        for number, it in enumerate(chosen):
+            seconds = it.seconds(options)
+            begin, end = partial(it.begin, of), partial(it.end, of)
+            one = trial.through(f"fault-{number}", it.name, begin, end, seconds)
+            later = max(0.0, one.right_after - one.down_seconds)
+            found.append(single(f"{it.name} for {seconds:.0f} s: right again after", later, "s", BUDGET_SECONDS))
+            print(f"{it.name}: right {later:.1f} s after its end, the new fault {one.told_after:.1f} s after its "
+                  f"beginning; {trial.amiss}", file=sys.stderr, flush=True)  # fmt: skip
         print(f"answers by verdict: {dict(trial.answers)}", file=sys.stderr)
         for each in of.evaluators:
             defects = [line for line in each.log().splitlines() if "defect" in line or "Traceback" in line]

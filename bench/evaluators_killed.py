@@ -26,8 +26,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
-from figures import Figure, quartiles, show
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.figures import Figure, quartiles, show, single
+from common.refused import need, refuse
+from support.evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
+from support.postgres import why_none
 
 RANKS = 8
 ROUND_SECONDS = 5
@@ -169,11 +172,11 @@ def counts(trial: Trial, asked: EvaluatorProcess) -> list[Figure]:
     faults = [job for job, slow in TRUTH.items() if slow] + trial.faults
     incidents, openings = trial.incidents(asked), trial.openings()
     return [
-        _count("wrong verdicts", len(trial.wrong)),
-        _count("incidents lost", sum(incidents[job] == 0 for job in faults)),
-        _count("incidents doubled", sum(max(0, incidents[job] - 1) for job in incidents)),
-        _count("notifications lost", sum(openings[job] == 0 for job in faults)),
-        _count("notifications doubled", sum(max(0, openings[job] - 1) for job in openings)),
+        single("wrong verdicts", len(trial.wrong), "", 0.0),
+        single("incidents lost", sum(incidents[job] == 0 for job in faults), "", 0.0),
+        single("incidents doubled", sum(max(0, incidents[job] - 1) for job in incidents), "", 0.0),
+        single("notifications lost", sum(openings[job] == 0 for job in faults), "", 0.0),
+        single("notifications doubled", sum(max(0, openings[job] - 1) for job in openings), "", 0.0),
     ]
 
 
@@ -183,16 +186,18 @@ def figures(trial: Trial, rounds: list[Round]) -> list[Figure]:
         by_victim.setdefault(it.victim.rpartition("-")[0] or it.victim, []).append(it)
     found = counts(trial, trial.fleet.evaluators[0])
     longest = max(it.right_after for it in rounds)
-    found.append(_count("the longest until all is right again", longest, "s", BUDGET_SECONDS))
+    found.append(single("the longest until all is right again", longest, "s", BUDGET_SECONDS))
     for victim, of in sorted(by_victim.items()):
-        if len(of) > 1:
-            found.append(quartiles(f"{len(of)} x {victim}: until all is right", [it.right_after for it in of], "s"))
+        found.append(quartiles(f"{len(of)} x {victim}: until all is right", [it.right_after for it in of], "s"))
     told = [it.told_after for it in rounds]
     return [*found, quartiles("until a fault that began then is an incident", told, "s")]
 
 
-def _count(name: str, value: float, unit: str = "", budget: float = 0.0) -> Figure:
-    return Figure(name, value, unit, value, value, budget)
+def require() -> None:
+    """Refuses to run where there is no Prometheus or PostgreSQL."""
+    need("prometheus")
+    if why := why_none():
+        refuse(why)
 
 
 def main() -> int:
@@ -201,6 +206,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--server-down", type=float, default=5.0)
     options = parser.parse_args()
+    require()
     settings = {"prometheus_interval_seconds": ROUND_SECONDS, "incident_quiet_seconds": 60}
     with tempfile.TemporaryDirectory() as folder, fleet(Path(folder), **settings) as of:
         trial = Trial(of, options.seed, options.server_down)

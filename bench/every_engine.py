@@ -27,12 +27,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.refused import refuse
+from common.resumed import results
+from common.scratch import scratch
 from engines import cases, catalogue
 from engines.live import Live
 from engines.page import page, score
 from engines.processes import Servers
 from engines.trial import Bench, run
-from resumed import results
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "out" / "engines" / "results.jsonl"
@@ -81,9 +83,8 @@ def told(one: Run, result: dict[str, Any]) -> str:
 def run_all(todo: list[Run], options: argparse.Namespace) -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     writing = threading.Lock()
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with (
-        tempfile.TemporaryDirectory(dir=memory) as name,
+        tempfile.TemporaryDirectory(dir=scratch()) as name,
         contextlib.closing(Servers()) as servers,
         contextlib.closing(Live(Path(name))) as live,
         ThreadPoolExecutor(options.jobs) as pool,
@@ -110,6 +111,8 @@ def main() -> int:
             print(f"{engine.name:20} {'' if is_here(engine) else 'not here: ' + engine.needs}".rstrip())
         return 0
     runs = list(wanted(options.engine or list(catalogue.BY_NAME), options.case or every))
+    if not runs:
+        refuse(f"none of these can run here: {', '.join(options.engine or ())}; --list says what they need")
     began = time.monotonic()
     if not options.table:
         done = results(options.out, Run)

@@ -22,6 +22,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.append(str(REPOSITORY / "tests"))
 
+from common.refused import known, numbers  # noqa: E402
 from drains.report import document, put_into, sources, wrongs  # noqa: E402
 from drains.score import Fleet, catches  # noqa: E402
 from drains.states import CLASSES, KINDS, NAMES, Answers, Judge, Shown, State, answer_all, can_have, memory_folder  # noqa: E402
@@ -36,7 +37,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=DEVELOPMENT_SEED, help="another one gives other nodes and events")
     made.add_argument("--quick", action="store_true")
     made.add_argument(
-        "--size", metavar="NODES,VARIANTS,TOGETHER", help="node-years, variants, states of several events"
+        "--size",
+        type=numbers(3),
+        metavar="NODES,VARIANTS,TOGETHER",
+        help="node-years, variants, states of several events",
     )
     made.add_argument("--list", nargs="?", const="laggard", metavar="TOOL", help="print what this tool got wrong")
     made.add_argument("--sources", action="store_true", help="print where events, rates and rules come from, and end")
@@ -74,10 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.sources:
         print("\n".join(sources()))
         return 0
-    if flags.list and flags.list not in NAMES:
-        print(f"no tool {flags.list!r}: the tools are {', '.join(NAMES)}", file=sys.stderr)
-        return 2
-    size = tuple(map(int, flags.size.split(","))) if flags.size else QUICK if flags.quick else WHOLE
+    known([flags.list] if flags.list else (), NAMES, "tool")
+    size = flags.size or (QUICK if flags.quick else WHOLE)
     count, variants, most = size
     folder = memory_folder()
     try:

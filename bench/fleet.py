@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -42,6 +44,7 @@ LONG_LOOK_SECONDS: Final = 10.0
 """The time between two looks at every culprit: each takes some hundred questions, which the collector answers."""
 
 PARTITION_SECONDS: Final = 60.0
+FRESH_ANSWERS: Final = 5
 Found = dict[str, Any]
 
 
@@ -105,7 +108,7 @@ def measure_verdicts(fleet: Fleet) -> Found:
     first = fleet.wait(fleet.all_known)
     known = first is not None
     named = fleet.wait(lambda: _names_the_slow(fleet)) if known else None
-    left = STOPS[1] + HUNG_SECONDS - fleet.now
+    left = STOPS[1] + HUNG_SECONDS - fleet.now if any(job.stop < math.inf for job in fleet.plan.jobs) else 0.0
     if known and left > 0:
         time.sleep(left)
     began, before = time.monotonic(), fleet.collector.usage()
@@ -113,12 +116,14 @@ def measure_verdicts(fleet: Fleet) -> Found:
     after = fleet.collector.usage()
     share = 100 * (after.cpu - before.cpu) / (time.monotonic() - began)
     found = fleet.judged()
+    fresh = [fleet.collector.fresh_seconds(fleet.plan.jobs[0].key) for _ in range(FRESH_ANSWERS)]
     return {
         "seconds to the first verdict on every job": first,
         "and until all slow ranks seen whole are named": None if named is None else round(named + (first or 0), 1),
         "CPU of a core, %": round(share, 1),
         "CPU seconds a round": round((after.cpu - before.cpu) / max(1, len(lengths)), 2),
         "resident memory, MiB": round(after.memory),
+        "seconds of a fresh answer on the largest job": round(statistics.median(fresh), 2),
         "seconds a round": [round(each, 1) for each in lengths],
         **_outcomes(found),
         "defects": fleet.collector.defects(),

@@ -15,19 +15,22 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from figures import Figure, interleaved, quartiles, show
+from common.figures import Figure, interleaved, quartiles, show
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.materialise import materialise
+from support.ports import free_port
 
 BUDGET_SECONDS = 0.2
 BUDGET_RECORDED_SECONDS = 0.3
 DEADLINE_SECONDS = 1.0
 BUDGET_PAST_DEADLINE_SECONDS = 0.2
-AGENT_PORT = 19437
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 LAGGARD = (sys.executable, "-m", "laggard", "healthcheck")
 RECORDED = "hgx_h100"
 
@@ -83,12 +86,6 @@ def _here(pairs: int) -> Iterator[Figure]:
 
 def _recorded(pairs: int, folder: Path) -> Iterator[Figure]:
     """Times the recorded node, and the same with a mount table that blocks its reader for ever."""
-    sys.path.insert(0, str(REPOSITORY / "tests"))
-    from support.materialise import MACHINES, materialise
-
-    if not (MACHINES / RECORDED).is_dir():
-        print(f"there is no recorded machine {RECORDED}: its rows are left out", file=sys.stderr)
-        return
     healthy, hung = (materialise(RECORDED, folder / name) for name in ("healthy", "hung"))
     (hung / "proc/self/mounts").unlink()
     os.mkfifo(hung / "proc/self/mounts")
@@ -105,8 +102,8 @@ def _recorded(pairs: int, folder: Path) -> Iterator[Figure]:
 
 
 def _from_the_agent(pairs: int) -> Iterator[Figure]:
-    with _agent():
-        flags = ("--profile", "prolog", "--agent-port", str(AGENT_PORT))
+    with _agent() as port:
+        flags = ("--profile", "prolog", "--agent-port", str(port))
         if "(the agent)" in subprocess.run([*LAGGARD, *flags], capture_output=True, text=True).stdout:
             yield _timed("with the agent's report", pairs, BUDGET_SECONDS, *flags)
         else:
@@ -114,15 +111,27 @@ def _from_the_agent(pairs: int) -> Iterator[Figure]:
 
 
 @contextmanager
-def _agent() -> Iterator[None]:
-    command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", f"127.0.0.1:{AGENT_PORT}"]
+def _agent() -> Iterator[int]:
+    """The port of an agent that has made its first round of probes."""
+    port = free_port()
+    command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", f"127.0.0.1:{port}"]
     agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        time.sleep(4)  # for the first round of probes
-        yield
+        deadline = time.monotonic() + 120
+        while not _has_made_a_round(port):
+            if agent.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("the agent makes no round of probes")
+            time.sleep(0.2)
+        yield port
     finally:
         agent.terminate()
         agent.wait(20)
+
+
+def _has_made_a_round(port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/report", timeout=10) as answer:
+        return b"first round" not in answer.read()
+    return False
 
 
 def _nhc(pairs: int, folder: Path) -> Iterator[Figure]:

@@ -23,9 +23,10 @@ import deepspeed
 import deepspeed.comm
 import torch
 import torch.distributed
+from common.figures import Figure, interleaved, quartiles, show, undisturbed
+from common.scratch import scratch
 from deepspeed.comm import comm
 from deepspeed.comm.torch import TorchBackend
-from figures import Figure, interleaved, quartiles, show, undisturbed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import Lane
@@ -88,7 +89,6 @@ class FreeMark:
 
 
 CALLS = 400  # of a collective in one timing
-PAIRS = 125  # of timings, the cases in turn: a machine that slows for a moment spoils few pairs of each case
 STEPS = 500
 
 
@@ -153,8 +153,9 @@ def collective(recorder: Recorder, methods: Methods, call: Callable[[], object])
 
 
 def collectives(
-    recorder: Recorder, methods: Methods, where: str, sync_budget: float, async_budget: float
+    recorder: Recorder, methods: Methods, count: int, where: str, sync_budget: float, async_budget: float
 ) -> list[Figure]:
+    """`count`: of pairs, the cases in turn: a machine that slows for a moment spoils few pairs of each case."""
     tensor, whole = torch.zeros(1024), torch.zeros(8192)
     distributed = torch.distributed
     gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)  # torch 2.13's new name
@@ -163,11 +164,11 @@ def collectives(
         ("all_gather", lambda: gather(whole, tensor), sync_budget),
         ("async all_reduce", lambda: distributed.all_reduce(tensor, async_op=True).wait(), async_budget),
     ]
-    rounds = [[collective(recorder, methods, call) for _, call, _ in cases] for _ in range(PAIRS + 1)][1:]
+    rounds = [[collective(recorder, methods, call) for _, call, _ in cases] for _ in range(count + 1)][1:]
     figures = []
     for place, (what, _, budget) in enumerate(cases):
         pairs = undisturbed([each[place] for each in rounds])
-        counted = f"{what}{where}, bare ({len(pairs)} undisturbed pairs of {PAIRS})"
+        counted = f"{what}{where}, bare ({len(pairs)} undisturbed pairs of {count})"
         figures.append(quartiles(counted, [bare for bare, _ in pairs], "us"))
         added = [hooked - bare for bare, hooked in pairs]
         figures.append(quartiles(f"{what}{where}, added by the hook", added, "us", budget))
@@ -247,17 +248,17 @@ def comms_logger() -> Figure:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=125, help="of timings of each collective")
     parser.add_argument("--no-peers", action="store_true")
     options = parser.parse_args()
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(dir=memory) as directory:
-        finder = DeviceFinder()
+    with tempfile.TemporaryDirectory(dir=scratch()) as directory:
+        finder, pairs = DeviceFinder(), max(2, options.pairs)
         recorder = set_up(directory, finder)
         methods = Methods(recorder)
-        figures = [*collectives(recorder, methods, "", 1.2, 2.0), step(recorder, ""), *in_background(recorder)]
+        figures = [*collectives(recorder, methods, pairs, "", 1.2, 2.0), step(recorder, ""), *in_background(recorder)]
         finder.there = True
         recorder.end_step(0)
-        figures += [*collectives(recorder, methods, " on a device", 10.0, 10.0), step(recorder, " on a device")]
+        figures += [*collectives(recorder, methods, pairs, " on a device", 10.0, 10.0), step(recorder, " on a device")]
         errors = recorder.totals.errors + recorder.totals.lost
         if not options.no_peers:
             figures.append(comms_logger())

@@ -20,16 +20,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from figures import MAX_DISTURBANCE, Figure, quartiles, show
+from common.figures import MAX_DISTURBANCE, Figure, quartiles, show
+from common.scratch import scratch
 
-HERE = Path(__file__).parent
+TRAINING = Path(__file__).parent / "trainings" / "small_training.py"
 BUDGET_US = 20.0
 TRACEML_PORT = "29767"
 
 
 def run(watcher: str, steps: int, environ: dict[str, str]) -> dict[str, float]:
     """Median and mean step in microseconds and private memory in MiB of one run."""
-    command = [sys.executable, str(HERE / "small_training.py"), "--watcher", watcher, "--steps", str(steps)]
+    command = [sys.executable, str(TRAINING), "--watcher", watcher, "--steps", str(steps)]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
     line = next((line for line in ended.stdout.splitlines() if line.startswith("{")), None)
     if line is None:
@@ -110,8 +111,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=memory) as ranks:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=scratch()) as ranks:
         figures = compare(max(2, options.rounds), options.steps, folder, ranks)
     return 0 if show("What watching costs a training step (one process, CPU)", figures) else 1
 

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
-from figures import Figure, quartiles, show
-from small_training import WIDTH
+from common.figures import Figure, quartiles, show
+from common.scratch import scratch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from trainings.small_training import WIDTH
 
 TURN = 10  # steps of a case that are timed, one after the other
 SETTLE = 2  # before them: Python adapts its code to what stands in the hooks' places
@@ -224,8 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1500)
     options = parser.parse_args()
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder:
         os.environ["LAGGARD_RANK_DIR"] = folder
         show("What the parts of the hooks cost a training step (one process, CPU)", compare(options.rounds))
 

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.refused import known, numbers, refuse
 from quality.answer import Tool
 from quality.matrix import DEVELOPMENT_SEED, entries
 from quality.report import document, misses, put_into
@@ -34,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seed", type=int, default=DEVELOPMENT_SEED, help="of the cases; another one gives fresh cases")
     made.add_argument("--quick", action="store_true")
-    made.add_argument("--cases", metavar="SLOW,STOPPED,INNOCENT", help="how many of each kind")
+    made.add_argument("--cases", type=numbers(3), metavar="SLOW,STOPPED,INNOCENT", help="how many of each kind")
     made.add_argument("--row", action="append", help="only these rows of the tables, such as NIC")
     made.add_argument("--tool", metavar="MODULE:FUNCTION", help="another tool, in laggard's place")
     made.add_argument("--pythonpath", type=Path, help="where its module lies")
@@ -57,7 +59,10 @@ def chosen_tool(flags: argparse.Namespace) -> tuple[str, Tool]:
     if flags.pythonpath:
         sys.path.insert(0, str(flags.pythonpath))
     module, _, function = flags.tool.partition(":")
-    tool: Tool = getattr(importlib.import_module(module), function)
+    try:
+        tool: Tool = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        refuse(f"--tool {flags.tool}: {error}")
     return module, tool
 
 
@@ -67,9 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(sources()))
         return 0
     name, tool = chosen_tool(flags)
+    counts = flags.cases or (QUICK if flags.quick else WHOLE)
+    made = entries(flags.seed, *counts)
+    known(flags.row or (), dict.fromkeys(one.row for one in made), "row")
+    asked = [one for one in made if not flags.row or one.row in flags.row]
     tools = {name: tool} | ({} if flags.no_peers else {**installed(), **PEERS})
-    counts = tuple(map(int, flags.cases.split(","))) if flags.cases else QUICK if flags.quick else WHOLE
-    asked = [one for one in entries(flags.seed, *counts) if not flags.row or one.row in flags.row]
     again = f"--seed {flags.seed} --cases {','.join(map(str, counts))}"
     flags.out.mkdir(parents=True, exist_ok=True)
     journal = flags.out / f"journal-{flags.seed}.jsonl"
@@ -77,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         journal.unlink(missing_ok=True)
     results = run(asked, tools, None if flags.no_steps else name, flags.processes, journal, flags.minutes)
     part = f" of {len(asked)}, drawn at random," if flags.minutes else ","
-    made = f'{len(results)} cases{part} made by `make bench-locate ARGS="{again}"`.'
-    report = document(results, list(tools), made)
+    told = f'{len(results)} cases{part} made by `make bench-locate ARGS="{again}"`.'
+    report = document(results, list(tools), told)
     print(report)
     lost = misses(results, name)
     (flags.out / "results.json").write_text(json.dumps([one._asdict() for one in results], indent=1))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,14 +20,17 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import yaml
-from figures import Figure, show
+from common.figures import Figure, show, single
+from common.refused import need
 from numpy.typing import NDArray
-from prometheus_series import RANKS_OF_NODE, prometheus, victoria_metrics
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.prometheus_series import RANKS_OF_NODE, prometheus, victoria_metrics
 
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus" / "rules.yml"
 GROUP = "laggard-weeks"
@@ -35,6 +39,9 @@ STEP = 0.2
 NAME = "rank_phase:laggard_rank_phase_seconds:mean5m"
 RESOLUTION = 2.0**-14
 INTERVAL, SCRAPE, BLOCK = 300, 60, 7200
+QUIET_SECONDS = 15.0
+"""The time without another compaction after which the packing is over."""
+
 BUDGET_MB = 100.0
 STEPS = {"0.2 s": 1.0, "8 s": 40.0}
 DIFFERENCES = 0.01
@@ -76,7 +83,7 @@ def blocks(folder: Path, data: Path, columns: list[tuple[str, Values]], begin: i
                 file.write("".join(f"{name} {v!r} {begin + (first + n) * every}\n" for n, v in enumerate(part)))
             file.write("# EOF\n")
         command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(folder)})
 
 
 def recorded(ranks: int, minutes: int, longer: float) -> list[tuple[str, Values]]:
@@ -119,28 +126,24 @@ def packed(data: Path) -> tuple[float, int, int]:
     """Bytes, samples and series when Prometheus has packed the blocks together as far as it does. It looks once a
     minute, and then packs until nothing is left to be."""
     with prometheus(data) as (url, _):
-        deadline, before, looked = (
-            time.monotonic() + 600,
-            _counter(url, "prometheus_tsdb_compactions_triggered_total"),
-            -1.0,
-        )
-        while time.monotonic() < deadline:
-            time.sleep(2)
-            triggered = _counter(url, "prometheus_tsdb_compactions_triggered_total")
-            if looked < 0 and triggered > before:
-                looked = triggered
-            elif 0 <= looked < triggered:  # the next look: so the first is over
-                break
+        deadline, last, since = time.monotonic() + 600, (0.0, 0.0), time.monotonic()
+        while not (last[0] and time.monotonic() - since > QUIET_SECONDS):
+            if time.monotonic() > deadline:
+                raise SystemExit("Prometheus does not pack its blocks together")
+            time.sleep(1)
+            now = _counter(url, "triggered_total"), _counter(url, "total")
+            if now != last or _counter(url, "populating_block", "compaction"):
+                last, since = now, time.monotonic()
     found = [block for block in data.iterdir() if (block / "meta.json").exists()]
     told = [json.loads((block / "meta.json").read_text())["stats"] for block in found]
     size = sum(file.stat().st_size for block in found for file in _files(block))
     return float(size), sum(it["numSamples"] for it in told), max(it["numSeries"] for it in told)
 
 
-def _counter(url: str, name: str) -> float:
+def _counter(url: str, name: str, of: str = "compactions") -> float:
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+    return next((float(line.split()[1]) for line in lines if line.startswith(f"prometheus_tsdb_{of}_{name} ")), 0.0)
 
 
 def _files(block: Path) -> Iterator[Path]:
@@ -183,18 +186,19 @@ def in_victoria_metrics(columns: list[tuple[str, Values]], begin: int, folder: P
     return float(sum(path.stat().st_size for path in (folder / "vm").rglob("*") if path.is_file()))
 
 
-def measure(ranks: int, days: int, by_rules: int) -> Iterator[Figure]:
+def measure(ranks: int, days: int, by_rules: int, steps: Sequence[str]) -> Iterator[Figure]:
     minutes = days * 1440
     begin = (round(time.time()) - minutes * SCRAPE) // BLOCK * BLOCK - 2 * BLOCK
-    for name, longer in STEPS.items():
+    for name in steps:
+        longer = STEPS[name]
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             if by_rules:
                 made = by_the_rules(by_rules, minutes, longer, begin, folder)
                 worst = _differ(made, begin, minutes, recorded(by_rules, minutes, longer))
                 size, samples, _ = packed(made)
-                yield _figure(f"{name}, {by_rules} ranks by the rules: bytes a sample", size / samples, "B")
-                yield _figure(
+                yield single(f"{name}, {by_rules} ranks by the rules: bytes a sample", size / samples, "B")
+                yield single(
                     f"{name}, {by_rules} ranks by the rules: differ from this program's by at most", worst, "%"
                 )
             columns = recorded(ranks, minutes, longer)
@@ -202,18 +206,14 @@ def measure(ranks: int, days: int, by_rules: int) -> Iterator[Figure]:
             apart = sum(file.stat().st_size for file in _files(folder / "data")) / 1e6
             size, samples, series = packed(folder / "data")
             of = f"{name}, {ranks} ranks"
-            yield _figure(
+            yield single(
                 f"{of}: Prometheus, {series} series, {samples / 1e6:.1f} M samples", size / 1e6, "MB", BUDGET_MB
             )
-            yield _figure(f"{of}: bytes a sample", size / samples, "B")
-            yield _figure(f"{of}: blocks of two hours, not yet packed together", apart, "MB")
+            yield single(f"{of}: bytes a sample", size / samples, "B")
+            yield single(f"{of}: blocks of two hours, not yet packed together", apart, "MB")
             if shutil.which("victoria-metrics"):
                 size = in_victoria_metrics(columns, begin, folder)
-                yield _figure(f"{of}: VictoriaMetrics", size / 1e6, "MB", BUDGET_MB)
-
-
-def _figure(name: str, value: float, unit: str, budget: float | None = None) -> Figure:
-    return Figure(name, value, unit, value, value, budget)
+                yield single(f"{of}: VictoriaMetrics", size / 1e6, "MB", BUDGET_MB)
 
 
 def main() -> int:
@@ -221,10 +221,12 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--days", type=int, default=7)
     parser.add_argument("--by-rules", type=int, default=32)
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="of so many seconds")
     options = parser.parse_args()
+    need("prometheus", "promtool")
     title = f"{options.days} days of the phases of {options.ranks} ranks in a long-term store"
     figures = []
-    for figure in measure(options.ranks, options.days, options.by_rules):
+    for figure in measure(options.ranks, options.days, options.by_rules, options.steps):
         print(f"{figure.name}: {figure.value:.4g} {figure.unit}", file=sys.stderr, flush=True)
         figures.append(figure)
     return 0 if show(title, figures) else 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from figures import Figure, quartiles, show
+from common.figures import Figure, quartiles, show
 
 from laggard.diagnose.job.reader import JobLogReader
 from laggard.nccl.log.reader import NcclLogReader

@@ -32,17 +32,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from namespaces import Namespaces
-from node_clocks import NodeClocks
-from resumed import results
-from verdicts import LAGGARD, get, hog, pin, said
+from common.node_clocks import NodeClocks
+from common.refused import known, need, refuse
+from common.resumed import results
+from common.scratch import scratch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.namespaces import Namespaces
 from support.warm import Warm, WarmProcess
+from verdicts import LAGGARD, get, hog, pin, said
 
 RESULTS = Path(__file__).resolve().parents[1] / "out" / "node_verdicts.jsonl"
 SKEWED_RESULTS = RESULTS.with_name("node_clocks.jsonl")
-JOB = Path(__file__).with_name("node_job.py")
+BENCH = Path(__file__).resolve().parent
+JOB = BENCH / "trainings" / "node_job.py"
 NODES = 4
 RATE = "1gbit"
 SLOW_RATE = "100mbit"
@@ -54,9 +57,9 @@ NAMED_SECONDS = 60.0  # from the fault to its name, at most
 LOOKED_AT_SECONDS = 30.0  # where nothing is to be named
 INTO_A_NAMESPACE = """
 import sys
-sys.path.insert(0, sys.argv[1])
-from namespaces import enter
-from node_clocks import become
+sys.path[:0] = sys.argv[1].split(":")
+from support.namespaces import enter
+from common.node_clocks import become
 enter(sys.argv[2])
 if sys.argv[3]:
     become(sys.argv[3])
@@ -106,7 +109,7 @@ class Job:
     def _words(self, rank: int, layout: str) -> list[str | Path]:
         run = ("run", JOB, layout, self.folder, str(PACE))
         clocks = self._clocks.described(rank) if self._clocks else ""
-        return ["-c", INTO_A_NAMESPACE, str(JOB.parent), self.spaces.path(rank), clocks, *run]
+        return ["-c", INTO_A_NAMESPACE, f"{BENCH}:{BENCH.parent / 'tests'}", self.spaces.path(rank), clocks, *run]
 
     def _environment(self, rank: int, port: int) -> dict[str, str]:
         return {
@@ -275,8 +278,7 @@ def try_case(
     """`kept`: where recordings are copied to that tell something else than they should. `clocks`: the nodes'."""
     fault, victim = FAULTS[case.what], case.number % NODES
     with contextlib.ExitStack() as stack:
-        memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory)))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch())))
         job = Job(spaces, warm, folder, fault.layout, 20_000 + int(time.time()) % 5_000, clocks)
         stack.callback(job.end)
         job.wait_until_it_trains()
@@ -379,13 +381,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the results, else in out/")
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args()
+    known(options.what.split(","), FAULTS, "case")
     options.out = options.out or (SKEWED_RESULTS if options.clocks else RESULTS)
     end = time.monotonic() + options.limit
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     if not options.table:
+        need("ip", "tc", root=True)
         done = results(options.out, Case)
         run_all([case for case in cases(options) if case not in done], options.out, end, options.clocks)
     found = results(options.out, Case)
+    if not found:
+        refuse(f"nothing was run, and {options.out} has no results")
     print(table(found))
     return 0 if set(cases(options)) <= set(found) and all(each["right"] for each in found.values()) else 1
 

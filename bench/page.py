@@ -10,28 +10,25 @@ import dataclasses
 import multiprocessing
 import shutil
 import socket
+import sys
 import threading
 import time
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import uvicorn
-from figures import Figure, quartiles, show
+from common.figures import Figure, quartiles, show
+from common.refused import need, refuse
 from playwright.sync_api import sync_playwright
 
-from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
-from laggard.collector.jobs.window import JobWindows
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.made_snapshot import Source, made_snapshot
+
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
-from laggard.locate.verdict import locate
-from laggard.wire.nodes import NodeRow
-from laggard.wire.ranks import RankRow, RanksDocument, StepRow
 
-RANKS_PER_NODE = 8
-STEPS = 128
-SLOW = 421
 ROUND_SECONDS = 5.0
+MIN_RANKS = 1024
 FIRST_PAINT = 1000.0
 INTERACTION = 100.0
 PAYLOAD = {"job": 1.5, "fleet": 0.5, "node": 0.5}
@@ -46,10 +43,11 @@ VIEWS = {
 }
 
 # Milliseconds from ACT until DONE holds and the frame after it has begun.
-TIMED = """() => new Promise((resolve) => {
+TIMED = """() => new Promise((resolve, reject) => {
     const began = performance.now();
     const look = () => requestAnimationFrame(() => {
-        if (DONE) requestAnimationFrame(() => resolve(performance.now() - began));
+        if (performance.now() - began > 60000) reject(new Error("not within a minute"));
+        else if (DONE) requestAnimationFrame(() => resolve(performance.now() - began));
         else look();
     });
     ACT;
@@ -78,69 +76,6 @@ ACTIONS = (
 )
 
 
-class Source:
-    def __init__(self, snapshot: ClusterSnapshot) -> None:
-        self.snapshot = snapshot
-        self.incidents = IncidentHistory(HistorySettings("", 0, 0.0, 60.0))
-
-    async def refresh(self) -> bool:
-        return True
-
-    def looked_at(self, key: Any, ranks: Any) -> dict[int, Any]:
-        return {}
-
-    def recording(self, name: str | None) -> None:
-        return None
-
-
-def made_snapshot(ranks: int, ranks_per_node: int = RANKS_PER_NODE, steps: int = STEPS) -> ClusterSnapshot:
-    windows, nodes = JobWindows(), []
-    for first in range(0, ranks, ranks_per_node):
-        name, numbers = f"gpu-{first // ranks_per_node:04d}", tuple(range(first, first + ranks_per_node))
-        made = tuple(made_rank(rank, ranks, name, steps) for rank in numbers)
-        document = RanksDocument(name, "boot", 0.0, made, ())
-        windows.ingest(f"http://{name}:19400", document, 1.0)
-        nodes.append(NodeRow(f"http://{name}:19400", name, "up", "", 1.0, "ok", (), numbers))
-    cluster = ClusterSnapshot(tuple(nodes), rounds=1, scraped_at=time.monotonic())
-    return build_snapshot(windows, cluster, locate)
-
-
-def made_rank(rank: int, ranks: int, node: str, steps: int = STEPS) -> RankRow:
-    return RankRow(
-        job_id="pretrain",
-        rank=rank,
-        local_rank=rank % RANKS_PER_NODE,
-        world_size=ranks,
-        node=node,
-        gpu=None,
-        attempt=0,
-        owner=1000,
-        pid=1,
-        cgroup="",
-        state="running",
-        steps=steps,
-        step_seconds=0.25 * steps,
-        own_seconds=0.15 * steps,
-        phase_seconds=(0.0,) * 5,
-        last_progress_timestamp_seconds=0.0,
-        collectives=(),
-        in_flight=None,
-        phase=None,
-        lost=0,
-        rows=made_rows(0.1 if rank == SLOW % ranks else 0.0, rank * 7 % 11, steps),
-    )
-
-
-@cache
-def made_rows(extra: float, shift: int, steps: int) -> tuple[StepRow, ...]:
-    return tuple(made_step(step, extra, 0.001 * ((shift + step * 13) % 11)) for step in range(steps))
-
-
-def made_step(step: int, extra: float, noise: float) -> StepRow:
-    phases = (0.01, 0.05 + extra + noise, 0.08, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0)
-    return StepRow(step, step * 0.27, step * 0.27 + 0.27, phases, 0.27 - sum(phases))
-
-
 def serve(ranks: int, port: int, ready: Any) -> None:
     source = Source(made_snapshot(ranks))
 
@@ -153,6 +88,17 @@ def serve(ranks: int, port: int, ready: Any) -> None:
     ready.set()
     app = make_app(source, CollectorSettings())
     uvicorn.run(app, port=port, log_config=None, access_log=False, lifespan="off", server_header=False)
+
+
+def wait_until_it_answers(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                refuse("the collector's web part does not listen")
+            time.sleep(0.1)
 
 
 def measured(browser: Any, url: str) -> dict[str, float]:
@@ -207,8 +153,10 @@ def figures(ranks: int, loads: int) -> list[Figure]:
     server = multiprocessing.Process(target=serve, args=(ranks, port, ready), daemon=True)
     server.start()
     try:
-        ready.wait()
-        time.sleep(2)
+        while not ready.wait(1.0):
+            if not server.is_alive():
+                refuse(f"the collector's web part ended with {server.exitcode}")
+        wait_until_it_answers(port)
         with sync_playwright() as playwright:
             flags = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
@@ -235,6 +183,9 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[4096, 32768])
     parser.add_argument("--loads", type=int, default=9)
     arguments = parser.parse_args()
+    need("chromium")
+    if min(arguments.ranks) < MIN_RANKS:
+        refuse(f"--ranks: give {MIN_RANKS} or more: with fewer no row of the heat map opens")
     rows = [figure for ranks in arguments.ranks for figure in figures(ranks, arguments.loads)]
     return 0 if show("The page in Chromium", rows) else 1
 

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from common.refused import need
+
 BUDGET_SECONDS = 0.05
 """The budget of the 99th percentile, beside the others, on two cores."""
 
@@ -58,9 +60,7 @@ def main() -> int:
     parser.add_argument("--others", type=int, default=50, help="how many others run beside the one that is timed")
     parser.add_argument("--storm", type=int, default=200, help="how many start at the same moment")
     asked = parser.parse_args()
-    if shutil.which("cc") is None:
-        print("this takes a C compiler, for laggard-ask", file=sys.stderr)
-        return 64
+    need("cc")  # for laggard-ask
     with tempfile.TemporaryDirectory(prefix="laggard-bench-") as name:
         folder = Path(name)
         lay_out(folder)

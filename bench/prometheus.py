@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from figures import Figure, quartiles, show
-from prometheus_series import Job, copy_blocks, make_blocks, prometheus, victoria_metrics
+from common.figures import Figure, quartiles, show, single
+from common.refused import need
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.prometheus_series import Job, copy_blocks, make_blocks, prometheus, victoria_metrics
 
 SIZES = (131_072, 16_384)
 BYTES_OF_RANK = 90 << 10
@@ -81,8 +84,8 @@ def measure(ranks: int, store: str) -> list[Figure]:
         quartiles("CPU time of laggard", [run.own_cpu for run in runs], "s"),
         quartiles(f"CPU time of {name}", [run.prometheus_cpu for run in runs], "s"),
         quartiles("memory of laggard", [run.memory for run in runs], "MiB"),
-        Figure(f"memory of {name}", served, "MiB", served, served),
-        Figure("queries a verdict", asked, "", asked, asked),
+        single(f"memory of {name}", served, "MiB"),
+        single("queries a verdict", asked, ""),
     ]
     return figures
 
@@ -106,6 +109,7 @@ def main() -> int:
     parser.add_argument("ranks", type=int, nargs="?")
     parser.add_argument("--store", choices=("prometheus", "victoria-metrics"), default="prometheus")
     options = parser.parse_args()
+    need("prometheus", "promtool", *(("victoria-metrics", "vmctl") if options.store == "victoria-metrics" else ()))
     room = psutil.virtual_memory().available
     ranks = options.ranks or next((n for n in SIZES if n * BYTES_OF_RANK < room), 1024)
     title = f"locate --prometheus, {options.store}, {ranks} ranks, one of them slow"

@@ -26,6 +26,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.refused import refuse
+from common.resumed import results
+from common.scratch import scratch
 from engines.processes import Servers
 from quality.answer import NotAsked, Tool
 from quality.tools.laggard import locate
@@ -36,7 +39,6 @@ from real_runs.catalogue import FAULT_OF, JOBS, Run, runs
 from real_runs.judge import judge
 from real_runs.report import FAILED, NOT_ASKED, put_into, said, table
 from real_runs.trial import Bench, Failed, record
-from resumed import results
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmark.md"
@@ -82,7 +84,7 @@ def make(todo: Sequence[Run], tools: Tools, options: argparse.Namespace) -> None
     """Runs what is to be run, one after another, and adds a line for each."""
     began = time.monotonic()
     with (
-        tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as memory,
+        tempfile.TemporaryDirectory(dir=scratch()) as memory,
         tempfile.TemporaryDirectory(dir=options.out) as disk,
         contextlib.closing(Servers()) as servers,
     ):
@@ -129,6 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "results.jsonl"
     wanted = [run for run in runs() if run.job in (options.job or JOBS) and run.fault in (options.fault or FAULT_OF)]
+    if not wanted:
+        refuse(f"there is no run of {', '.join(options.job)} with {', '.join(options.fault)}")
     tools: Tools = {**installed(lambda tool: not tool.dumps), **PEERS} if options.tools else {}
     if options.again:
         found: dict[tuple[str, str], dict[str, Any]] = dict(anew(options.out, tools))

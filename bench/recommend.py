@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from figures import interleaved, quartiles, show
+from common.figures import interleaved, quartiles, show
 
 BUDGET_SECONDS = 0.5
-PAIRS = 15
 CASE = ("--layout", "dp=64", "--fault", "slow_gpu,size=0.1", "--form", "host", "--seed", "7")
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=15)
+    pairs_of_runs = parser.parse_args().pairs
     with tempfile.TemporaryDirectory() as folder:
         simulate = Path(__file__).parent / "simulate.py"
         subprocess.run([sys.executable, str(simulate), folder, *CASE], check=True, stdout=subprocess.DEVNULL)
         pairs = interleaved(
-            PAIRS,
+            pairs_of_runs,
             lambda: seconds("-c", "import numpy"),
             lambda: seconds("-m", "laggard", "recommend", f"{folder}/trace"),
         )

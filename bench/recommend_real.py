@@ -22,11 +22,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common.refused import need
+
 from laggard.recording.reader import read_recording
 from laggard.tune.statistics import TIE, compare
 from laggard.tune.training.measure import step_seconds
 
-LAUNCHER = Path(__file__).parent / "shaped_training.py"
+LAUNCHER = Path(__file__).parent / "trainings" / "shaped_training.py"
 STEPS = 12
 ALWAYS = {
     "steps_per_print": 1_000_000,
@@ -80,6 +82,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--only", action="append", choices=[each.name for each in SET_UPS])
     options = parser.parse_args()
+    need("ip", "tc", root=True)
     print("| what is wrong | link | change | said | measured | holds |")
     print("|---|---|---|---|---|---|")
     held = True

@@ -12,9 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from namespaces import Namespaces
+from common.refused import need
 
-JOB = Path(__file__).parent / "reduce_scatter_job.py"
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.namespaces import Namespaces
+
+JOB = Path(__file__).parent / "trainings" / "reduce_scatter_job.py"
 
 
 def main() -> int:
@@ -24,6 +27,7 @@ def main() -> int:
     parser.add_argument("--stages", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rates", nargs="+", default=["200mbit", "1gbit"])
     options = parser.parse_args()
+    need("ip", "tc", root=True)
     equal = True
     print("| stage | link | sent by a rank, as shipped | scattered | step as shipped | scattered | ratio of times |")
     print("|---|---|---|---|---|---|---|")

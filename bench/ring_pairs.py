@@ -25,7 +25,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from namespaces import Namespaces, can_make
+from common.refused import refuse
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.namespaces import Namespaces, can_make
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "rings.md"
 STATE = Path(__file__).parents[1] / "out" / "ring_pairs.jsonl"
@@ -200,8 +203,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if not arguments.table:
         if not can_make():
-            print("needs root, and iproute2's network namespaces", file=sys.stderr)
-            return 64
+            refuse("needs root, and iproute2's network namespaces")
         _run_all(arguments)
     runs = list(saved(arguments.state))
     if arguments.table:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import shutil
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.refused import need
 from soaking.faults import AGAIN, ONCE, WITH_KUBERNETES, Fault, kill_rank
 from soaking.leaks import leaks
 from soaking.report import markdown, picture
@@ -60,7 +60,7 @@ class Soak:
             if number % _FAULTS_A_JOB == 0:
                 self._new_job()
             elapsed = time.monotonic() - self.began
-            if elapsed > self.seconds:
+            if number and elapsed > self.seconds:  # one fault at least, however short it is to be
                 break
             fault = once.pop() if once and number > 2 else faults[number % len(faults)]
             self._inject(fault)
@@ -99,7 +99,8 @@ class Soak:
         self.longest_verdict = max(self.longest_verdict, time.monotonic() - since)
 
     def _kill_rank(self) -> None:
-        """A rank dies, and is named as the first that did."""
+        """A rank dies, and is named as the first that did. Before that there is an incident of the slow one."""
+        self._wait_until_told("slow")
         kill_rank(self.site)
         self.done["rank killed"] += 1
 
@@ -110,14 +111,17 @@ class Soak:
             said = json.dumps(self.site.location())[:600]
             self.wrong.append(f"rank 2 of {self.site.job} died, and is not named: {said}")
         self.died.append(self.site.job)
-        deadline = time.monotonic() + _VERDICT_SECONDS
-        while not self._told_dead() and time.monotonic() < deadline:
-            time.sleep(0.5)
+        self._wait_until_told("dead")
         self.remember()
 
-    def _told_dead(self) -> bool:
-        told = self.site.incidents().get("incidents", ())
-        return any(it["culprit"]["kind"] == "dead" and it["job_id"] == self.site.job for it in told)
+    def _wait_until_told(self, kind: str) -> None:
+        """Waits until the job has an incident of such a kind; what never comes is found at the end."""
+        deadline = time.monotonic() + _VERDICT_SECONDS
+        while time.monotonic() < deadline:
+            told = self.site.incidents().get("incidents", ())
+            if any(it["culprit"]["kind"].startswith(kind) and it["job_id"] == self.site.job for it in told):
+                return
+            time.sleep(0.5)
 
     def remember(self) -> None:
         """Notes every incident that is told now: it has to be told at the end, too."""
@@ -161,18 +165,20 @@ def main() -> int:
     parser.add_argument("--without-kubernetes", action="store_true")
     parser.add_argument("--report", type=Path, default=Path("out/soak.md"), help="and its graph beside it, as .svg")
     options = parser.parse_args()
-    if os.geteuid() != 0 or shutil.which("prometheus") is None:
-        print("soak: needs root, for a small disk of its own, and prometheus (apt: prometheus)", file=sys.stderr)
-        return 64
+    need("prometheus", "cc", root=True)  # root: for a small disk of its own; the compiler: for clocks that can be set
     random.seed(options.seed)
     kubernetes = not options.without_kubernetes and not missing() and shutil.which("kubectl") is not None
     folder = Path(tempfile.mkdtemp(prefix="laggard-soak-"))
     site = Site(folder, kubernetes)
     soak = Soak(site, options.minutes * 60, options.pause)
     try:
-        soak.run()
-    finally:
-        site.end()
+        try:
+            soak.run()
+        finally:
+            site.end()
+    except KeyboardInterrupt:  # nobody wants to look at the half of a soak
+        shutil.rmtree(folder)
+        raise
     soak.judge_ends()
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_text(markdown(soak, options.report.with_suffix(".svg").name))

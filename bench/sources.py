@@ -7,6 +7,7 @@ CUDA's runtime. Each size is written and read by processes of their own, so that
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 import resource
@@ -17,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from figures import Figure, show
+from common.figures import Figure, show
 
 from laggard.locate.verdict import locate
 from laggard.recording.reader import read_recording
@@ -27,6 +28,7 @@ RECORDS = 2000
 FRAMES = 20
 TRACE_MIB = (20, 100)
 KERNELS_A_STEP = 2000
+OWN = (sys.executable, __file__, "--one")
 MEMORY_MIB = {100: 100.0}
 """What reading a trace may take beside the interpreter with numpy and the 16 bytes for each kernel."""
 
@@ -117,7 +119,7 @@ def _event(category: str, name: str, start: float, length: float, args: dict[str
 def measure(kind: str, size: int) -> list[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [sys.executable, __file__, kind, str(size), str(folder)]
+        command = [*OWN, kind, str(size), str(folder)]
         written = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         amount = sum(file.stat().st_size for file in folder.iterdir()) / 2**20
         what = f"{size if kind == 'dumps' else 2} {kind}, {written.strip()} records, {amount:.0f} MiB"
@@ -148,14 +150,19 @@ def write(kind: str, size: int, folder: Path) -> int:
 
 
 def main() -> int:
-    if len(sys.argv) > 3:
-        print(f"{write(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])):,}")
-        return 0
-    if len(sys.argv) > 1:
-        return 0 if show("", measure(sys.argv[1], int(sys.argv[2]))) else 1
-    sizes = [*(("dumps", size) for size in DUMPS), *(("traces", size) for size in TRACE_MIB)]
-    command = [sys.executable, __file__]
-    return max(subprocess.run([*command, kind, str(size)], check=False).returncode for kind, size in sizes)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dumps", type=int, nargs="*", default=DUMPS, help="how many dumps")
+    parser.add_argument("--traces", type=int, nargs="*", default=TRACE_MIB, help="the MiB of each of two traces")
+    parser.add_argument("--one", nargs="+", metavar="KIND SIZE [FOLDER]", help="reads one, or writes it to the folder")
+    options = parser.parse_args()
+    if options.one:
+        kind, size, *folder = options.one
+        if folder:
+            print(f"{write(kind, int(size), Path(*folder)):,}")
+            return 0
+        return 0 if show("", measure(kind, int(size))) else 1
+    sizes = [*(("dumps", size) for size in options.dumps), *(("traces", size) for size in options.traces)]
+    return max(subprocess.run([*OWN, kind, str(size)], check=False).returncode for kind, size in sizes)
 
 
 if __name__ == "__main__":

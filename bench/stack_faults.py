@@ -28,7 +28,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from resumed import results
+from common.resumed import results
+from common.scratch import scratch
 from stack_jobs.cases import BY_NAME, Case, places
 from stack_jobs.daemons import Daemons, Looks
 from stack_jobs.job import Job
@@ -42,9 +43,8 @@ RESULTS = ROOT / "out" / "stack_faults"
 
 def run(case: Case, address: str, kept: Path) -> dict[str, Any]:
     """Runs the job. Returns what happened, and what was said of it."""
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=memory, prefix="stack-faults-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(dir=scratch(), prefix="stack-faults-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         share = slow_share(folder / "slow_share") if case.fault == "log" else contextlib.nullcontext()
         daemons = Daemons(folder)

@@ -9,7 +9,7 @@ import time
 from array import array
 from collections.abc import Callable
 
-from figures import Figure, quartiles, show
+from common.figures import Figure, quartiles, show
 
 from laggard.locate.stacked import with_stacks
 from laggard.model import Culprit, Location, Verdict, Window

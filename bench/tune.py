@@ -3,7 +3,7 @@ TPE and measuring everything: how far from the true optimum, with how many evalu
 
     python bench/tune.py [--surfaces 50] [--first 0] [--share 0.1] [--trials 120] [--peers]
 
-The surfaces are those of bench/tuning_surfaces.py, by seed. An evaluation is one run, repeats and failures included.
+The surfaces (common/tuning_surfaces.py) are drawn by seed. An evaluation is one run, repeats and failures included.
 Regret is the true time of what was chosen over the true optimum, less 1.
 """
 
@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from tuning_surfaces import Machine, Surface, surface
+from common.tuning_surfaces import Machine, Surface, surface
 
 from laggard.tune.outcome import Status
 from laggard.tune.search.design import Search
@@ -112,9 +112,10 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for name, own_rows in rows.items():
         right = [each[0] for each in own_rows if not each[1]]
+        middle, worst = (statistics.median(right), max(right)) if right else (math.inf, math.inf)
         print(
-            f"| {name} | {sum(each <= 0.01 for each in right)} of {len(own_rows)} | {statistics.median(right):.2%} "
-            f"| {max(right):.1%} | {sum(each[1] for each in own_rows)} "
+            f"| {name} | {sum(each <= 0.01 for each in right)} of {len(own_rows)} | {middle:.2%} "
+            f"| {worst:.1%} | {sum(each[1] for each in own_rows)} "
             f"| {statistics.median(each[2] for each in own_rows):.0f} "
             f"| at most {max(each[2] / each[4] for each in own_rows):.1%} "
             f"| {sum(each[3] for each in own_rows) / sum(each[2] for each in own_rows):.3f} |"

@@ -20,10 +20,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from resumed import results
-from shaped_training import server
+from common.refused import need, refuse
+from common.resumed import results
+from trainings.shaped_training import server
 
-LAUNCHER = Path(__file__).parent / "shaped_training.py"
+LAUNCHER = Path(__file__).parent / "trainings" / "shaped_training.py"
 ALWAYS = {
     "steps_per_print": 1_000_000,
     "zero_allow_untested_optimizer": True,
@@ -32,6 +33,7 @@ ALWAYS = {
 ZERO = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}
 """Stage 2 as DeepSpeed's tutorials have it; at one global batch."""
 SWITCHES = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "zero_optimization": {"stage": 1}}
+MIN_TRIALS = 24
 WARM = f"tune-real-{os.getpid()}"
 CONFIGS: dict[str, dict[str, Any]] = {"zero": ZERO, "deepspeed": SWITCHES}
 
@@ -48,6 +50,9 @@ def main() -> int:
     parser.add_argument("--ab", type=int, default=4, metavar="ROUNDS", help="0: none")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    if options.trials < MIN_TRIALS:
+        refuse(f"--trials {options.trials}: give {MIN_TRIALS} or more, as `laggard tune` takes")
+    need("ip", "tc", root=True)
     warm = server(WARM)  # keeps it for all trials
     warm.run(["-c", "pass"])
     print("| tune | link | best | gain | again | trials | kept when killed | seconds |")

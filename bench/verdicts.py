@@ -33,7 +33,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from resumed import results
+from common.refused import known, refuse
+from common.resumed import results
+from common.scratch import scratch
 
 from laggard.locate.describe import sentence
 from laggard.model import Location
@@ -44,7 +46,7 @@ from support.warm import Warm, WarmProcess
 
 RESULTS = Path(__file__).resolve().parents[1] / "out" / "verdicts.jsonl"
 LAGGARD = (sys.executable, "-m", "laggard")
-JOB = Path(__file__).with_name("verdict_job.py")
+JOB = Path(__file__).with_name("trainings") / "verdict_job.py"
 CGROUPS = Path("/sys/fs/cgroup")
 TRIES = 5
 START_SECONDS = 10.0  # from the first steps on: not looked at
@@ -52,6 +54,7 @@ NAMED_SECONDS = 30.0  # from the fault to its name
 STANDS_SECONDS = 12.0  # from the fault to the end of a job that does not end by itself
 TRAINING_SECONDS = 240.0  # until all ranks train
 SPIN = "while True: pass"
+KINDS = ("ddp", "deepspeed", "huggingface", "accumulated")
 
 
 class Job:
@@ -174,8 +177,7 @@ class Case(NamedTuple):
 @contextlib.contextmanager
 def running_job(kind: str, ranks: int, pace: float, warm: Warm | None = None) -> Iterator[Job]:
     """A job that has trained for START_SECONDS."""
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(dir=memory) as name:
+    with tempfile.TemporaryDirectory(dir=scratch()) as name:
         job = Job(Path(name), (kind, name, str(pace)), ranks, warm)
         try:
             deadline = time.monotonic() + TRAINING_SECONDS
@@ -443,7 +445,7 @@ def _fault_line(what: str, its: Sequence[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", default=",".join(("calm", *FAULTS)), help="calm, and the faults")
-    parser.add_argument("--kinds", default="ddp,deepspeed,huggingface", help="of calm jobs; also: accumulated")
+    parser.add_argument("--kinds", default=",".join(KINDS[:3]), help=f"of calm jobs: {', '.join(KINDS)}")
     parser.add_argument("--ranks", default="2,4,8", help="of calm jobs")
     parser.add_argument("--seconds", type=float, default=120.0, help="for which a calm job is looked at")
     parser.add_argument("--runs", type=int, default=3, help="of each calm job, the last one beside a hog")
@@ -455,6 +457,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args()
+    known(options.what.split(","), ("calm", *FAULTS), "case")
+    known(options.kinds.split(","), KINDS, "kind of job")
     end = time.monotonic() + options.limit
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     if not options.table:
@@ -462,6 +466,8 @@ def main() -> int:
         with contextlib.closing(Warm("deepspeed", "torch._dynamo")) as options.warm:
             run_all([case for case in cases(options) if case not in done], options, end)
     found = results(options.out, Case)
+    if not found:
+        refuse(f"nothing was run, and {options.out} has no results")
     text = table(found)
     options.out.with_suffix(".md").write_text(text + "\n")
     print(text)

@@ -76,7 +76,7 @@ agents have to expect."""
 
 FRESH_SECONDS = 0.9
 """The time that a client waits for fresh data where rounds take longer than that: it is told how old its answer is.
-With the 0.04 s that the answer itself takes it has one within a second (`bench/collector.py --agents 1000`)."""
+With the time that the answer itself takes it has one within a second (`bench/fleet.py`)."""
 
 LEARN_SECONDS = 15.0
 """The time after which acknowledgements are read again that other collectors were told."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import Figure, quartiles
+from common.figures import Figure, quartiles
 
 from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.fault import Fault, NodeName
@@ -22,26 +22,25 @@ from laggard.model import Culprit, Severity
 
 NODES, USERS, DAYS = 1000, 50, 90
 BUDGET_SECONDS = 0.5
-ROUNDS = 9
 
 
-def answer_times(folder: Path, count: int) -> list[Figure]:
-    """The times of the commands, the start of Python and all of it included, and of Python's start alone."""
+def answer_times(folder: Path, count: int, rounds: int) -> list[Figure]:
+    """The times of the commands in so many rounds, Python's start included, and of Python's start alone."""
     path = folder / "incidents.sqlite"
     fill(path, count)
     database = ("--database", str(path), "--format", "json")
     return [
-        _timed("laggard --version, for comparison", ("--version",)),
-        _timed("laggard incidents --node", ("incidents", "--node", "gpu-0007", *database), BUDGET_SECONDS),
-        *(_timed(f"laggard cost --since 7d --by {by}", ("cost", "--by", by, *database), BUDGET_SECONDS)
+        _timed(rounds, "laggard --version, for comparison", ("--version",)),
+        _timed(rounds, "laggard incidents --node", ("incidents", "--node", "gpu-0007", *database), BUDGET_SECONDS),
+        *(_timed(rounds, f"laggard cost --since 7d --by {by}", ("cost", "--by", by, *database), BUDGET_SECONDS)
           for by in ("node", "cause", "user", "week")),
-        _timed("laggard cost --since 90d", ("cost", "--since", "90d", *database)),
+        _timed(rounds, "laggard cost --since 90d", ("cost", "--since", "90d", *database)),
     ]  # fmt: skip
 
 
-def _timed(name: str, words: Sequence[str], budget: float | None = None) -> Figure:
+def _timed(rounds: int, name: str, words: Sequence[str], budget: float | None = None) -> Figure:
     taken = []
-    for _ in range(ROUNDS + 1):
+    for _ in range(rounds + 1):
         began = time.perf_counter()
         done = subprocess.run([sys.executable, "-m", "laggard", *words], stdout=subprocess.PIPE, env=os.environ)
         taken.append(time.perf_counter() - began)

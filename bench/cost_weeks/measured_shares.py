@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from common.scratch import scratch
 from quality.matrix import Entry, entries
-from quality.run import first_possible, scratch
+from quality.run import first_possible
 from simulator.recording import write
 
 from laggard.locate import verdict
@@ -31,9 +32,10 @@ class Share(NamedTuple):
     said: float
 
 
-def measured(seed: int, each: int, processes: int) -> list[Share]:
-    """The shares of `each` cases of every slow fault and size."""
+def measured(seed: int, each: int, processes: int, rows: Sequence[str] | None = None) -> list[Share]:
+    """The shares of `each` cases of every slow fault and size, or of those of some rows of the matrix."""
     asked = [one for one in entries(seed, each, 0, 0) if one.size > 0 and ONSET not in one.row]
+    asked = [one for one in asked if not rows or one.row in rows]
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         return [share for share in pool.imap_unordered(_measure, asked, chunksize=4) if share is not None]
 

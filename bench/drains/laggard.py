@@ -2,7 +2,7 @@
 its earlier looks at the same machine would have left.
 
 A probe that read nothing of what changed gives the answer that it gave on the healthy node, and is not run again:
-each path that it reads is noted when it judges the healthy node. tests/bench/test_drains.py compares this with whole
+each path that it reads is noted when it judges the healthy node. bench/tests/test_drains.py compares this with whole
 runs."""
 
 from __future__ import annotations

@@ -3,7 +3,6 @@ each at one of its ages; it is judged once, however many hours some node is in i
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -12,6 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from common.scratch import scratch
 
 from drains.churn import CHURN
 from drains.events import EventClass, Variant, edges
@@ -129,8 +130,7 @@ def _age(seconds: float) -> str:
 
 def memory_folder() -> Path:
     """A fresh folder, in memory where that is possible: a state's files are written and restored thousands of times."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix="drains-", dir=where))
+    return Path(tempfile.mkdtemp(prefix="drains-", dir=scratch()))
 
 
 @lru_cache(maxsize=1)

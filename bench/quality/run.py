@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common.scratch import scratch
 from simulator.case import Case, Simulated, simulate
 from simulator.faults import Fault, Unlocatable
 from simulator.flight_recorder import write_dumps
@@ -69,12 +70,6 @@ def run_entry(entry: Entry, tools: dict[str, Tool], timed: str | None) -> Result
         answers,
         steps,
     )
-
-
-def scratch() -> str | None:
-    """Cases lie in memory where there is room: they are written once and read once."""
-    memory = Path("/dev/shm")
-    return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30 else None
 
 
 def first_possible(entry: Entry) -> Simulated | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from namespaces import Namespaces
+from support.namespaces import Namespaces
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 PERIOD_MICROSECONDS: Final = 20_000

@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 from engines.processes import JOBS, Servers
-from namespaces import Namespaces
+from support.namespaces import Namespaces
 from support.ports import free_port
 
 from real_runs.befall import LINK_RATE, CannotBefall, befall
 from real_runs.catalogue import FAULT_OF, Run, engine_of, truth_of, victim_of
 
 HERE: Final = Path(__file__).parents[1]
-IN_NODE: Final = HERE / "shaped_rank.py"
+IN_NODE: Final = HERE / "trainings" / "shaped_rank.py"
 WORKLOAD: Final = HERE / "engines"
 DISK_BYTES: Final = 16 << 20
 ACTIVATIONS: Final = 2048

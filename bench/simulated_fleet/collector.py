@@ -97,6 +97,14 @@ class Collector:
         found: dict[str, Any] = self.get(f"/api/v1/location?job={quote(key, safe='')}")
         return found
 
+    def fresh_seconds(self, key: str) -> float:
+        """How long an answer takes for which all agents are asked first. Waits before it, as two rounds are a second
+        apart."""
+        time.sleep(1.1)
+        began = time.monotonic()
+        self.get(f"/api/v1/location?fresh=1&job={quote(key, safe='')}")
+        return time.monotonic() - began
+
     def open_incidents(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         before = ""

@@ -8,7 +8,7 @@ import mmap
 import struct
 from pathlib import Path
 
-from node_clocks import built
+from common.node_clocks import built
 
 
 class Clock:

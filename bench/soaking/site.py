@@ -3,6 +3,7 @@ where its programs are here a Kubernetes control plane with laggard's controller
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -22,7 +23,7 @@ from soaking.clocks import Clock
 from soaking.daemons import LAGGARD, Daemon
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "overlays" / "report-only"
-JOB = Path(__file__).resolve().parents[1] / "verdict_job.py"
+JOB = Path(__file__).resolve().parents[1] / "trainings" / "verdict_job.py"
 RANKS, SLOW_RANK = 3, 1
 PACE, SLOW_PACE = "0.08", "0.2"
 DISK_BYTES = 8 << 20
@@ -183,10 +184,12 @@ class Site:
         return True
 
     def end(self) -> None:
-        self.end_job()
-        self.warm.close()
-        for daemon in (*self.daemons, self.prometheus):
-            daemon.end()
-        if self.plane is not None:
-            self.plane.close()
-        subprocess.run(["umount", str(self.disk)], check=False)
+        """Ends the job, then the others, each whatever comes of those before it."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(subprocess.run, ["umount", str(self.disk)], check=False)
+            if self.plane is not None:
+                stack.callback(self.plane.close)
+            for daemon in (*self.daemons, self.prometheus):
+                stack.callback(daemon.end)
+            stack.callback(self.warm.close)
+            stack.callback(self.end_job)

@@ -6,7 +6,7 @@ import collections
 from pathlib import Path
 from typing import Any
 
-from resumed import results
+from common.resumed import results
 
 from stack_jobs.cases import CASES, HEALTHY, Place
 from stack_jobs.judge import judged

@@ -33,7 +33,7 @@ FULL = Path("/run/scratch")
 _TRAINER = 1000
 _TRAIN = f"""\
 exec /opt/laggard/bin/python -m torch.distributed.run --no-python --nproc-per-node 3 sh -c '
-    exec laggard run /bench/verdict_job.py ddp /tmp $([ $RANK = {SLOW_RANK} ] && echo 0.2 || echo 0.05)'
+    exec laggard run /bench/trainings/verdict_job.py ddp /tmp $([ $RANK = {SLOW_RANK} ] && echo 0.2 || echo 0.05)'
 """
 
 

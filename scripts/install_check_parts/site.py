@@ -86,7 +86,7 @@ class Site:
 
     def train(self) -> None:
         """Starts a training of a user who is not root, as docs/install.md starts one."""
-        script = self.repository / "bench" / "verdict_job.py"
+        script = self.repository / "bench" / "trainings" / "verdict_job.py"
         self.root.run("useradd --create-home trainer; chmod o+x /root")  # below which this machine's Python may lie
         (self.root.folder / "home" / "trainer" / "train.sh").write_text(
             textwrap.dedent(f"""\

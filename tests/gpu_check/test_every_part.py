@@ -30,13 +30,13 @@ pytestmark = pytest.mark.apart
 ON_LAZY_TORCH = ("events", "events-one-queue")
 
 NOT_ON_A_LAZY_DEVICE = {
-    "nvml": "it compares NVML with nvidia-smi, and a lazy device has neither",
-    "faults": "it reads NVML; what it makes of that is in test_judging.py",
-    "healthcheck": "the probes read NVML, the PCI tree and the kernel's log; tests/probes has machines for them",
-    "active": "it multiplies matrices, and a lazy device computes nothing",
+    "nvml": "it compares NVML with nvidia-smi, and a lazy device has neither: test_on_stand_in_gpus.py",
+    "faults": "it reads NVML: test_on_stand_in_gpus.py, and what it makes of that, test_judging.py",
+    "healthcheck": "the probes read NVML, the PCI tree and the kernel's log: test_on_stand_in_gpus.py",
+    "active": "it multiplies matrices, and a lazy device computes nothing: test_on_stand_in_gpus.py",
     "graph": "a lazy device captures a mark, and no operations that a replay would repeat",
     "compile": "torch compiles for CUDA, or not at all",
-    "no-set-device": "torch's tensors are on one CPU, and not on two devices",
+    "no-set-device": "torch's tensors are on one CPU, and not on two devices: test_on_stand_in_gpus.py",
 }
 """The parts that cannot run on a lazy device, and why."""
 
@@ -47,6 +47,15 @@ NEEDS_NO_TRAINING = ("versions", "calls", "tune-nccl")
 def test_each_part_that_cannot_run_exists() -> None:
     names = {part.name for part in PARTS}
     assert {*NOT_ON_A_LAZY_DEVICE, *ON_LAZY_TORCH, *IN_DEEPSPEED, *NEEDS_NO_TRAINING} <= names
+
+
+def test_every_file_of_parts_is_run_by_a_test() -> None:
+    """The two parts that nothing runs without a GPU are trainings, as others are that run."""
+    files = {path.stem for path in (REPOSITORY / "scripts" / "gpu_check" / "parts").glob("[a-z]*.py")}
+    of_parts = {part.name: part.module for part in PARTS}
+    assert files == set(of_parts.values())
+    run = of_parts.keys() - {name for name, why in NOT_ON_A_LAZY_DEVICE.items() if ".py" not in why}
+    assert {of_parts[name] for name in run} == files
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from namespaces import Namespaces, can_make
+from support.namespaces import Namespaces, can_make
 
 from laggard.rings.link import SILENT_SECONDS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from namespaces import Namespaces, can_make
+from support.namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
 from support.ports import free_port
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from namespaces import Namespaces, can_make
+from support.namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
 from support.transcript import commands_of, run
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import uvicorn
 from msgspec import structs
-from page import Source, made_snapshot
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
@@ -19,6 +18,7 @@ from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.model import Finding, Fix, Severity, Verdict
 from laggard.wire.node_finding import NodeFinding
+from support.made_snapshot import Source, made_snapshot
 from support.ports import free_port
 
 OUTSIDE = "gpu-9999"

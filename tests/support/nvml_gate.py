@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,24 +84,33 @@ class Gate:
     ) -> Outcome:
         """`scenario`: what the library answers (see nvml_fake.c); `words`: arguments of the gate; `library`: the folder
         of another one; `python_path`: a folder that Python searches first."""
-        self._scenario.write_text(scenario)
         only = [word for probe in probes for word in ("--only", probe)]
         command = [sys.executable, "-m", "laggard", "healthcheck", "--format", "json", *only, *words]
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NVIDIA_"))}
         own = {
             "LD_LIBRARY_PATH": str(library or self._library),
-            "NVIDIA_VISIBLE_DEVICES": "all",
-            "NVML_FAKE": str(self._scenario),
-            "LAGGARD_STATE_DIR": str(self.state),
             **({"PYTHONPATH": str(python_path)} if python_path else {}),
             **(environ or {}),
         }
         started = time.monotonic()
-        done = subprocess.run(
+        done = self.run(scenario, command, own)
+        assert done.stdout, done.stderr
+        return Outcome(done.returncode, json.loads(done.stdout), time.monotonic() - started)
+
+    def run(
+        self, scenario: str, command: Sequence[str], environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs any program on that machine."""
+        self._scenario.write_text(scenario)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "NVIDIA_"))}
+        own = {
+            "LD_LIBRARY_PATH": str(self._library),
+            "NVIDIA_VISIBLE_DEVICES": "all",
+            "NVML_FAKE": str(self._scenario),
+            "LAGGARD_STATE_DIR": str(self.state),
+        }
+        return subprocess.run(
             [*_UNSHARE, "sh", "-c", _MOUNT, "sh", str(self._bus), *command],
-            env=inherited | own,
+            env=inherited | own | dict(environ or {}),
             capture_output=True,
             text=True,
         )
-        assert done.stdout, done.stderr
-        return Outcome(done.returncode, json.loads(done.stdout), time.monotonic() - started)

@@ -64,6 +64,7 @@ def serve(channel: socket.socket) -> Request:
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who ask: it ends when they have gone
     running: set[int] = set()
     while True:
         ready, _, _ = select.select([channel, woken], [], [])
@@ -81,6 +82,7 @@ def serve(channel: socket.socket) -> Request:
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 for descriptor in (woken, wakes, channel.detach()):
                     os.close(descriptor)
                 return request

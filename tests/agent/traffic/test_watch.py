@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from namespaces import Namespaces, can_make
+from support.namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_make(), reason="needs root and network namespaces")]

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
+from support.evaluator_fleet import EvaluatorProcess, Fleet, fleet, wait_until
 from support.postgres import Server, running, why_none
 
 RANKS = 8

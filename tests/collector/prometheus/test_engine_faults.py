@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from prometheus_series import Job, make_blocks, prometheus, write_openmetrics
 from support.alerting import wait_for
 from support.engines import ENGINES, count, need
 from support.fronts import asked_for, forwarded, served_by
+from support.prometheus_series import Job, make_blocks, prometheus, write_openmetrics
 
 from laggard.cli import main
 from laggard.collector.prometheus import client

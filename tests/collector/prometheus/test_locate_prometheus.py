@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from prometheus_series import Job, make_blocks, prometheus
 from support.fronts import served_by
+from support.prometheus_series import Job, make_blocks, prometheus
 
 from laggard.cli import main
 from laggard.collector.jobs.job import JobKey

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from msgspec import structs
-from page import made_snapshot
+from support.made_snapshot import made_snapshot
 from support.stack_documents import sampled
 
 from laggard.collector.jobs.held_stacks import JobStacks

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from page import made_snapshot
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from support.made_snapshot import made_snapshot
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot

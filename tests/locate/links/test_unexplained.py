@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from laggard_bench.cases import make_case
 from support.trained_groups import ALL, RANKS, trained
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
-from laggard.recording.reader import read_recording
 
 PAIRS = tuple((rank, (rank + 5) % RANKS) for rank in range(RANKS))
 """Groups of two ranks, each on two machines, and each rank in two of them."""
@@ -33,13 +29,6 @@ def test_slow_ways_without_a_place_are_told_and_the_job_is_not_healthy() -> None
 def test_slow_ways_that_cost_little_leave_the_job_healthy() -> None:
     location = locate(slowed({tuple(pair) for pair in SCATTERED}, 0.005))
     assert not location.culprits and location.verdict is Verdict.OK
-
-
-def test_a_way_that_is_slow_too_and_costs_little_speaks_for_no_adapter(tmp_path: Path) -> None:
-    """The adapter of rank 12 carries pairs of a pipeline, experts' exchange, and a gradient of a few bytes."""
-    make_case(6, "0332-port", tmp_path)
-    (culprit,) = locate(read_recording([tmp_path / "0332" / "recording"]).timings).culprits
-    assert (culprit.kind, culprit.ranks) == ("slow_link", (12,))
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.1])
@@ -83,10 +72,3 @@ def test_a_ring_slower_than_any_design_is_named_with_all_its_machines() -> None:
     (culprit,) = locate(timings).culprits
     assert culprit.kind == "slow_link" and culprit.nodes == ("n0", "n1", "n2")
     assert culprit.confidence <= 0.5
-
-
-def test_a_switch_between_two_stages_of_a_pipeline_is_named_by_the_machines_behind_it(tmp_path: Path) -> None:
-    """The round trips between the last two of four stages take 87 times as long as those between others."""
-    make_case(10, "0119-leaf", tmp_path)
-    (culprit,) = locate(read_recording([tmp_path / "0119" / "recording"]).timings).culprits
-    assert culprit.nodes == ("gpu0251", "gpu0252", "gpu0253", "gpu0254")

@@ -2,7 +2,7 @@
 from a file, as trainings of users do, and contains nothing of laggard.
 
     laggard tune zero --gpus 2 --config CONFIG --command \\
-        'torchrun --standalone --nproc-per-node 2 bench/tuned_training.py {config}'
+        'torchrun --standalone --nproc-per-node 2 bench/trainings/tuned_training.py {config}'
 """
 
 from __future__ import annotations

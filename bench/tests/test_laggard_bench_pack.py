@@ -13,8 +13,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from common.cases_by_hand import make_case
 from laggard_bench import figures, formats, pack
-from support.bench_cases import make_case
 
 
 @pytest.fixture

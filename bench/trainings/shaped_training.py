@@ -1,7 +1,7 @@
-"""Starts bench/tuned_training.py with a node a rank, in network namespaces whose links have a rate: what `laggard run`
+"""Starts tuned_training.py with a node a rank, in network namespaces whose links have a rate: what `laggard run`
 and `laggard tune` are given as the training's command. Needs root and iproute2.
 
-    laggard run --record DIR python bench/shaped_training.py --ranks 2 --rate 200mbit ds_config.json --width 512
+    laggard run --record DIR python bench/trainings/shaped_training.py --ranks 2 --rate 200mbit ds_config.json
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from namespaces import Namespaces
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from support.namespaces import Namespaces
 
 JOB = Path(__file__).parent / "tuned_training.py"
 RANK = Path(__file__).parent / "shaped_rank.py"
@@ -68,7 +69,6 @@ def _warm_start(options: argparse.Namespace, nodes: Namespaces, words: list[str]
 
 def server(name: str) -> Any:
     """Returns the server of this name, which ends with the last process that uses it."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
     from support.warm import Warm
 
     return Warm("deepspeed", "torch._dynamo", shared=name)

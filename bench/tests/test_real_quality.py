@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 import real_quality
-from namespaces import can_make
 from quality.answer import Named, NotAsked
 from quality.scope import EVERYTHING
 from real_runs import befall, catalogue
@@ -141,22 +139,3 @@ def test_a_machine_without_the_cgroup_says_so(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(befall, "CGROUPS", tmp_path)
     with pytest.raises(befall.CannotBefall, match="no cgroup controller cpu"), befall.quota([os.getpid()], 0.5):
         pass
-
-
-@pytest.mark.slow
-def test_a_killed_rank_is_recorded_judged_and_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if not can_make():
-        pytest.skip("needs root")
-    words = ["--out", str(tmp_path), "--job", "ddp", "--fault", "sigkill", "--steps", "500"]
-    assert real_quality.main(words) == 0
-    first = capsys.readouterr().out
-    assert "1 of 1" in first and json.loads((tmp_path / "ddp-sigkill" / "truth.json").read_text())["victims"] == [1]
-    (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
-    result = json.loads(line)
-    assert result["named"] == [named("dead", 1)] and result["worth"] == RIGHT
-    assert real_quality.main(words) == 0
-    told = capsys.readouterr().out
-    assert "1 of 1" not in told
-    assert real_quality.main([*words, "--again"]) == 0
-    assert capsys.readouterr().out == told, "also what others used of the machine is known still"
-    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 1

@@ -23,7 +23,7 @@ from laggard.tune.outcome import Outcome, Status
 from laggard.tune.search.plan import Settings
 from laggard.tune.space import Configuration, Parameter, Space
 
-TABLE = Path(__file__).resolve().parents[1] / "tests" / "data" / "tables" / "pmbs25_model2_step2.csv"
+TABLE = Path(__file__).resolve().parents[2] / "tests" / "data" / "tables" / "pmbs25_model2_step2.csv"
 SIZES = tuple(1 << power for power in range(16, 31, 2))
 GLOBAL_BATCH = 256
 

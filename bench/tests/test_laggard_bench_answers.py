@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from common.cases_by_hand import line, make_case
 from laggard_bench import validate
-from support.bench_cases import line, make_case
 from support.paths import REPOSITORY
 
 BENCH = REPOSITORY / "bench" / "laggard_bench"

@@ -1,4 +1,5 @@
-"""Jobs whose counters go on as time does, for a real Prometheus to scrape: `live_series.py PORT` serves them.
+"""Jobs whose counters go on as time does, for a real Prometheus to scrape: `python -m support.live_series PORT`
+serves them.
 
 A GET of /metrics answers with all jobs. A PUT of /JOB with `ranks` and `slow` (comma separated) in its query begins a
 job, a DELETE of it ends it, as where its agents are gone. The counters are functions of the time since a job began, so
@@ -8,6 +9,7 @@ that they are right however often this process is started again.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -21,7 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from prometheus_series import PHASES, RANKS_OF_NODE, WAIT
+from support.paths import TESTS
+from support.prometheus_series import PHASES, RANKS_OF_NODE, WAIT
 
 EXCESS = 0.03
 """The seconds that a slow rank takes longer in `forward`."""
@@ -113,7 +116,8 @@ class LiveSeries:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self._process = subprocess.Popen([sys.executable, str(Path(__file__).resolve()), str(port)])
+        command, path = [sys.executable, "-m", "support.live_series", str(port)], {"PYTHONPATH": str(TESTS)}
+        self._process = subprocess.Popen(command, env={**os.environ, **path})
         deadline = time.monotonic() + 60
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

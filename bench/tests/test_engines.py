@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +9,6 @@ from engines import cases, catalogue
 from engines.judge import EXPECTED, RIGHT, SILENT, UNSURE, WRONG, judge, judge_unseen
 from engines.page import BARE, cell, equal, page, score, steps
 from engines.processes import JOBS
-from support.paths import REPOSITORY
 
 
 def culprit(kind: str, *ranks: int, phase: str | None = None) -> dict[str, Any]:
@@ -204,17 +199,3 @@ def test_every_engine_has_its_script_and_a_name_of_its_own() -> None:
         assert engine.victim < engine.ranks
     used = {engine.script for engine in catalogue.ENGINES}
     assert {path.name for path in JOBS.glob("*.py")} == used
-
-
-@pytest.mark.slow
-def test_a_real_job_is_run_once_and_judged(tmp_path: Path) -> None:
-    out = tmp_path / "results.jsonl"
-    words = ["--engine", "ddp", "--case", "sigkill", "--steps", "20", "--out", str(out)]
-    command = [sys.executable, str(REPOSITORY / "bench" / "every_engine.py"), *words]
-    for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
-        assert done.returncode in (0, 1), done.stderr
-        (line,) = out.read_text().splitlines()
-    found = json.loads(line)
-    assert found["case"] == ["ddp", "sigkill"] and found["befell"] and found["statuses"][1] == -9
-    assert found["recorded"]["ranks_seen"] == 2 and "| DDP |" in done.stdout

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from live_series import LivePrometheus, LiveSeries
+
 from support.cut_off import CutOff
+from support.live_series import LivePrometheus, LiveSeries
 from support.ports import free_port
 from support.postgres import Server
 from support.postgres import running as postgres_running
@@ -84,7 +85,8 @@ class EvaluatorProcess:
         return self._client.get("/metrics").text
 
     def log(self) -> str:
-        return self._log.read_text(errors="replace")
+        """What it has written; nothing where it was never started."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def verdict(self, job: str) -> tuple[str, tuple[int, ...]] | None:
         """The verdict on a job, and the ranks of its culprits; None where the evaluator does not answer or does not

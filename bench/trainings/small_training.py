@@ -1,8 +1,6 @@
 """A training loop of a few hundred microseconds a step, with one tool or none watching it: what benchmarks compare.
 
-Prints one line of JSON a process: `{"rank": 0, "step_us": [...], "cpu_us": N, "private_bytes": N}`, of the steps after
-the warm-up; `cpu_us` is what a step takes of all the process's threads.
-Plain torch alone, DDP over gloo where a launcher has set WORLD_SIZE.
+Prints one line of JSON: `{"step_us": [...], "private_bytes": N}`, of the steps after the warm-up.
 """
 
 from __future__ import annotations
@@ -60,55 +58,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--watcher", choices=WATCHERS, default="none")
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--layers", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model: torch.nn.Module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(options.layers)))
-    many = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if many:
-        torch.distributed.init_process_group("gloo")
-        model = torch.nn.parallel.DistributedDataParallel(model)
+    model: torch.nn.Module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     total = options.steps + WARM_UP
     data = DataLoader(TensorDataset(torch.randn(total * 4, WIDTH)), batch_size=4)
     with watched(options.watcher, model, optimizer) as step:
-        times, cpu = train(model, optimizer, data, step)
-    print(
-        json.dumps(
-            {
-                "rank": int(os.environ.get("RANK", "0")),
-                "step_us": [round(each, 2) for each in times],
-                "cpu_us": round(cpu, 2),
-                "private_bytes": psutil.Process().memory_full_info().uss,
-            }
-        ),
-        flush=True,
-    )
-    if many:
-        torch.distributed.barrier()
-        time.sleep(0.5)  # gloo's threads still hold tensors: one that drops its last while Python ends aborts it
+        times = train(model, optimizer, data, step)
+    told = {
+        "step_us": [round(each, 2) for each in times],
+        "private_bytes": psutil.Process().memory_full_info().uss,
+    }
+    print(json.dumps(told), flush=True)
     os._exit(0)  # what a watcher does at its end is not what a step costs
 
 
-def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Any, step: Step) -> tuple[list[float], float]:
-    """Microseconds of each step after the warm-up, from one end to the next, its input included; and a step's CPU."""
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Any, step: Step) -> list[float]:
+    """Microseconds of each step after the warm-up, from one end to the next, its input included."""
     times: list[float] = []
-    ended, cpu = time.perf_counter(), 0.0
+    ended = time.perf_counter()
     batches = iter(data)
     while True:
         with step():
             batch = next(batches, None)
             if batch is None:
-                spent = (time.process_time() - cpu) / (len(times) - WARM_UP) * 1e6
-                return times[WARM_UP:], spent
+                return times[WARM_UP:]
             optimizer.zero_grad()
             model(batch[0]).square().mean().backward()
             optimizer.step()
         now = time.perf_counter()
         times.append((now - ended) * 1e6)
-        if len(times) == WARM_UP:
-            cpu = time.process_time()
         ended = now
 
 

@@ -21,9 +21,14 @@ class Figure(NamedTuple):
 
 
 def quartiles(name: str, values: Sequence[float], unit: str, budget: float | None = None) -> Figure:
-    """Returns the median of `values` with the quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
+    """Returns the median of `values` with the quartiles; of one value, itself."""
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else tuple(values) * 3
     return Figure(name, middle, unit, low, high, budget)
+
+
+def single(name: str, value: float, unit: str, budget: float | None = None) -> Figure:
+    """Returns a value that was measured once."""
+    return Figure(name, value, unit, value, value, budget)
 
 
 def interleaved(pairs: int, bare: Callable[[], float], other: Callable[[], float]) -> list[tuple[float, float]]:
@@ -36,7 +41,7 @@ def interleaved(pairs: int, bare: Callable[[], float], other: Callable[[], float
 def undisturbed(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Returns the pairs during which nothing else slowed the machine: a shared one loses half of its speed for seconds
     at a time. Only the bare half decides: it may take MAX_DISTURBANCE times as long as its fastest tenth."""
-    fastest = statistics.quantiles((bare for bare, _ in pairs), n=10)[0]
+    fastest = statistics.quantiles((bare for bare, _ in pairs), n=10, method="inclusive")[0]
     return [(bare, other) for bare, other in pairs if bare <= MAX_DISTURBANCE * fastest]
 
 
