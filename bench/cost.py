@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.append(str(REPOSITORY / "bench"))
+sys.path.append(str(REPOSITORY / "tests"))
 
 from cost_weeks.answers import answer_times  # noqa: E402
 from cost_weeks.measured_shares import Share, measured  # noqa: E402

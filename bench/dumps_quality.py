@@ -19,12 +19,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from quality.dumps import (
     HELD_OUT,
     REFUSED,

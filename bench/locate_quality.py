@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from quality.answer import Tool
 from quality.matrix import DEVELOPMENT_SEED, entries
 from quality.report import document, misses, put_into

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from simulator.case import FORMS, Case, simulate
 from simulator.faults import FAULTS, Fault, Unlocatable, When
 from simulator.flight_recorder import write_dumps
