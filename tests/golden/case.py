@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from support import memory
 
@@ -16,9 +17,9 @@ from laggard.recording.recorded_timings import RecordedTimings
 
 
 class Culprit(NamedTuple):
-    """Somebody at fault. `kinds`: laggard's kinds of culprit that are right. `within`: `ranks`, and those that no
-    recording tells from them; of a link, `ranks` are those whose messages pass it. An answer finds it that names ranks
-    among `within`, and has missed it, where it is `required`, if it names none."""
+    """Somebody at fault. `kinds`: laggard's kinds of culprit that are right; none where it is told in a note. `within`:
+    `ranks`, and those that no recording tells from them; of a link, `ranks` are those whose messages pass it. An answer
+    finds it that names ranks among `within`, and has missed it, where it is `required`, if it names none."""
 
     kinds: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -56,7 +57,7 @@ class Case:
 
     @property
     def family(self) -> str:
-        return self.name.rpartition("/")[0]
+        return family(self.name)
 
 
 class Loaded(NamedTuple):
@@ -76,11 +77,20 @@ class Loaded(NamedTuple):
 def load(case: Case) -> Loaded:
     """Makes the case and reads it, once; nothing is left of its files. Raises UsageError where laggard reads none of
     them."""
-    place = memory.MEMORY if memory.has_room() else None
-    with tempfile.TemporaryDirectory(prefix="laggard-golden-", dir=place) as folder:
-        made = case.make(Path(folder))
+    with own_folder() as folder:
+        made = case.make(folder)
         recording = read_recording([made.recording])
     return Loaded(case.name, case.family, made.truth(recording.timings), recording)
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder, in memory where there is room. Of a process that was killed, the next run of tests removes it."""
+    own = memory.OwnFolder(memory.MEMORY if memory.has_room() else Path(tempfile.gettempdir()))
+    try:
+        yield own.path
+    finally:
+        own.remove()
 
 
 def loaded(cases: Iterable[Case]) -> Iterator[Loaded]:
@@ -88,20 +98,31 @@ def loaded(cases: Iterable[Case]) -> Iterator[Loaded]:
     return map(load, cases)
 
 
-def chosen(cases: Iterable[Case], only: Iterable[str]) -> list[Case]:
+Named = TypeVar("Named", bound="HasName")
+
+
+class HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+def family(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def chosen(cases: Iterable[Named], only: Iterable[str], gone: Iterable[str] = ()) -> list[Named]:
     """The cases of these names or families (all: none given), such as `fluid`, `fluid/nic` or `fluid/nic/3`. Raises
-    ValueError where there is none of a name."""
+    ValueError where there is none of a name, also not among the names of those that are `gone`."""
     found, names = list(cases), list(only)
+    known = [*(case.name for case in found), *gone]
     for name in names:
-        if not any(is_part(case.name, name) for case in found):
-            raise ValueError(f"no case or family {name!r}; families: {', '.join(families(found))}")
+        if not any(is_part(case, name) for case in known):
+            beside = {family(case) for case in known if is_part(case, name.partition("/")[0])}
+            there = sorted(beside or {case.partition("/")[0] for case in known})
+            raise ValueError(f"no case or family {name!r}; there are {', '.join(there)}")
     return [case for case in found if not names or any(is_part(case.name, name) for name in names)]
 
 
 def is_part(case: str, name: str) -> bool:
     """Whether the case has this name, or is of the family of this name."""
     return f"{case}/".startswith(f"{name.rstrip('/')}/")
-
-
-def families(cases: Iterable[Case]) -> list[str]:
-    return sorted({case.family for case in cases})

@@ -1,14 +1,14 @@
-"""What is kept of an answer: a location without its prose, as one comparable row."""
+"""What is kept of an answer: a location or a report without its prose, as one comparable row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from laggard.model import Culprit, Location
+from laggard.model import Culprit, Location, Report, Verdict
 
 COST_TOLERANCE = 0.0015
 """The difference of two costs that are the same. Documents have them in units of 0.001, so that one that is computed in
@@ -26,15 +26,16 @@ class Named(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer; culprits and the kinds of notes in an order of their own. `refused`: no recording could be read."""
+    """The answer on a recording, with its culprits and the kinds of its notes; or on a machine, with `findings` (code,
+    severity, device) and the probes that said `unknown`. All in an order of their own. `error`: the type of the
+    exception that came instead."""
 
     verdict: str = ""
     culprits: tuple[Named, ...] = ()
     notes: tuple[str, ...] = ()
-    refused: bool = False
-
-
-REFUSED = Row(refused=True)
+    findings: tuple[tuple[str, str, str], ...] = ()
+    unknown: tuple[str, ...] = ()
+    error: str = ""
 
 
 def row_of(location: Location) -> Row:
@@ -43,15 +44,16 @@ def row_of(location: Location) -> Row:
     return Row(location.verdict.value, tuple(culprits), tuple(notes))
 
 
+def row_of_report(report: Report) -> Row:
+    findings = sorted((each.code, each.severity.value, each.device) for each in report.findings)
+    unknown = sorted(each.name for each in report.probes if each.verdict is Verdict.UNKNOWN)
+    return Row(report.verdict.value, findings=tuple(findings), unknown=tuple(unknown))
+
+
 def _named(culprit: Culprit) -> Named:
     cost = culprit.recoverable_ratio
-    return Named(
-        culprit.kind,
-        ranges(culprit.ranks),
-        tuple(sorted(culprit.machines)),
-        culprit.phase,
-        None if cost is None else round(cost, 3),
-    )
+    nodes = tuple(sorted(culprit.machines))
+    return Named(culprit.kind, ranges(culprit.ranks), nodes, culprit.phase, None if cost is None else round(cost, 3))
 
 
 def ranges(ranks: Iterable[int]) -> str:
@@ -68,13 +70,28 @@ def alike(one: Row, other: Row) -> bool:
     return _without_costs(one) == _without_costs(other) and all(_same_cost(a.cost, b.cost) for a, b in costs)
 
 
-def _without_costs(row: Row) -> Any:
-    return msgspec.structs.replace(
-        row, culprits=tuple(msgspec.structs.replace(each, cost=None) for each in row.culprits)
-    )
+def _without_costs(row: Row) -> Row:
+    return replace(row, culprits=tuple(replace(each, cost=None) for each in row.culprits))
 
 
 def _same_cost(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other
     return abs(one - other) <= COST_TOLERANCE
+
+
+def text(row: Row) -> str:
+    """A row for people, on one line."""
+    return "; ".join(_parts(row))
+
+
+def _parts(row: Row) -> Iterator[str]:
+    yield row.error or row.verdict
+    for each in row.culprits:
+        cost = "" if each.cost is None else f"costs {each.cost:.1%}"
+        nodes = f"on {' '.join(each.nodes)}" if each.nodes else ""
+        yield " ".join(filter(None, (each.kind, each.ranks, nodes, each.phase and f"in {each.phase}", cost)))
+    yield from (" ".join(each) for each in row.findings)
+    for name, words in (("notes", row.notes), ("unknown", row.unknown)):
+        if words:
+            yield f"{name}: {' '.join(words)}"
