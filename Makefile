@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-all durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites gpu-check soak docs release wheelhouse install-check format clean
+.PHONY: demo test test-all durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites golden gpu-check soak docs release wheelhouse install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -113,6 +113,12 @@ bench-diagnose:
 bench-drains:
 	@scripts/setup
 	@$(BIN)/python bench/false_drains.py $(ARGS)
+
+# What laggard says of every recorded and simulated job and machine, compared with what is frozen in tests/data/golden; some
+# minutes. ARGS=--write: freezes it anew; "--only fluid/nic": a family, or a case.
+golden:
+	@scripts/setup
+	@$(BIN)/python tests/golden $(ARGS)
 
 # Real trainings of many engines, each in thirteen cases, judged: docs/engines.md. The libraries are in .venv-engines. Goes
 # on where it was stopped. ARGS="--engine ddp --case sigkill", "--list", "--table".

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from common.scratch import scratch
 from simulator.case import Case, Simulated, simulate
@@ -23,6 +23,8 @@ from quality.answer import Named, NotAsked, Tool
 from quality.matrix import Entry
 from quality.score import FALSE, score
 from quality.tools.shipped.adapters import DUMPS
+
+One = TypeVar("One")
 
 TRUNCATED = (8, 10, 12, 14, 16, 18, 20, 25, 30, 40)  # steps seen since the fault began
 SMALLEST_TIMED = 0.1  # the size from which on the steps to the verdict are counted
@@ -199,7 +201,8 @@ def read_journal(journal: Path) -> dict[int, Result | None]:
     return found
 
 
-def progress(results: Iterable[tuple[int, Result | None]], count: int) -> Iterator[tuple[int, Result | None]]:
+def progress(results: Iterable[One], count: int) -> Iterator[One]:
+    """The results, told of on standard error: how many there are, and how long it takes."""
     began = time.monotonic()
     for number, result in enumerate(results, 1):
         if sys.stderr.isatty() or number % 25 == 0 or number == count:

@@ -16,29 +16,40 @@ import pytest
 from support.materialise import materialise
 
 
+class Shelf:
+    """Recorded machines laid out below a folder, each once, to be read only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._made: dict[str, Path] = {}
+
+    def machine(self, name: str) -> Path:
+        if name not in self._made:
+            root = self.folder / name
+            self._made[name] = materialise(name, root, lambda base, root: _link_tree(self.machine(base), root))
+        return self._made[name]
+
+    def copy(self, name: str, folder: Path) -> Path:
+        """A copy in the folder, to be changed."""
+        subprocess.run(["cp", "-a", self.machine(name), folder / name], check=True)  # a fifth of shutil.copytree's time
+        return folder / name
+
+
 @pytest.fixture(scope="session")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("machines"))
+
+
+@pytest.fixture(scope="session")
+def machine(shelf: Shelf) -> Callable[[str], Path]:
     """The folder of a recorded machine, to be read only: all tests share it."""
-    folder = tmp_path_factory.mktemp("machines")
-    made: dict[str, Path] = {}
-
-    def make(name: str) -> Path:
-        if name not in made:
-            made[name] = materialise(name, folder / name, lambda base, root: _link_tree(make(base), root))
-        return made[name]
-
-    return make
+    return shelf.machine
 
 
 @pytest.fixture
-def copy_of(tmp_path: Path, machine: Callable[[str], Path]) -> Callable[[str], Path]:
+def copy_of(tmp_path: Path, shelf: Shelf) -> Callable[[str], Path]:
     """A copy of a recorded machine, to change a byte in."""
-
-    def copy(name: str) -> Path:
-        subprocess.run(["cp", "-a", machine(name), tmp_path / name], check=True)  # a fifth of shutil.copytree's time
-        return tmp_path / name
-
-    return copy
+    return lambda name: shelf.copy(name, tmp_path)
 
 
 def _link_tree(source: Path, target: Path) -> None:

@@ -26,7 +26,11 @@ class JudgedRecording(NamedTuple):
 def judge_recording(paths: Sequence[str]) -> JudgedRecording:
     """The verdict on the recording in files or directories, with what it is based on. Raises UsageError where there is
     none."""
-    recording = read_recording(paths)
+    return judge(read_recording(paths))
+
+
+def judge(recording: RecordedTimings) -> JudgedRecording:
+    """The verdict on a recording that was read."""
     if recording.arrivals is not None:
         from laggard.locate.slow.last_arrivals import locate_arrivals  # NCCL Inspector's logs alone have arrivals
 
@@ -40,7 +44,7 @@ def judge_recording(paths: Sequence[str]) -> JudgedRecording:
         location = _with_stacks(locate(timings), recording)
     gaps = tuple(Note("lacks", text) for text in recording.gaps)
     whole = structs.replace(location, notes=location.notes + unseen + gaps, owner=recording.owner)
-    return JudgedRecording(whole, recording.timings, recording.stacks)
+    return JudgedRecording(whole, timings, recording.stacks)
 
 
 def _with_stacks(location: Location, recording: RecordedTimings) -> Location:
