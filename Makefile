@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-all durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites golden gpu-check soak docs release wheelhouse install-check format clean
+.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites golden gpu-check soak docs release wheelhouse install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -30,6 +30,7 @@ test-all: MORE := 1
 test-all: check
 	@scripts/setup --system
 	$(PYTEST) $(KEPT) $(TESTS)
+	@$(MAKE) --no-print-directory test-bench
 	$(PYTEST) -c bench/pyproject.toml bench/tests
 
 # Keeps what the last run took: tests/durations.json, by which tests are ordered and chosen. For a quiet machine.
@@ -93,7 +94,6 @@ bench:
 
 # The benchmarks' own tests, with a smallest run of each script: it is there and measures what it says.
 # ARGS='-m "not slow"': without those.
-.PHONY: test-bench
 test-bench:
 	@scripts/setup --system
 	$(PYTEST) -c bench/pyproject.toml bench/tests $(ARGS)
@@ -102,6 +102,12 @@ test-bench:
 bench-locate:
 	@scripts/setup
 	@$(BIN)/python bench/locate_quality.py $(ARGS)
+
+# Which rules and thresholds of localisation decide anything: docs/benchmark.md. Goes on where it was stopped. ARGS="--quick",
+# "--rule NAME", "--family NAME", "--list", "--write".
+bench-ablate:
+	@scripts/setup
+	@$(BIN)/python bench/ablate.py $(ARGS)
 
 # How right `laggard diagnose` is on what people post: tests/data/field. ARGS="--list": each case that is not right.
 bench-diagnose:

@@ -23,7 +23,7 @@ from golden.case import Case, Culprit, Made, Truth
 from laggard.locate.job_timings import JobTimings
 
 SEED = 7_001
-"""The seed of all sets: one that no rule was made for."""
+"""The seed of the golden sets: one that no rule was made for."""
 SIMULATED = (1, 3, 4)
 """The cases of each slow fault and size, of each way to stop, and of each innocent kind: 153."""
 FLUID_SHARE, MIN_FLUID = 0.6, 2
@@ -46,10 +46,10 @@ VERDICTS = {"ok": "ok", "unknown": "unknown"}
 """laggard's verdicts by those of laggard-bench; all others are `fail`."""
 
 
-def simulated() -> Iterator[Case]:
+def simulated(seed: int = SEED) -> Iterator[Case]:
     """The cases of tests/simulator."""
     seen: Counter[str] = Counter()
-    for entry in entries(SEED, *SIMULATED):
+    for entry in entries(seed, *SIMULATED):
         family = re.sub(r"\W+", "_", entry.row.lower().replace("'s", ""))
         seen[family] += 1
         yield Case(f"simulator/{family}/{seen[family]}", partial(_make_simulated, entry))
@@ -80,38 +80,38 @@ def _verdicts(culprits: Iterable[Culprit]) -> tuple[str, ...]:
     return ("fail",) if any(each.required for each in found) else ("fail", "ok", "unknown")
 
 
-def fluid_cases() -> Iterator[Case]:
+def fluid_cases(seed: int = SEED) -> Iterator[Case]:
     """The cases of the fluid simulator."""
     number = 0
     for family, cases in FLUID_FAMILIES.items():
         for place in range(max(MIN_FLUID, round(cases * FLUID_SHARE))):
-            fitting = next(it for it in count(number, FAR) if _is_small(it, family))
-            yield Case(f"fluid/{family}/{place + 1}", partial(_make_fluid, fitting, family))
+            fitting = next(it for it in count(number, FAR) if _is_small(seed, it, family))
+            yield Case(f"fluid/{family}/{place + 1}", partial(_make_fluid, seed, fitting, family))
             number += 1
 
 
-def _is_small(number: int, family: str) -> bool:
-    _, plan = fluid.draw(SEED, number, family)
+def _is_small(seed: int, number: int, family: str) -> bool:
+    _, plan = fluid.draw(seed, number, family)
     return plan is None or plan.cluster.world <= MAX_WORLD  # None: it is drawn once more
 
 
-def _make_fluid(number: int, family: str, folder: Path) -> Made:
-    truth = fluid.make_case(SEED, number, folder, family)
+def _make_fluid(seed: int, number: int, family: str, folder: Path) -> Made:
+    truth = fluid.make_case(seed, number, folder, family)
     return Made(folder / truth["case"] / "recording", partial(_truth_of_benchmark, truth))
 
 
-def benchmark_cases() -> Iterator[Case]:
+def benchmark_cases(seed: int = SEED) -> Iterator[Case]:
     """The cases of laggard-bench."""
     seen: Counter[str] = Counter()
-    for name in benchmark.names(SEED, BENCHMARK_CASES):
+    for name in benchmark.names(seed, BENCHMARK_CASES):
         family = name.split("-", 1)[1]
-        if benchmark.draw(SEED, name)[0].world <= MAX_WORLD:
+        if benchmark.draw(seed, name)[0].world <= MAX_WORLD:
             seen[family] += 1
-            yield Case(f"laggard_bench/{family}/{seen[family]}", partial(_make_benchmark, name))
+            yield Case(f"laggard_bench/{family}/{seen[family]}", partial(_make_benchmark, seed, name))
 
 
-def _make_benchmark(name: str, folder: Path) -> Made:
-    truth = benchmark.make_case(SEED, name, folder)
+def _make_benchmark(seed: int, name: str, folder: Path) -> Made:
+    truth = benchmark.make_case(seed, name, folder)
     return Made(folder / truth["case"] / "recording", partial(_truth_of_benchmark, truth))
 
 

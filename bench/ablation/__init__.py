@@ -1,0 +1,1 @@
+"""Which of the rules and thresholds of laggard.locate decide anything, and what: docs/benchmark.md."""
