@@ -145,7 +145,7 @@ class Asking:
         self.agent = start_agent("--config", str(folder / "agent.yaml"))
         flags = ("--config", str(folder / "collector.yaml"), "--target", self.agent.url)
         self.collector = start_collector(*flags)
-        self.collector.wait_until(lambda: self.collector.get("/api/v1/ranks", job="j1").status_code == 200)
+        self.collector.wait_until(lambda: self.collector.get("/api/v1/location", job="j1").json()["ranks_seen"])
 
     def put(self, part: str, tokens: bytes) -> None:
         put(self.folder / f"{part}.token", tokens)
