@@ -23,8 +23,8 @@ from support.later import IMPORTED_TORCH
 
 GROUPS = "groups_file"  # of what a process of the run is given: where it writes each test's group
 
-CHANGED_SECONDS = 150.0
-"""So many core-seconds of slow tests that a change can break run with each change: an eighth of ten minutes of two
+CHANGED_SECONDS = 300.0
+"""So many core-seconds of slow tests that a change can break run with each change: a quarter of ten minutes of two
 cores."""
 UNKNOWN_SECONDS = 0.5
 """What a slow test is taken to last that tests/durations.json does not know: it is short, or new."""

@@ -173,6 +173,7 @@ def test_the_callback_of_hugging_face_tells_the_first_rank_alone(collector: Coll
     assert len(first.texts) == 1 and not other.texts
 
 
+@pytest.mark.slow  # imports Lightning
 def test_lightnings_loggers_are_told() -> None:
     """Stand-ins for Lightning's loggers: one of TensorBoard, one of MLflow, one that fails."""
     from laggard.trainer_hooks.lightning import _tools

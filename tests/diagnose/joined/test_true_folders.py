@@ -49,7 +49,11 @@ def test_the_first_rank_its_host_and_the_cause_are_told(name: str) -> None:
     assert not any(f" on {host}" in named for host in truth["innocent_hosts"])
 
 
-@pytest.mark.parametrize("name", truths())
+LARGEST = ("port-firewall", "port-slow", "port-link-down")  # seconds each
+FOLDERS = [pytest.param(name, marks=pytest.mark.slow) if name in LARGEST else name for name in truths()]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
 def test_evidence_that_is_missing_or_changed_accuses_nobody_else(name: str, tmp_path: Path) -> None:
     """Files removed one by one and kind by kind, all packed, logs cut, clocks that stand apart, all in one folder: the
     answer may say less, never another rank or host."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from laggard.trainer_hooks.engines.known_loaders import ITERATORS, NEXT_METHODS, hook_known_loaders
+from laggard.trainer_hooks.pytorch import import_hook
 from laggard.trainer_hooks.record.recorder import EVALUATION, INPUT
 
 
@@ -51,7 +52,9 @@ class Batches:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Phases:
-    """The libraries are there, each with the class and the method that is looked for, and hooked."""
+    """The libraries are there, each with the class and the method that is looked for, and hooked by this test alone."""
+    monkeypatch.setattr(import_hook, "_acts", {})
+    monkeypatch.setattr(import_hook, "_unseen", set())
     for name, path in (*((name, f"{owner}.__next__") for name, owner in NEXT_METHODS), *ITERATORS):
         owner, _, method = path.partition(".")
         module = sys.modules.get(name)
