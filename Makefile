@@ -31,7 +31,6 @@ test-all: check
 	@scripts/setup --system
 	$(PYTEST) $(KEPT) $(TESTS)
 	@$(MAKE) --no-print-directory test-bench
-	$(PYTEST) -c bench/pyproject.toml bench/tests
 
 # Keeps what the last run took: tests/durations.json, by which tests are ordered and chosen. For a quiet machine.
 durations:

@@ -6,8 +6,6 @@ import ast
 import importlib
 import inspect
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FunctionType
@@ -264,24 +262,3 @@ def test_the_report_stands_between_its_marks() -> None:
 def test_wrong_flags_get_one_line(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ablate.main(arguments) == 64
     assert problem in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    arguments = [
-        "--family",
-        "fluid/hang_input/2",
-        "--rule",
-        "never finished",
-        "--rule",
-        "bursts",
-        "--out",
-        str(tmp_path),
-    ]
-    command = [sys.executable, str(BENCH / "ablate.py"), *arguments]
-    first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "1 cases, of which laggard is right in 1: fluid 1 of 1." in first
-    (journal,) = tmp_path.iterdir()
-    kept = journal.read_text()
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == first
-    assert journal.read_text() == kept

@@ -17,6 +17,7 @@ TESTS = BENCH / "tests"
 
 UNKNOWN = (
     (("all", "NAME"), "no benchmark 'NAME'; there are hook, "),
+    (("ablate", "--rule", "NAME"), "no rule 'NAME'; --list shows them"),
     (("diagnose_quality", "NAME"), "no case 'NAME'; there are "),
     (("evaluators_disturbed", "--only", "NAME"), "no disturbance has 'NAME' in its name: PostgreSQL hangs; "),
     (("false_drains", "--list", "NAME"), "no tool 'NAME'; there are laggard, "),

@@ -39,6 +39,16 @@ def test_locate_quality(bench: Bench, tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "results.json").read_text())) == 5
 
 
+def test_ablate(bench: Bench, tmp_path: Path) -> None:
+    """It goes on where it was: the second time nothing is asked."""
+    words = ("--family", "fluid/hang_input/2", "--rule", "never finished", "--rule", "bursts", "--out", tmp_path)
+    first = bench("ablate", *words, status=(0,))
+    assert "1 cases, of which laggard is right in " in first.out and "- bursts\n" in first.out
+    (journal,) = tmp_path.iterdir()
+    kept = journal.read_text()
+    assert bench("ablate", *words, status=(0,)).out == first.out and journal.read_text() == kept
+
+
 def test_dumps_quality(bench: Bench) -> None:
     ended = bench("dumps_quality", "--kind", "cpu", "--seeds", 1, status=(0,))
     assert sum(int(cell) for cell in ended.row("cpu") if cell.isdigit()) >= 1
