@@ -129,11 +129,12 @@ def test_a_case_that_is_not_frozen_and_one_that_is_gone_are_rows(
     assert path.read_text() == (frozen.FOLDER / frozen.RECORDINGS).read_text()
 
 
-def test_an_exception_is_an_answer() -> None:
+def test_an_exception_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(folder: Path) -> None:
         raise IndexError("no such rank")
 
     assert dict(answers([Case("a/b", fail)], 1)) == {"a/b": Row(error="IndexError")}  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "\na/b: IndexError: no such rank\n"
 
 
 def test_a_cost_may_differ_by_a_unit_and_is_frozen_as_it_was(tmp_path: Path) -> None:
