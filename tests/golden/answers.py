@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,12 +26,13 @@ def everything() -> list[Asked]:
 
 
 def answer(asked: Asked, shelf: Shelf) -> Row:
-    """The answer of laggard as it is now. An exception is one, too: the others are answered all the same."""
+    """The answer of laggard as it is now. An exception is one, too, and told: the others are answered all the same."""
     try:
         if isinstance(asked, Machine):
             return asked.row(shelf)
         return row_of(judge(load(asked).recording).location)
     except Exception as error:
+        print(f"\n{asked.name}: {type(error).__name__}: {error}", file=sys.stderr)
         return Row(error=type(error).__name__)
 
 
