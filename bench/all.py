@@ -3,10 +3,10 @@ one is over its budget."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
+from common.programs import run
 from common.refused import known
 
 BENCHES = (
@@ -19,7 +19,7 @@ def main() -> int:
     here = Path(__file__).parent
     names = sys.argv[1:] or BENCHES
     known(names, BENCHES, "benchmark")
-    status = [subprocess.run([sys.executable, str(here / f"{name}.py")]).returncode for name in names]
+    status = [run([sys.executable, str(here / f"{name}.py")]).returncode for name in names]
     return int(any(status))
 
 

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from common import programs
+
 TABLE = Path(__file__).resolve().parents[1] / "docs" / "demo-table.md"
 BUDGET_SECONDS = 60.0
 HEAD = """# Does the demo name the slowed rank?
@@ -30,12 +32,8 @@ where the verdict names the injected rank and phase and no other, or nothing whe
 def run(stage: int, slowed: bool) -> dict[str, Any]:
     words = ["--slow-rank", "random" if slowed else "none", "--slow-phase", "random", "--zero", str(stage)]
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "laggard", "demo", "--format", "json", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    command = [sys.executable, "-m", "laggard", "demo", "--format", "json", *words]
+    done = programs.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     answer: dict[str, Any] = json.loads(done.stdout)
     return {**answer, "stage": stage, "seconds": time.monotonic() - began, "right": done.returncode == 0}
 

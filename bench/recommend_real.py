@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common import programs
 from common.refused import need
 
 from laggard.recording.reader import read_recording
@@ -161,7 +162,7 @@ def run(own: SetUp, config: Mapping[str, Any], environ: Mapping[str, str], ranks
         "--steps",
         str(STEPS),
     ]
-    done = subprocess.run(words, env={**os.environ, **environ}, capture_output=True, text=True)
+    done = programs.run(words, env={**os.environ, **environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     seconds = None if done.returncode else step_seconds(folder / "recording")
     if seconds is not None:
         recorded = len(read_recording([folder / "recording"]).timings.step_seconds)

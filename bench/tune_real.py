@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from common import programs
 from common.refused import need, refuse
 from common.resumed import results
 from trainings.shaped_training import server
@@ -113,9 +114,7 @@ def killed_half_way(words: list[str], trials: int) -> int:
 
 def tune(words: list[str], verbose: bool) -> subprocess.CompletedProcess[str]:
     errors = None if verbose else subprocess.PIPE
-    done = subprocess.run(
-        [sys.executable, "-m", "laggard", *words], stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ
-    )
+    done = programs.run([sys.executable, "-m", "laggard", *words], stdout=subprocess.PIPE, stderr=errors)
     if done.returncode:
         raise SystemExit(f"laggard {words[0]} {words[1]}: {(done.stderr or '')[-2000:]}")
     return done

@@ -64,6 +64,7 @@ class Run:
                 [str(word) for word in command], cwd=folder, env={**os.environ, **own, **environ},
                 stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True,
             )  # fmt: skip
+        self._pids = {self.process.pid}
 
     def printed(self) -> Ended:
         out, errors = ((self._folder / name).read_text(errors="replace") for name in ("stdout", "stderr"))
@@ -71,18 +72,23 @@ class Run:
 
     def wait(self, seconds: float) -> Ended:
         """What it printed, once it has ended. One that takes longer is interrupted, and fails the test."""
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.children()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(1.0)
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_INTERRUPTED_SECONDS)
-            raise AssertionError(f"{self.script} takes longer than {seconds:.0f} s: {self.printed()}") from None
+            raise AssertionError(f"{self.script} takes longer than {seconds:.0f} s: {self.printed()}")
         return self.printed()
 
     def children(self) -> list[psutil.Process]:
         """All that it has started, whoever their parent is by now."""
-        return [process for process in psutil.process_iter() if self._is_own(process)]
+        found = [process for process in psutil.process_iter() if self._is_own(process)]
+        self._pids.update(process.pid for process in found)
+        return found
 
     def running(self, words: str) -> int:
         """How many of these have the words in their command."""
@@ -112,8 +118,10 @@ class Run:
         return found
 
     def _namespaces(self) -> list[str]:
-        prefix = f"lg{self.process.pid % 100000}x"
-        return [f"namespace {path.name}" for path in Path("/run/netns").glob(f"{prefix}*")]
+        """Those whose names have the number of a process of it: support/namespaces.py and the demo make such."""
+        found = (re.match(r"(?:lg|laggard)(\d+)[x-]", path.name) for path in Path("/run/netns").glob("l*g*"))
+        numbers = {pid % 100_000 for pid in self._pids} | self._pids
+        return [f"namespace {each.string}" for each in found if each and int(each[1]) in numbers]
 
     def _files(self) -> list[str]:
         return [f"file {path}" for path in self.scratch.iterdir()]
@@ -124,3 +132,5 @@ class Run:
             with contextlib.suppress(psutil.Error, ProcessLookupError):
                 process.kill()
         self.process.wait()
+        for line in self._namespaces():
+            subprocess.run(["ip", "netns", "delete", line.partition(" ")[2]], capture_output=True)

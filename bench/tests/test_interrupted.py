@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.apart, pytest.mark.timeout(420)]
 PATIENCE_SECONDS = 200.0
 
 RUNNING = (
+    ("small_training", 1, ("all", "hook_peers")),
     ("laggard agent", 1, ("agent", "--bare", "--seconds", 600)),
     ("collector --config", 1, ("collector_prometheus", "--nodes", 4, "--rest", 600)),
     ("demo/train.py", 4, ("demo_table", "--no-write")),
