@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import false_drains
 import pytest
 from drains.churn import CHURN
 from drains.events import HOUR, edges
@@ -233,11 +232,6 @@ def test_the_page_keeps_what_stands_around_the_table() -> None:
     page = (REPOSITORY / "docs" / "benchmark.md").read_text()
     assert BEGIN in page and END in page
     assert put_into(f"a\n{BEGIN}\nold\n{END}\nz", "new\n").splitlines() == ["a", BEGIN, "", "new", "", END, "z"]
-
-
-def test_a_tool_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert false_drains.main(["--list", "nobody"]) == 2
-    assert "the tools are laggard" in capsys.readouterr().err
 
 
 def test_laggard_runs_all_probes_of_the_agent(judge: Judge) -> None:
