@@ -77,7 +77,8 @@ class Item(NamedTuple):
 def test_the_shortest_slow_tests_that_a_change_can_break_are_chosen_up_to_a_bound(
     files: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = {"tests/test_a.py::test_long": 120.0, "tests/test_a.py::test_short": 100.0, "tests/test_b.py::test_x": 40.0}
+    parts = {"test_a.py::test_long": 0.8, "test_a.py::test_short": 0.6, "test_b.py::test_x": 0.3}
+    taken = {f"tests/{test}": part * order.CHANGED_SECONDS for test, part in parts.items()}
     monkeypatch.setattr(order, "seconds", lambda: taken)
     items: list[Any] = [Item(test, ["slow"]) for test in (*taken, "tests/test_a.py::test_unknown")]
     items.append(Item("tests/test_a.py::test_pure", []))
