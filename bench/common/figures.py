@@ -56,3 +56,10 @@ def show(title: str, figures: Sequence[Figure]) -> bool:
         spread = f"{figure.low:.3g} to {figure.high:.3g}"
         print(f"| {figure.name} | {figure.value:.3g} {figure.unit} | {spread} | {budget} | {mark} |")
     return all(figure.budget is None or figure.value <= figure.budget for figure in figures)
+
+
+def put_into(page: str, name: str, text: str) -> str:
+    """The page with the text between the marks of that name."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
