@@ -1,6 +1,6 @@
 """Measures how often healthy jobs are accused where noise lasts, and what that costs in finding a slow rank.
 
-    python bench/false_alarms.py                              everything, half an hour on two idle cores
+    python bench/false_alarms.py                              everything, some twenty minutes on two idle cores
     python bench/false_alarms.py --quick                      a part of it, a minute
     python bench/false_alarms.py --ranks 8 --rho 0.95 --sd 0.02 --hours 20
     python bench/false_alarms.py --resume                     goes on where a run with the same seed was stopped
@@ -84,9 +84,9 @@ def unit_of(what: str, number: int, noise: Sequence[float], *live: Any) -> Unit:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seed", type=int, default=1)
-    made.add_argument("--hours", type=float, default=4.0, help="of healthy jobs, for each noise, size and step")
-    made.add_argument("--jobs", type=int, default=4, help="with a slow rank, for each noise, size, step and slowness")
-    made.add_argument("--cases", type=int, default=20, help="recordings of each simulator, for each noise")
+    made.add_argument("--hours", type=float, default=2.0, help="of healthy jobs, for each noise, size and step")
+    made.add_argument("--jobs", type=int, default=2, help="with a slow rank, for each noise, size, step and slowness")
+    made.add_argument("--cases", type=int, default=10, help="recordings of each simulator, for each noise")
     made.add_argument("--ranks", type=int, action="append", help="only live jobs of so many; may be given again")
     made.add_argument("--rho", type=float, action="append", help="only noise of this correlation from step to step")
     made.add_argument("--sd", type=float, action="append", help="only noise of this standard deviation")
@@ -231,6 +231,11 @@ def told_of(noise: Noise) -> str:
     return f"rho {noise.rho:g}, {100 * noise.sd:g} %"
 
 
+def in_order(noise: Noise) -> tuple[float, ...]:
+    """A key by which noise of ranks comes before that of what they work on."""
+    return (noise.data, noise.lengths, *noise)
+
+
 def share(hits: int, count: int) -> str:
     """A share with its interval of 95 %, in per cent."""
     if not count:
@@ -250,7 +255,7 @@ def rows(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
 
 def by_noise(found: Results, what: str) -> dict[Noise, dict[Unit, Mapping[str, Any]]]:
     """The results of one kind, by their noise, in the order of the noises."""
-    kept = {unit: found[unit] for unit in sorted(found, key=lambda it: (it.noise, it)) if unit.what == what}
+    kept = {unit: found[unit] for unit in sorted(found, key=lambda it: (in_order(it.noise), it)) if unit.what == what}
     return {noise: dict(each) for noise, each in itertools.groupby(kept.items(), lambda it: it[0].noise)}
 
 
@@ -280,13 +285,13 @@ def slow_table(found: Results) -> str:
         ]
         for noise in by_noise(found, str(SLOWER[0]))
     ]
-    head = [f"{name}, {100 * slower:g} % slower" for slower in SLOWER for name in ("named alone", "after", "innocents")]
+    head = [f"{name}, {100 * slower:g} % slower" for slower in SLOWER for name in ("named alone", "after", "verdicts")]
     return rows(["noise", *head], body)
 
 
 def slow_cells(each: Mapping[Unit, Mapping[str, Any]]) -> list[str]:
     """In how many jobs the rank is named alone; the median seconds until then, of those, by length of a step; and the
-    share of the verdicts that name an innocent."""
+    shares of the verdicts that name it alone, and an innocent."""
     if not each:
         return ["-"] * 3
     by_step: dict[float, list[float]] = {unit.step_seconds: [] for unit in sorted(each, key=lambda it: it.step_seconds)}
@@ -294,15 +299,15 @@ def slow_cells(each: Mapping[Unit, Mapping[str, Any]]) -> list[str]:
         if one["seconds"] is not None:
             by_step[unit.step_seconds].append(one["seconds"])
     seconds = " / ".join(f"{statistics.median(times):.0f}" if times else "-" for times in by_step.values())
-    innocent, drawn = total(each.values(), "innocent"), total(each.values(), "drawn")
-    percent = f"{100 * innocent / drawn:.1f} %" if drawn else "-"
-    return [share(sum(map(len, by_step.values())), len(each)), f"{seconds} s", percent]
+    alone, innocent, drawn = (total(each.values(), key) for key in ("alone", "innocent", "drawn"))
+    percents = f"{100 * alone / drawn:.0f} / {100 * innocent / drawn:.0f} %" if drawn else "-"
+    return [share(sum(map(len, by_step.values())), len(each)), f"{seconds} s", percents]
 
 
 def recordings_table(found: Results) -> str:
     """In how many healthy recordings somebody is accused, by noise and simulator."""
     by_simulator = {name: by_noise(found, name) for name in SIMULATORS}
-    noises = sorted({noise for each in by_simulator.values() for noise in each})
+    noises = sorted({noise for each in by_simulator.values() for noise in each}, key=in_order)
     counts = [[list(by_simulator[name].get(noise, {}).values()) for name in SIMULATORS] for noise in noises]
     cells = [[share(total(each, "accused"), len(each)) for each in row] for row in counts]
     return rows(["noise", *SIMULATORS], ([told_of(noise), *row] for noise, row in zip(noises, cells, strict=True)))
@@ -314,7 +319,7 @@ def document(found: Results, command: str) -> str:
     slow = sum(unit.what in map(str, SLOWER) for unit in found)
     recordings = sum(unit.what in SIMULATORS for unit in found)
     steps = " / ".join(f"{it:g}" for it in STEP_SECONDS)
-    return f"""{hours:.0f} hours of healthy live jobs, {slow} live jobs with a slow rank and {recordings} healthy
+    return f"""{hours:.3g} hours of healthy live jobs, {slow} live jobs with a slow rank and {recordings} healthy
 recordings, by `{command}`.
 
 **Incidents an hour of healthy live jobs**
@@ -324,7 +329,7 @@ recordings, by `{command}`.
 **A rank that becomes slower, in the same noise: within {AFTER_MINUTES:g} minutes**
 
 `after`: the median seconds to the first verdict that names it alone, where one did, in steps of {steps} s.
-`innocents`: the verdicts since it is slow that name anybody else.
+`verdicts`: those since it is slow that name it alone / that name anybody else.
 
 {slow_table(found)}
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from common.figures import put_into
+from common.refused import refuse
 from numpy.typing import NDArray
 
 from laggard.errors import UsageError
@@ -112,7 +113,7 @@ def measured(trace: Path) -> tuple[str, list[Series]]:
     truth = json.loads(file.read_text()) if file.exists() else {}
     without = befallen(truth)
     noise, seconds = residuals(read_recording([trace]).timings, without)
-    what = "one rank, or some" if without else str(truth.get("what", "nothing that is known"))
+    what = "a fault of other ranks" if without else str(truth.get("what", "not known"))
     columns = [column for column in noise.T if np.isfinite(column).sum() >= MIN_STEPS]
     return what, [series(column, float(np.median(seconds))) for column in columns if deviation(column)]
 
@@ -179,8 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{trace}\n\n{tables({cause: [found]})}\n")
     if not by_cause:
         wanted = f"recordings of {MIN_STEPS} steps and more in which several ranks do the same work"
-        print(f"noise_memory: nothing there can be measured: give {wanted}", file=sys.stderr)
-        return 1
+        refuse(f"nothing there can be measured: give {wanted}")
     command = f"python bench/noise_memory.py {' '.join(map(str, flags.folder))}"
     left_out = f"; {untold} more recordings have no ranks with peers, or too few steps" if untold else ""
     text = f"Medians and quartiles over ranks, by `{command}`{left_out}.\n\n{tables(by_cause)}\n"

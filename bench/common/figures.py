@@ -59,7 +59,10 @@ def show(title: str, figures: Sequence[Figure]) -> bool:
 
 
 def put_into(page: str, name: str, text: str) -> str:
-    """The page with the text between the marks of that name."""
+    """The page with the text between the marks of that name. Raises ValueError where it has none."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, _, rest = page.partition(begin)
-    return f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
+    before, begun, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended:
+        raise ValueError(f"the page has no {begin} and {end}")
+    return f"{before}{begin}\n\n{text}\n{end}{after}"

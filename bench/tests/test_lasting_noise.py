@@ -17,7 +17,9 @@ import noise_memory
 import numpy as np
 import pytest
 import simulate as simulate_command
+from common.figures import put_into
 from common.live_job import VICTIM, Job, Noise, Round, Series, rounds_of, steps_of
+from common.smallest import BENCH
 from fluid_simulator.lasting import Drift, add_lasting, lasting_of
 from fluid_simulator.lasting import Lasting as FluidLasting
 from laggard_bench import make
@@ -145,8 +147,8 @@ def test_cases_without_lasting_noise_are_those_that_they_were(tmp_path: Path) ->
     truth = laggard_bench.cases.make_case(5, "0001-balanced", tmp_path / "bench")
     (tmp_path / "bench" / "truth.json").write_text(json.dumps(truth))
     assert digest(tmp_path / "bench") == "0552bc1e46f556ce"
-    fluid_simulator.cases.make_case(11, 0, tmp_path / "fluid", "plain")
-    assert digest(tmp_path / "fluid") == "1be42cb15753cf0d"
+    fluid_simulator.cases.make_case(11, 33, tmp_path / "fluid", "plain")
+    assert digest(tmp_path / "fluid") == "2fa7edc355e37894"
 
 
 @pytest.mark.parametrize("parse", [parse_lasting, read, lasting_of])
@@ -171,21 +173,21 @@ def test_the_noise_of_a_recording_is_found_again(tmp_path: Path, capsys: pytest.
     words = "--layout dp=16,gpus_per_node=4 --steps 260 --innocent calm --seed 3 --lasting rho=0.9,sd=0.05"
     assert simulate_command.main([str(tmp_path / "case"), *words.split()]) == 0
     cause, found = noise_memory.measured(tmp_path / "case" / "trace")
-    assert cause == "nothing that is known" and len(found) == 16 and {it.steps for it in found} == {258}
+    assert cause == "not known" and len(found) == 16 and {it.steps for it in found} == {258}
     typical = {lag: np.mean([it.correlations[place] for it in found]) for place, lag in enumerate(noise_memory.LAGS)}
     assert np.mean([it.sd for it in found]) == pytest.approx(0.05, rel=0.2)
     assert typical[1] == pytest.approx(0.9, abs=0.08) and typical[5] == pytest.approx(0.9**5, abs=0.15)
     assert np.mean([it.blocks[2] for it in found]) == pytest.approx(6.0, rel=0.3)  # of 8 steps; of white noise 1
     capsys.readouterr()
     assert noise_memory.main([str(tmp_path), "--each"]) == 0
-    assert capsys.readouterr().out.count("| nothing that is known | 0.8") == 2
+    assert capsys.readouterr().out.count("| not known | 0.8") == 2
 
 
 def test_ranks_that_a_fault_befell_are_left_out_also_as_peers(tmp_path: Path) -> None:
     words = "--layout dp=4,gpus_per_node=2 --steps 60 --innocent calm --fault slow_gpu,size=0.5,rank=2"
     assert simulate_command.main([str(tmp_path), *words.split()]) == 0
     cause, found = noise_memory.measured(tmp_path / "trace")
-    assert cause == "one rank, or some" and len(found) == 3
+    assert cause == "a fault of other ranks" and len(found) == 3
     assert max(abs(it.for_good) for it in found) < 0.02
     assert noise_memory.befallen({"faults": [{"accepted": [{"ranks": [3]}]}], "victims": [1]}) == {1, 3}
 
@@ -201,8 +203,19 @@ def test_white_noise_has_blocks_of_one_and_what_is_far_out_hides_nothing() -> No
 
 
 def test_a_folder_without_noise_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert noise_memory.main([str(tmp_path)]) == 1
+    with pytest.raises(SystemExit, match="64"):
+        noise_memory.main([str(tmp_path)])
     assert "give recordings" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_tables_are_put_between_the_marks_of_their_name() -> None:
+    page = (BENCH.parent / "docs" / "benchmark.md").read_text()
+    for name in ("noise", "false alarms"):
+        written = put_into(page, name, "new\n")
+        assert f"<!-- {name} -->\n\nnew\n\n<!-- end of {name} -->" in written
+        assert put_into(written, name, "new\n") == written
+    with pytest.raises(ValueError, match="<!-- nothing -->"):
+        put_into(page, "nothing", "new")
 
 
 def test_a_live_jobs_ranks_wait_for_the_slowest_and_one_becomes_slower() -> None:
@@ -267,4 +280,4 @@ def test_verdicts_and_incidents_are_counted_from_the_moment_on_at_which_a_rank_i
     assert false_alarms.with_a_slow_rank(job, rng) == {"drawn": 4, "alone": 2, "innocent": 1, "seconds": 15.0}
     unit = false_alarms.Unit("0.05", 0, Noise(0.9, 0.02), 8, 1.0, 25.0)
     found = {unit: {"drawn": 4, "alone": 2, "innocent": 1, "seconds": 15.0}}
-    assert "| rho 0.9, 2 % | 1 of 1 (21 to 100 %) | 15 s | 25.0 % | - | - | - |" in false_alarms.slow_table(found)
+    assert "| rho 0.9, 2 % | 1 of 1 (21 to 100 %) | 15 s | 50 / 25 % | - | - | - |" in false_alarms.slow_table(found)
