@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fluid_simulator.cases import NoCase, family_of, make_case
 from fluid_simulator.families import FAMILIES
+from fluid_simulator.lasting import Lasting, lasting_of
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,15 +28,21 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--first", type=int, default=0, help="the number of the first of them")
     made.add_argument("--case", type=int, action="append", default=[], help="make this one alone; may be given again")
     made.add_argument("--family", default="", choices=("", *FAMILIES), help="of all cases; else as the set has them")
+    made.add_argument(
+        "--lasting",
+        default="",
+        metavar="[rho=0.95][,sd=0.02][,lengths=0.08][,data=0.08]",
+        help="noise that lasts: of ranks (sd) and of micro-batches (lengths), and of replicas' data for good",
+    )
     made.add_argument("--out", type=Path, help="the folder for the cases")
     made.add_argument("--list", action="store_true", help="print what the cases are, and make nothing")
     made.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     return made
 
 
-def make(seed: int, family: str, out: Path, number: int) -> str:
+def make(seed: int, family: str, lasting: Lasting | None, out: Path, number: int) -> str:
     """Makes one case; returns what it is."""
-    truth = make_case(seed, number, out, family)
+    truth = make_case(seed, number, out, family, lasting)
     return f"{truth['case']} {truth['family']}"
 
 
@@ -60,7 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.list:
         print("\n".join(f"{number:04d} {flags.family or family_of(flags.seed, number)}" for number in numbers))
         return 0
-    made = functools.partial(make, flags.seed, flags.family, flags.out)
+    try:
+        lasting = lasting_of(flags.lasting) if flags.lasting else None
+    except ValueError as reason:
+        print(f"fluid: {reason}", file=sys.stderr)
+        return 64
+    made = functools.partial(make, flags.seed, flags.family, lasting, flags.out)
     try:
         with concurrent.futures.ProcessPoolExecutor(flags.workers) as pool:
             for done, words in enumerate(pool.map(made, numbers), 1):

@@ -19,6 +19,7 @@ from simulator.faults import FAULTS, Fault, Unlocatable, When
 from simulator.flight_recorder import write_dumps
 from simulator.innocents import INNOCENTS, NOISES
 from simulator.layout import LAYOUTS
+from simulator.noise import parse_lasting
 from simulator.recording import write
 
 
@@ -41,6 +42,12 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--size", type=float, default=0.1, help="of faults that give none: 0.1 is a step 10 %% longer")
     made.add_argument("--innocent", action="append", default=[], choices=(*INNOCENTS, *NOISES))
+    made.add_argument(
+        "--lasting",
+        default="",
+        metavar="[rho=0.95][,sd=0.02][,lengths=0.08][,data=0.08]",
+        help="noise that lasts: of ranks (sd) and of their data's lengths, correlated by rho, and of data for good",
+    )
     made.add_argument("--clock-offset", type=float, default=3.0, help="seconds by which clocks are off at most")
     made.add_argument("--clock-drift", type=float, default=15.0, help="parts in a million")
     made.add_argument("--flight-recorder", action="store_true", help="also write torch's dumps, to OUT/flight_recorder")
@@ -65,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = range(flags.seed, flags.seed + (flags.seeds or 1))
     try:
         faults = tuple(parse_fault(text, flags.size) for text in flags.fault)
+        lasting = parse_lasting(flags.lasting) if flags.lasting else None
         for seed in seeds:
             case = Case(
                 flags.layout,
@@ -75,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 tuple(flags.innocent),
                 flags.clock_offset,
                 flags.clock_drift * 1e-6,
+                lasting,
             )
             directory = flags.out / str(seed) if flags.seeds else flags.out
             simulated = simulate(case)

@@ -56,3 +56,13 @@ def show(title: str, figures: Sequence[Figure]) -> bool:
         spread = f"{figure.low:.3g} to {figure.high:.3g}"
         print(f"| {figure.name} | {figure.value:.3g} {figure.unit} | {spread} | {budget} | {mark} |")
     return all(figure.budget is None or figure.value <= figure.budget for figure in figures)
+
+
+def put_into(page: str, name: str, text: str) -> str:
+    """The page with the text between the marks of that name. Raises ValueError where it has none."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, begun, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended:
+        raise ValueError(f"the page has no {begin} and {end}")
+    return f"{before}{begin}\n\n{text}\n{end}{after}"

@@ -14,6 +14,7 @@ from fluid_simulator.families import families
 from fluid_simulator.happened import Happened
 from fluid_simulator.happenings import happen
 from fluid_simulator.innocence import draw_plan
+from fluid_simulator.lasting import Lasting, add_lasting
 from fluid_simulator.losses import Losses, draw_losses, excuse
 from fluid_simulator.plan import Plan
 from fluid_simulator.recording import draw_recording
@@ -39,12 +40,14 @@ def draw(seed: int, number: int, family: str, attempt: int = 0) -> tuple[np.rand
     return rng, draw_plan(rng, int(rng.integers(1, MAX_CASE_SEED)), family)
 
 
-def make_case(seed: int, number: int, folder: Path, family: str = "") -> dict[str, Any]:
-    """Writes the case into `folder`/NUMBER, and returns its truth. `family`: another one than the set has there. Raises
-    NoCase."""
+def make_case(seed: int, number: int, folder: Path, family: str = "", lasting: Lasting | None = None) -> dict[str, Any]:
+    """Writes the case into `folder`/NUMBER, and returns its truth. `family`: another one than the set has there;
+    `lasting`: noise that the set's do not have. Raises NoCase."""
     name = family or family_of(seed, number)
     for attempt in range(ATTEMPTS):
         rng, plan = draw(seed, number, name, attempt)
+        if plan and lasting:
+            add_lasting(plan, lasting)
         happened = _happen(rng, plan) if plan else None
         if plan and happened:
             return _write(rng, plan, happened, folder / f"{number:04d}")

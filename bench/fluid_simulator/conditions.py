@@ -30,6 +30,8 @@ class Conditions:
         plan, factors, per_step = self.plan, rank.factors, self.plan.job.step_seconds
         if plan.heat:
             factors.gpu *= plan.heat(rank.number, step)
+        if plan.drift:
+            factors.gpu *= plan.drift(rank.number, step)
         if plan.storage:
             factors.input += plan.storage(rank.number, step) * per_step * plan.job.workers
         factors.work, factors.tokens = plan.work(plan.drawn.replica[rank.number], step)

@@ -63,10 +63,11 @@ class Collector:
 
 @dataclasses.dataclass
 class Plan:
-    """`silicon`: by rank, how long its GPU takes over the usual one; `heat`: by rank and step, the same; `experts`: the
-    share of tokens that its experts get; `context`: its share of the attention. `storage`: by rank and step, by which
-    share of a step its batch comes later. `warm_up`: steps, and seconds of the first. `others`: by step, the share of
-    the network that other jobs leave. `tolerated`: who may be named where nothing is broken, and `why`."""
+    """`silicon`: by rank, how long its GPU takes over the usual one; `heat` and `drift`: by rank and step, the
+    same; `experts`: the share of tokens that its experts get; `context`: its share of the attention. `storage`: by rank
+    and step, by which share of a step its batch comes later. `warm_up`: steps, and seconds of the first. `others`: by
+    step, the share of the network that other jobs leave. `tolerated`: who may be named where nothing is broken, and
+    `why`."""
 
     drawn: Drawn
     seed: int
@@ -76,6 +77,7 @@ class Plan:
     context: list[float]
     work: Work
     heat: Callable[[int, int], float] | None = None
+    drift: Callable[[int, int], float] | None = None
     storage: Callable[[int, int], float] | None = None
     others: Callable[[int], float] | None = None
     warm_up: tuple[int, float] | None = None

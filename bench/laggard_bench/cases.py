@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from laggard_bench.cluster import Cluster
 from laggard_bench.draw import Drawn, draw_cluster, draw_design
 from laggard_bench.faults import Fault, culprit_of, half_of_a_stage, machine, same_ends, stands_out
+from laggard_bench.lasting import Lasting, shape_with
 from laggard_bench.layouts import Places, build
 from laggard_bench.program import GPU, Program, Times
 from laggard_bench.recording import Clocks, Identity, Losses, recorder_tells, write
@@ -26,6 +27,8 @@ MAX_LINES = 110_000
 MIN_STEPS, MAX_STEPS = 60, 200
 MIN_STEPS_HUGE = 40
 """The fewest steps of a job of thousands of ranks."""
+MAX_MICROS = 64
+"""The most micro-batches of a rank that are told apart."""
 HIDDEN_SHARE = 0.005
 """The lengthening of a step below which nobody need name a fault: less than what steps differ by themselves."""
 
@@ -52,19 +55,25 @@ def draw(seed: int, name: str) -> tuple[Drawn, np.random.Generator]:
     return draw_design(rng, family, int(place)), rng
 
 
-def make_case(seed: int, name: str, folder: Path) -> dict[str, Any]:
-    """Writes the recording into `folder`/NUMBER/recording; returns the truth, which belongs beside it."""
+def make_case(seed: int, name: str, folder: Path, lasting: Lasting | None = None) -> dict[str, Any]:
+    """Writes the recording into `folder`/NUMBER/recording; returns the truth, which belongs beside it. `lasting`: noise
+    that a set's cases do not have."""
     drawn, rng = draw(seed, name)
     cluster = draw_cluster(rng, drawn)
     programs = _programs(drawn, cluster)
     steps = _steps(programs[0], drawn.world)
     story = tell(rng, drawn.family, drawn, cluster, programs, steps)
-    job = Job(drawn.world, programs, _of_step(drawn, steps), _noise(drawn), _shape(rng, drawn, steps))
+    shape = _shape(rng, drawn, steps)
+    if lasting:
+        stream = [seed, zlib.crc32(name.encode())]
+        shape = shape_with(shape, lasting, stream, drawn.world, lambda program: _batch_of(drawn, program) // MAX_MICROS)
+    job = Job(drawn.world, programs, _of_step(drawn, steps), _noise(drawn), shape)
     happened = run(job, story.faults, rng)
     who = _identity(rng, _job_id(seed, name), drawn, cluster, story, len(happened.times), happened)
     lines = write(folder / number_of(name) / "recording", who, job, happened, list(story.faults), _work(drawn, steps))
     truth = _truth(seed, name, drawn, cluster, job, story, happened, who)
-    return truth | {"lines": lines}
+    own = {"layout": truth["layout"] | {"lasting": dataclasses.asdict(lasting)}} if lasting else {}
+    return truth | own | {"lines": lines}
 
 
 def _programs(drawn: Drawn, cluster: Cluster) -> tuple[Program, ...]:
@@ -113,7 +122,7 @@ def _shape(rng: np.random.Generator, drawn: Drawn, steps: int) -> Callable[[int,
             key = id(program)
             if key not in known:
                 known[key] = _batch_of(drawn, program)
-            by_batch = np.exp(drawing.normal(0.0, drawn.spread, (drawn.world + 1) * 64))
+            by_batch = np.exp(drawing.normal(0.0, drawn.spread, (drawn.world + 1) * MAX_MICROS))
             factor[gpu] *= by_batch[known[key]][gpu]
         if drawn.fleet_slower and step > steps // 2:
             factor[gpu] *= 1.0 + drawn.fleet_slower * min(1.0, (step - steps // 2) / 10)
@@ -133,7 +142,7 @@ def _batch_of(drawn: Drawn, program: Program) -> NDArray[np.int64]:
     else:
         owner = {rank: places.data_index(rank) for rank in program.ranks}
     by_rank = np.array([owner.get(rank, 0) for rank in range(drawn.world)])
-    numbers: NDArray[np.int64] = by_rank[program.owner] * 64 + program.micro % 64
+    numbers: NDArray[np.int64] = by_rank[program.owner] * MAX_MICROS + program.micro % MAX_MICROS
     return numbers
 
 

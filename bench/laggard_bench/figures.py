@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from laggard_bench.judge import NEAR, RIGHT, Judged
 
-VERSION: Final = "1.0"
+VERSION: Final = "1.1"
 """The first number is another where cases, truths or scores are: figures of one are not to be put beside those of
 another. The second is another where they are not."""
 REMARK: Final = (

@@ -25,6 +25,7 @@ GENERATOR = (
     "cluster",
     "draw",
     "faults",
+    "lasting",
     "layouts",
     "program",
     "recording",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from laggard_bench.cases import make_case, names, number_of
+from laggard_bench.lasting import Lasting, read
 from laggard_bench.stories import FAMILIES
 
 MAX_SEED = (1 << 63) - 1
@@ -34,16 +36,22 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--count", type=int, default=0, help="cases of the set")
     made.add_argument("--case", action="append", default=[], help="make this one alone; may be given again")
     made.add_argument("--out", type=Path, help="the folder for the cases")
+    made.add_argument(
+        "--lasting",
+        default="",
+        metavar="[rho=0.95][,sd=0.02][,lengths=0.08][,data=0.08]",
+        help="noise that lasts: of ranks (sd) and of batches (lengths), correlated by rho, and of data for good",
+    )
     made.add_argument("--list", action="store_true", help="print what the cases are, and make nothing")
     made.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     return made
 
 
-def write_case(seed: int, name: str, out: Path) -> str:
+def write_case(seed: int, lasting: Lasting | None, out: Path, name: str) -> str:
     """Makes one case, unless it is there already; the truth is written last."""
     truth = out / number_of(name) / "truth.json"
     if not truth.exists():
-        made = make_case(seed, name, out)
+        made = make_case(seed, name, out, lasting)
         truth.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     return name
 
@@ -68,12 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wrong:
         print(f"make: {wrong}", file=sys.stderr)
         return 64
+    try:
+        lasting = read(flags.lasting)
+    except ValueError as why:
+        print(f"make: {why}", file=sys.stderr)
+        return 64
     chosen = flags.case or names(flags.seed, flags.count)
     if flags.list:
         print("\n".join(chosen))
         return 0
     with concurrent.futures.ProcessPoolExecutor(flags.workers) as pool:
-        made = pool.map(write_case, [flags.seed] * len(chosen), chosen, [flags.out] * len(chosen))
+        made = pool.map(functools.partial(write_case, flags.seed, lasting, flags.out), chosen)
         for number, name in enumerate(made, 1):
             print(f"{number}/{len(chosen)} {name}", file=sys.stderr)
     return 0

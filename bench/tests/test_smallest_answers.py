@@ -39,6 +39,20 @@ def test_locate_quality(bench: Bench, tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "results.json").read_text())) == 5
 
 
+def test_false_alarms(bench: Bench, tmp_path: Path) -> None:
+    few = ("--hours", 0.05, "--jobs", 1, "--cases", 1, "--ranks", 2, "--rho", 0.5, "--sd", 0.01)
+    ended = bench("false_alarms", *few, "--out", tmp_path, status=(0,))
+    assert "0.15 hours of healthy live jobs, 6 live jobs with a slow rank and 3 healthy\nrecordings, " in ended.out
+    assert ended.row("rho 0.5, 1 %")[3] == "0 of 3 (0 to 56 %)"
+    assert len((tmp_path / "results-1.jsonl").read_text().splitlines()) == 12
+
+
+def test_noise_memory(bench: Bench, tmp_path: Path) -> None:
+    bench("simulate", tmp_path / "case", "--steps", 60, "--lasting", "rho=0.9,sd=0.05", status=(0,))
+    ended = bench("noise_memory", tmp_path, status=(0,))
+    assert ended.row("not known")[:2] == ["1", "8"] and ended.out.count("| not known | ") == 3
+
+
 def test_ablate(bench: Bench, tmp_path: Path) -> None:
     """It goes on where it was: the second time nothing is asked."""
     words = ("--family", "fluid/hang_input/2", "--rule", "never finished", "--rule", "bursts", "--out", tmp_path)

@@ -26,9 +26,9 @@ from simulator.faults import (
     stop_member,
     victims_items,
 )
-from simulator.innocents import INNOCENTS, NOISES
+from simulator.innocents import INNOCENTS, NOISES, lasting_noise
 from simulator.layout import Layout, parse_layout
-from simulator.noise import CALM, LOUD, WARM_UP_STEPS, Healthy, drawn_noise, healthy
+from simulator.noise import CALM, LOUD, WARM_UP_STEPS, Healthy, Lasting, drawn_noise, healthy
 from simulator.programme import PHASES, Programme
 from simulator.schedules import programme
 
@@ -62,6 +62,7 @@ class Case:
     innocents: tuple[str, ...] = ()
     clock_offset: float = 3.0  # seconds, and
     clock_drift: float = 15e-6  # by how much a node's clock is off at most
+    lasting: Lasting | None = None
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Returns the random numbers for one purpose: a fault changes none but its own."""
@@ -111,6 +112,8 @@ def healthy_job(case: Case, plan: Programme) -> Healthy:
     for name in case.innocents:
         if name in INNOCENTS:
             INNOCENTS[name](plan, base, case.generator(name))
+    if case.lasting:
+        lasting_noise(plan, base, case.lasting, case.generator("lasting"))
     return base
 
 
@@ -232,6 +235,7 @@ def slow_job(case: Case, plan: Programme, base: Healthy, made: list[Made]) -> Si
 
 def truth_document(case: Case, plan: Programme, culprits: list[dict[str, Any]], ends: Floats) -> dict[str, Any]:
     done = ends[np.isfinite(ends)]
+    lasting = {"lasting": case.lasting._asdict()} if case.lasting else {}
     return {
         "schema": "laggard.case/1",
         "layout": plan.layout.as_document(),
@@ -239,6 +243,7 @@ def truth_document(case: Case, plan: Programme, culprits: list[dict[str, Any]], 
         "seed": case.seed,
         "steps": case.steps,
         "innocents": list(case.innocents),
+        **lasting,
         "verdict": "fail" if culprits else "ok",
         "step_seconds": round(float(done[-1] / len(done)), 5) if len(done) else None,
         "slowdown_ratio": 1.0,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from simulator.noise import Healthy
+from simulator.noise import Healthy, Lasting, wandering
 from simulator.programme import BACKWARD, FORWARD, Programme
 
 Floats = npt.NDArray[np.float64]
@@ -119,6 +119,17 @@ def warm_up(programme: Programme, durations: Healthy, draw: Draw) -> None:
     for step in range(min(length, len(durations.items))):
         factors = 1 + draw.uniform(0.5, 3.0) * (1 - step / length) * np.exp(0.4 * draw.standard_normal(ranks))
         durations.items[step] *= np.where(programme.computes, factors[programme.rank], 1.0)
+
+
+def lasting_noise(programme: Programme, durations: Healthy, noise: Lasting, draw: Draw) -> None:
+    """Ranks are slower for some steps, and replicas' data more work, for some steps or for good. No record tells of
+    data: they are as many elements as others."""
+    steps, layout = len(durations.items), programme.layout
+    own = wandering(draw, noise.rho, noise.sd, steps, layout.world_size)
+    data = wandering(draw, noise.rho, noise.lengths, steps, layout.dp) + noise.data * draw.standard_normal(layout.dp)
+    computing = programme.computes & ~programme.on_cpu
+    durations.items[:] *= np.where(computing, np.exp(own[:, programme.rank]), 1.0)
+    durations.items[:] *= np.where(model_work(programme), np.exp(data[:, positions(programme, "dp")]), 1.0)
 
 
 INNOCENTS: dict[str, Callable[[Programme, Healthy, Draw], None]] = {

@@ -33,6 +33,36 @@ def drawn_noise(generator: np.random.Generator) -> Noise:
     return Noise(step=float(generator.uniform(0.01, 0.03)))
 
 
+class Lasting(NamedTuple):
+    """Noise that lasts, in standard deviations of logarithms: of each rank's computing (`sd`) and of the work in each
+    replica's data (`lengths`), both correlated from step to step by `rho`; `data`: of the work in a replica's data, for
+    good."""
+
+    rho: float = 0.0
+    sd: float = 0.0
+    lengths: float = 0.0
+    data: float = 0.0
+
+
+def parse_lasting(text: str) -> Lasting:
+    """Reads `rho=0.9,sd=0.02,lengths=0.08,data=0.08`, or a part of it. Raises ValueError with what is wrong."""
+    words = dict(word.split("=", 1) if "=" in word else (word, "") for word in text.split(","))
+    if unknown := set(words) - set(Lasting._fields):
+        raise ValueError(f"{min(unknown)!r} is nothing that noise has: {', '.join(Lasting._fields)}")
+    found = Lasting(**{name: float(value) for name, value in words.items()})
+    if not (0 <= found.rho < 1 and all(0 <= value < np.inf for value in found)):
+        raise ValueError(f"{text!r}: rho is at least 0 and below 1, and no standard deviation is below 0")
+    return found
+
+
+def wandering(draw: np.random.Generator, rho: float, sd: float, steps: int, count: int) -> Floats:
+    """Draws [steps, count]: series with this standard deviation, each correlated from step to step by `rho` (AR(1))."""
+    found = draw.standard_normal((steps, count))
+    for step in range(1, steps):
+        found[step] = rho * found[step - 1] + (1 - rho * rho) ** 0.5 * found[step]
+    return sd * found
+
+
 LOUD = Noise(step=0.05, item=0.02, gpu=0.008, cpu=0.25, network=0.12, hiccup_rate=0.02, network_hiccup_rate=0.01)
 CALM = Noise(step=0.003, item=0.001, gpu=0.002, cpu=0.02, network=0.01, hiccup_rate=0.0002, network_hiccup_rate=0.0002)
 

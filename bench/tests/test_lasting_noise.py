@@ -1,0 +1,283 @@
+"""Noise that lasts: each simulator draws what it is asked for and nothing else otherwise, the bench that measures noise
+finds it again, and the bench of false alarms counts what the collector's parts say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import false_alarms
+import fluid
+import fluid_simulator.cases
+import laggard_bench.cases
+import noise_memory
+import numpy as np
+import pytest
+import simulate as simulate_command
+from common.figures import put_into
+from common.live_job import VICTIM, Job, Noise, Round, Series, rounds_of, steps_of
+from common.smallest import BENCH
+from fluid_simulator.lasting import Drift, add_lasting, lasting_of
+from fluid_simulator.lasting import Lasting as FluidLasting
+from laggard_bench import make
+from laggard_bench.lasting import Lasting as BenchLasting
+from laggard_bench.lasting import Walk, read, shape_with
+from numpy.typing import NDArray
+from simulator.case import Case, healthy_job, programme_of
+from simulator.innocents import model_work
+from simulator.noise import Lasting, parse_lasting, wandering
+from simulator.recording import write
+
+from laggard.locate.step_tables import END, START, WAITED
+from laggard.model import Culprit, Location, Verdict, Window
+
+Floats = NDArray[np.float64]
+
+
+def walked(rho: float, sd: float, steps: int, count: int) -> Floats:
+    walk = Walk(np.random.default_rng(3), rho, sd, count)
+    found = [walk.now]
+    for _ in range(steps - 1):
+        walk.go_on()
+        found.append(walk.now)
+    return np.array(found)
+
+
+def drifted(rho: float, sd: float, steps: int, count: int) -> Floats:
+    drift = Drift([3], rho, sd, count)
+    return np.array([[drift.at(step, place) for place in range(count)] for step in range(steps)])
+
+
+def followed(rho: float, sd: float, steps: int, count: int) -> Floats:
+    series = Series(np.random.default_rng(3), rho, sd, count)
+    return np.array([series.next() for _ in range(steps)])
+
+
+def of_the_tests(rho: float, sd: float, steps: int, count: int) -> Floats:
+    return wandering(np.random.default_rng(3), rho, sd, steps, count)
+
+
+@pytest.mark.parametrize("drawn", [of_the_tests, walked, drifted, followed])
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9, 0.98])
+def test_what_is_drawn_has_the_deviation_and_the_correlation_that_were_asked_for(
+    drawn: Callable[[float, float, int, int], Floats], rho: float
+) -> None:
+    """Within five standard errors of an autoregression's (Bartlett), from the first step on as in the last."""
+    sd, steps, count = 0.05, 2000, 20
+    noise = drawn(rho, sd, steps, count)
+    independent = steps * count * (1 - rho**2) / (1 + rho**2)
+    assert noise.var() == pytest.approx(sd * sd, rel=5 * (2 / independent) ** 0.5)
+    for lag in (1, 10):
+        found = (noise[lag:] * noise[:-lag]).mean() / noise.var()
+        assert found == pytest.approx(rho**lag, abs=5 * ((1 + rho**2) / (1 - rho**2) / steps / count) ** 0.5)
+    first = noise[0] / sd  # it does not begin at 0: 20 values of a normal distribution have this sum of squares
+    assert 5 < (first**2).sum() < 48  # chi-squared, 1 in 2,500 either way
+    assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 5 / (independent / count) ** 0.5
+
+
+def test_lasting_noise_of_a_rank_is_all_that_changes_in_a_job() -> None:
+    case = Case("dp=4,tp=2,gpus_per_node=4", seed=4, steps=60)
+    usual = healthy_job(case, plan := programme_of(case.layout))
+    longer = healthy_job(Case(case.layout, seed=4, steps=60, lasting=Lasting(0.9, 0.05)), plan)
+    ratio = longer.items / np.where(usual.items > 0, usual.items, 1.0)
+    computing = plan.computes & ~plan.on_cpu
+    assert (longer.items[:, ~computing] == usual.items[:, ~computing]).all()
+    assert (longer.joints == usual.joints).all() and (longer.late == usual.late).all()
+    for rank in range(8):
+        own = np.log(ratio[:, computing & (plan.rank == rank) & (plan.seconds > 0)])
+        assert np.allclose(own, own[:, :1]) and 0.01 < own.std() < 0.15
+
+
+def test_lengths_are_those_of_a_replicas_data_and_no_updates() -> None:
+    case = Case("dp=4,tp=2,gpus_per_node=4", seed=4, steps=60)
+    usual = healthy_job(case, plan := programme_of(case.layout))
+    for noise, changes in ((Lasting(0.9, lengths=0.1), True), (Lasting(data=0.1), False)):
+        longer = healthy_job(Case(case.layout, seed=4, steps=60, lasting=noise), plan)
+        work = model_work(plan) & (usual.items > 0).all(axis=0)
+        ratio = np.log(longer.items[:, work] / usual.items[:, work])
+        assert (longer.items[:, ~model_work(plan)] == usual.items[:, ~model_work(plan)]).all()
+        replica = np.array([plan.layout.position(rank).get("dp", 0) for rank in plan.rank[work]])
+        for number in range(4):
+            mine = ratio[:, replica == number]
+            assert np.allclose(mine, mine[:, :1]) and mine.any()
+            assert (mine[:, 0].std() > 1e-9) == changes
+
+
+def test_laggard_bench_lengthens_the_work_of_gpus_alone() -> None:
+    drawn, rng = laggard_bench.cases.draw(5, "0001-balanced")
+    program = laggard_bench.cases._programs(drawn, laggard_bench.cases.draw_cluster(rng, drawn))[0]
+    batch = np.zeros(len(program.duration), np.int64)
+    shape = shape_with(lambda step, program: None, BenchLasting(0.9, 0.05), [5], drawn.world, lambda _: batch)
+    factors = [shape(step, program) for step in range(50)]
+    found = np.array([factor for factor in factors if factor is not None])
+    gpu = program.kind == laggard_bench.cases.GPU
+    assert found.shape == (50, len(gpu)) and (found[:, ~gpu] == 1).all()
+    one = np.log(found[:, gpu & (program.owner == 1)])
+    assert np.allclose(one, one[:, :1]) and 0.01 < one.std() < 0.15
+
+
+def test_the_fluid_simulators_plans_keep_their_work_and_tokens_but_for_the_noise() -> None:
+    usual, longer = (fluid_simulator.cases.draw(11, 2, "packed")[1] for _ in range(2))
+    assert usual and longer and longer.drift is None
+    add_lasting(longer, FluidLasting(0.9, 0.05, lengths=0.08, data=0.08))
+    ratios = set()
+    for replica, step in ((0, 0), (0, 5), (1, 5)):
+        (before, tokens), (after, same) = usual.work(replica, step), longer.work(replica, step)
+        ratios |= {round(new / old, 9) for new, old in zip(after, before, strict=True)}
+        assert tokens == same
+    assert len(ratios) == 3  # one of each replica and step
+    assert longer.drift and longer.drift(0, 5) != longer.drift(1, 5) != longer.drift(1, 6)
+
+
+def digest(folder: Path) -> str:
+    found = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            found.update(str(file.relative_to(folder)).encode() + file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def test_cases_without_lasting_noise_are_those_that_they_were(tmp_path: Path) -> None:
+    """Each case is of one seed as it was before there was lasting noise, to the byte."""
+    write(simulate_command.simulate(Case("dp8", seed=7, steps=20)), tmp_path / "tests")
+    assert digest(tmp_path / "tests") == "a3d5f989b83c4afb"
+    truth = laggard_bench.cases.make_case(5, "0001-balanced", tmp_path / "bench")
+    (tmp_path / "bench" / "truth.json").write_text(json.dumps(truth))
+    assert digest(tmp_path / "bench") == "0552bc1e46f556ce"
+    fluid_simulator.cases.make_case(11, 33, tmp_path / "fluid", "plain")
+    assert digest(tmp_path / "fluid") == "2fa7edc355e37894"
+
+
+@pytest.mark.parametrize("parse", [parse_lasting, read, lasting_of])
+def test_what_lasts_is_read_from_a_flag(parse: Callable[[str], Any]) -> None:
+    found = parse("rho=0.95,sd=0.02")
+    assert (found.rho, found.sd, found.lengths, found.data) == (0.95, 0.02, 0.0, 0.0)
+    for wrong in ("rho=1", "sd=-0.1", "rho", "size=1", "sd=much", "sd=inf"):
+        with pytest.raises(ValueError):
+            parse(wrong)
+
+
+def test_a_flag_that_cannot_be_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    assert simulate_command.main([out, "--lasting", "rho=2"]) == 64
+    assert fluid.main(["--seed", "1", "--case", "0", "--out", out, "--lasting", "rho=2"]) == 64
+    assert make.main(["--seed", "1", "--case", "0000-gpu", "--out", out, "--lasting", "rho=2"]) == 64
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3 and all("rho" in line for line in lines) and not (tmp_path / "out").exists()
+
+
+def test_the_noise_of_a_recording_is_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--layout dp=16,gpus_per_node=4 --steps 260 --innocent calm --seed 3 --lasting rho=0.9,sd=0.05"
+    assert simulate_command.main([str(tmp_path / "case"), *words.split()]) == 0
+    cause, found = noise_memory.measured(tmp_path / "case" / "trace")
+    assert cause == "not known" and len(found) == 16 and {it.steps for it in found} == {258}
+    typical = {lag: np.mean([it.correlations[place] for it in found]) for place, lag in enumerate(noise_memory.LAGS)}
+    assert np.mean([it.sd for it in found]) == pytest.approx(0.05, rel=0.2)
+    assert typical[1] == pytest.approx(0.9, abs=0.08) and typical[5] == pytest.approx(0.9**5, abs=0.15)
+    assert np.mean([it.blocks[2] for it in found]) == pytest.approx(6.0, rel=0.3)  # of 8 steps; of white noise 1
+    capsys.readouterr()
+    assert noise_memory.main([str(tmp_path), "--each"]) == 0
+    assert capsys.readouterr().out.count("| not known | 0.8") == 2
+
+
+def test_ranks_that_a_fault_befell_are_left_out_also_as_peers(tmp_path: Path) -> None:
+    words = "--layout dp=4,gpus_per_node=2 --steps 60 --innocent calm --fault slow_gpu,size=0.5,rank=2"
+    assert simulate_command.main([str(tmp_path), *words.split()]) == 0
+    cause, found = noise_memory.measured(tmp_path / "trace")
+    assert cause == "a fault of other ranks" and len(found) == 3
+    assert max(abs(it.for_good) for it in found) < 0.02
+    assert noise_memory.befallen({"faults": [{"accepted": [{"ranks": [3]}]}], "victims": [1]}) == {1, 3}
+
+
+def test_white_noise_has_blocks_of_one_and_what_is_far_out_hides_nothing() -> None:
+    noise = np.random.default_rng(2).normal(0, 0.02, 512)
+    white = noise_memory.series(noise, 1.0)
+    assert white.blocks[:3] == pytest.approx((1, 1, 1), abs=0.5) and abs(white.correlations[0]) < 0.2
+    slower = noise + np.repeat([0.0, 0.05, 0.0, 0.05], 128)
+    paused = slower + 20 * (np.arange(512) == 100)
+    assert noise_memory.series(paused, 1.0).correlations[0] > 0.4
+    assert np.isnan(noise_memory.series(noise[:30], 1.0).correlations[3])  # of 10 steps: too short for it
+
+
+def test_a_folder_without_noise_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="64"):
+        noise_memory.main([str(tmp_path)])
+    assert "give recordings" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_tables_are_put_between_the_marks_of_their_name() -> None:
+    page = (BENCH.parent / "docs" / "benchmark.md").read_text()
+    for name in ("noise", "false alarms"):
+        written = put_into(page, name, "new\n")
+        assert f"<!-- {name} -->\n\nnew\n\n<!-- end of {name} -->" in written
+        assert put_into(written, name, "new\n") == written
+    with pytest.raises(ValueError, match="<!-- nothing -->"):
+        put_into(page, "nothing", "new")
+
+
+def test_a_live_jobs_ranks_wait_for_the_slowest_and_one_becomes_slower() -> None:
+    job = Job(4, 1.0, Noise(0.9, 0.02), 2.0, slower=0.2, onset_minutes=1.0)
+    steps = steps_of(job, np.random.default_rng(1))
+    table = np.stack([next(steps) for _ in range(100)])
+    seconds = table[:, :, END] - table[:, :, START]
+    own = seconds - table[:, :, WAITED]
+    assert np.allclose(own, table[:, :, -9:].sum(axis=2)) and (table[:, :, WAITED] > 0).all()
+    assert np.allclose(table[1:, :, START], table[:-1, :, END])
+    later = table[:, 0, START] >= 60
+    others = np.delete(own, VICTIM, axis=1).mean(axis=1)
+    assert np.median(own[later, VICTIM] / others[later]) == pytest.approx(1.2, abs=0.06)
+    assert np.median(own[~later, VICTIM] / others[~later]) == pytest.approx(1.0, abs=0.06)
+
+
+def test_a_collector_names_a_slow_rank_of_a_quiet_job_and_nobody_of_a_healthy_one() -> None:
+    quiet = Job(4, 1.0, Noise(0.5, 0.005), 2.0)
+    healthy = list(rounds_of(quiet, np.random.default_rng(1)))
+    assert len(healthy) == 24 and not any(each.told.culprits or each.opened for each in healthy)
+    assert healthy[-1].told.verdict.value == "ok"
+    found = list(rounds_of(quiet._replace(slower=0.2, onset_minutes=1.0), np.random.default_rng(1)))
+    named = [each.now for each in found if each.drawn and false_alarms.ranks_named(each.drawn) == {VICTIM}]
+    assert 60 < named[0] <= 90 and sum(each.opened for each in found) == 1
+
+
+def test_false_alarms_are_counted_tabled_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = "--ranks 2 --rho 0.5 --sd 0.01 --hours 0.05 --jobs 0 --cases 1 --processes 1"
+    words = [*few.split(), "--out", str(tmp_path)]
+    assert false_alarms.main(words) == 0
+    text = capsys.readouterr().out
+    assert "| rho 0.5, 1 % | 0.0 | 0.0 | 0.0 | 0 of 3 (0 to 56 %) |" in text
+    assert text.count("0 of 1 (0 to 79 %)") == 3
+    results = (tmp_path / "results-1.jsonl").read_text().splitlines()
+    assert len(results) == 6
+    (tmp_path / "results-1.jsonl").write_text("\n".join([*results[:5], results[5][:20]]) + "\n")
+    assert false_alarms.main([*words, "--resume"]) == 0
+    assert capsys.readouterr().out == text
+
+
+def told(*ranks: int) -> Location:
+    """A verdict that names these ranks."""
+    named = tuple(Culprit("slow_compute", (rank,)) for rank in ranks)
+    return Location(Verdict.FAIL if named else Verdict.OK, "job", 4, 4, Window(), None, named, ())
+
+
+def test_verdicts_and_incidents_are_counted_from_the_moment_on_at_which_a_rank_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rounds stand in for a collector's."""
+    rounds = [
+        Round(55.0, told(VICTIM), told(VICTIM), 0),
+        Round(60.0, told(), told(VICTIM), 1),
+        Round(65.0, told(VICTIM, 2), told(VICTIM, 2), 0),
+        Round(70.0, None, told(VICTIM, 2), 0),
+        Round(75.0, told(VICTIM), told(VICTIM), 1),
+        Round(80.0, told(VICTIM), told(), 0),
+    ]
+    monkeypatch.setattr(false_alarms, "rounds_of", lambda job, rng: iter(rounds))
+    job, rng = Job(4, 1.0, Noise(), 2.0, 0.05, onset_minutes=1.0), np.random.default_rng(0)
+    assert false_alarms.healthy(job, rng) == {"rounds": 6, "drawn": 5, "false": 4, "told": 5, "incidents": 2}
+    assert false_alarms.with_a_slow_rank(job, rng) == {"drawn": 4, "alone": 2, "innocent": 1, "seconds": 15.0}
+    unit = false_alarms.Unit("0.05", 0, Noise(0.9, 0.02), 8, 1.0, 25.0)
+    found = {unit: {"drawn": 4, "alone": 2, "innocent": 1, "seconds": 15.0}}
+    assert "| rho 0.9, 2 % | 1 of 1 (21 to 100 %) | 15 s | 50 / 25 % | - | - | - |" in false_alarms.slow_table(found)
