@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from ablation.report import put_into, text
+from ablation.report import text
 from ablation.rules import RULES
 from ablation.run import Plan, digest, in_turn, run
 from ablation.thresholds import thresholds
+from common.figures import put_into
 from golden.case import Case, chosen
 from golden.cases import all_cases
 from golden.simulated import benchmark_cases, fluid_cases, simulated
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = text(plan, kept)
     print("\n".join(report))
     if flags.write:
-        PAGE.write_text(put_into(PAGE.read_text(), report))
+        PAGE.write_text(put_into(PAGE.read_text(), "ablation", "\n".join(report)))
     return 0
 
 

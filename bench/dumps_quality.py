@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.figures import put_into
 from common.scratch import scratch
 from quality.dumps import (
     HELD_OUT,
@@ -39,7 +40,6 @@ from quality.dumps import (
     failures,
     judge_answer,
     judge_tool,
-    put_into,
     table,
 )
 from quality.report import OWN, run_as
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = beside(found, errors, flags)
         print(f"\n{report}")
         if flags.write:
-            PAGE.write_text(put_into(PAGE.read_text(), report))
+            PAGE.write_text(put_into(PAGE.read_text(), "dumps", report))
     return 0
 
 

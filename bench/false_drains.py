@@ -22,8 +22,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.append(str(REPOSITORY / "tests"))
 
+from common.figures import put_into  # noqa: E402
 from common.refused import known, numbers  # noqa: E402
-from drains.report import document, put_into, sources, wrongs  # noqa: E402
+from drains.report import document, sources, wrongs  # noqa: E402
 from drains.score import Fleet, catches  # noqa: E402
 from drains.states import CLASSES, KINDS, NAMES, Answers, Judge, Shown, State, answer_all, can_have, memory_folder  # noqa: E402
 from drains.stream import Node, fleet, spans  # noqa: E402
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (flags.out / "wrong.txt").write_text(listed + "\n")
     if flags.write:
         page = REPOSITORY / "docs" / "benchmark.md"
-        page.write_text(put_into(page.read_text(), report))
+        page.write_text(put_into(page.read_text(), "drains", report))
     return 0
 
 

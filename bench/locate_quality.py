@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.figures import put_into
 from common.refused import known, numbers, refuse
 from quality.answer import Tool
 from quality.matrix import DEVELOPMENT_SEED, entries
-from quality.report import document, misses, put_into
+from quality.report import document, misses
 from quality.run import run
 from quality.scope import sources
 from quality.tools.laggard import locate
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"Everything, and each miss with its command: {flags.out}", file=sys.stderr)
     if flags.write:
         page = REPOSITORY / "docs" / "benchmark.md"
-        page.write_text(put_into(page.read_text(), report))
+        page.write_text(put_into(page.read_text(), "results", report))
         (REPOSITORY / "docs" / "benchmark-misses.md").write_text(lost)
     return 0
 

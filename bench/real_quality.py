@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from common.figures import put_into
 from common.refused import refuse
 from common.resumed import results
 from common.scratch import scratch
@@ -37,7 +38,7 @@ from quality.tools.shipped.adapters import installed
 from quality.tools.shipped.process import close_all
 from real_runs.catalogue import FAULT_OF, JOBS, Run, runs
 from real_runs.judge import judge
-from real_runs.report import FAILED, NOT_ASKED, put_into, said, table
+from real_runs.report import FAILED, NOT_ASKED, said, table
 from real_runs.trial import Bench, Failed, record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = table(found)
     print(text)
     if options.write:
-        PAGE.write_text(put_into(PAGE.read_text(), text))
+        PAGE.write_text(put_into(PAGE.read_text(), "real runs", text))
     return 0
 
 

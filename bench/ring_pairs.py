@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common.figures import put_into
 from common.refused import refuse
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -32,7 +33,6 @@ from support.namespaces import Namespaces, can_make
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "rings.md"
 STATE = Path(__file__).parents[1] / "out" / "ring_pairs.jsonl"
-BEGIN, END = "<!-- bench/ring_pairs.py -->\n", "<!-- end -->\n"
 RATE, SLOW_RATE = "200mbit", "20mbit"
 SLOW_CPU = 0.1
 BUDGET_SECONDS = 60.0
@@ -184,10 +184,7 @@ def _row(case: str, count: int, runs: list[Run]) -> str:
 
 
 def write_table(runs: list[Run]) -> None:
-    text = DOCUMENT.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(before + BEGIN + table(runs) + END + after)
+    DOCUMENT.write_text(put_into(DOCUMENT.read_text(), "bench/ring_pairs.py", table(runs)))
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common.figures import put_into
 from common.refused import refuse
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -31,7 +32,6 @@ from support.namespaces import Namespaces, can_make
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "measurements.md"
 STATE = Path(__file__).parents[1] / "out" / "suspect.jsonl"
-BEGIN, END = "<!-- bench/suspect.py -->\n", "<!-- end of bench/suspect.py -->\n"
 RATE, SLOW_RATE = "200mbit", "20mbit"
 NODES = 4
 LONG = 500.0
@@ -134,10 +134,7 @@ def table(runs: list[Run]) -> str:
 
 
 def write_table(runs: list[Run]) -> None:
-    text = DOCUMENT.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(before + BEGIN + table(runs) + END + after)
+    DOCUMENT.write_text(put_into(DOCUMENT.read_text(), "bench/suspect.py", table(runs)))
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quality.report import table
 
@@ -12,8 +12,6 @@ from ablation.asked import Answer
 from ablation.run import AGAIN, FIRST, Kept, Plan
 from ablation.thresholds import Threshold
 
-BEGIN: Final = "<!-- ablation -->"
-END: Final = "<!-- end of ablation -->"
 WON, LOST, CHANGED = "won", "lost", "changed"
 
 
@@ -146,12 +144,3 @@ def _listed(head: str, items: Sequence[str], count: int | None = None) -> list[s
     """A list below `head`, with how many there are; empty without any."""
     told = f"{head} ({len(items) if count is None else count}):"
     return [told, "", *(f"- {each}" for each in items), ""] if items else []
-
-
-def put_into(page: str, lines: Iterable[str]) -> str:
-    """The page with the report between its markers. Raises ValueError where it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} and {END}")
-    return f"{before}{begin}\n\n" + "\n".join(lines).rstrip() + f"\n\n{end}{after}"

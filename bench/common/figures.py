@@ -65,4 +65,4 @@ def put_into(page: str, name: str, text: str) -> str:
     _, ended, after = rest.partition(end)
     if not begun or not ended:
         raise ValueError(f"the page has no {begin} and {end}")
-    return f"{before}{begin}\n\n{text}\n{end}{after}"
+    return f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}"

@@ -15,7 +15,6 @@ from drains.rules import TOOLS
 from drains.score import STICKY_HOURS, Catch, Fleet, outside, poisson_interval, share_interval
 from drains.states import NAMES, Answers, Judge, State
 
-BEGIN, END = "<!-- drains -->", "<!-- end of drains -->"
 _SHORT: Final = {"NVSentinel, as installed": "NVSentinel", "NVSentinel, NIC monitors on": "NVSentinel + NIC",
                  "EKS node monitoring agent": "EKS agent"}  # fmt: skip
 
@@ -184,8 +183,3 @@ def sources() -> list[str]:
         f"- {one.name}: {one.source}; rate {one.rate:.2f} a node and year, {one.prior}" for one in (*CHURN, *FAULTS)
     ]
     return [*lines, "", *(f"- {tool.name}: {tool.source}" for tool in TOOLS)]
-
-
-def put_into(page: str, report: str) -> str:
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{report}\n{END}{rest.partition(END)[2]}"

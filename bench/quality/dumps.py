@@ -25,7 +25,6 @@ ACCUSING = ("mismatch", "deadlock")
 UNSEEN = "unseen_ranks"
 """The note of ranks that left no dump, which accuses nobody."""
 OUT_OF_SCOPE = "out of scope"
-BEGIN, END = "<!-- dumps -->", "<!-- end of dumps -->"
 
 
 class Answer(NamedTuple):
@@ -213,9 +212,3 @@ def failures(errors: Mapping[str, Counter[str]]) -> list[str]:
         for tool, found in errors.items()
         if found
     ]
-
-
-def put_into(page: str, report: str) -> str:
-    """The page with the report between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{report}\n\n{END}{rest.partition(END)[2]}"

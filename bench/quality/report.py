@@ -14,7 +14,6 @@ from quality.tools.shipped.adapters import SHIPPED
 from quality.tools.shipped.process import ANSWER_SECONDS
 
 STRONG = 0.1  # the size from which on nothing should be missed
-BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
 class Tally(NamedTuple):
@@ -294,9 +293,3 @@ def ranks_text(named: dict[str, Any]) -> str:
         if ranks
         else ", ".join(named["nodes"])
     )
-
-
-def put_into(page: str, report: str) -> str:
-    """Returns the page with the report between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{report}\n{END}{rest.partition(END)[2]}"

@@ -12,7 +12,6 @@ from quality.scope import scope_of
 from real_runs.catalogue import FAULT_OF, FAULTS, JOBS, Run, engine_of, layout_of, truth_of
 from real_runs.judge import PARTLY, RIGHT, WORTHS, WRONG
 
-BEGIN, END = "<!-- real runs -->", "<!-- end of real runs -->"
 DISTURBED = 0.1
 """The share of the machine that others may use in a run that counts. A run of which that is not known does not."""
 Answers = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -105,9 +104,3 @@ def said(named: Sequence[Mapping[str, Any]]) -> str:
     if not named:
         return "nobody"
     return ", ".join(f"{one['kind']} of rank {'-'.join(map(str, one['ranks']))}" for one in named)
-
-
-def put_into(page: str, text: str) -> str:
-    """The page with the table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from ablation import thresholds as found_thresholds
 from ablation.asked import Answer, Questions, Without, answered, deciding
-from ablation.report import BEGIN, END, put_into, text, worths
+from ablation.report import text, worths
 from ablation.rules import CORE, RULES
 from ablation.run import AGAIN, FIRST, Kept, Plan, in_turn, read_journal
 from ablation.switch import PACKAGE, Rule, Unresolved, code_without, function_of, is_same, switched_off, watched
@@ -240,13 +240,6 @@ def test_another_seed_has_other_cases_of_the_simulators() -> None:
     name = "laggard_bench/stopped_gpu/1"
     one, other = (load(*chosen(cases, [name])).timings for cases in (fresh, all_cases()))
     assert one.job_id != other.job_id
-
-
-def test_the_report_stands_between_its_marks() -> None:
-    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    assert put_into(page, ["new", ""]) == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
-    with pytest.raises(ValueError, match="the page has no"):
-        put_into("no marks", ["new"])
 
 
 @pytest.mark.parametrize(

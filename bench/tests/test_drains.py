@@ -13,12 +13,11 @@ from drains.events import HOUR, edges
 from drains.faults import FAULTS, NOT_SIMULATED
 from drains.laggard import Laggard
 from drains.machine import Laid, Machine
-from drains.report import BEGIN, END, put_into, wrongs
+from drains.report import wrongs
 from drains.rules import TOOLS, azure, eks, gpud, nhc, nvsentinel_all, nvsentinel_default
 from drains.score import Fleet, catches, outside, poisson_interval, share_interval
 from drains.states import CLASSES, KINDS, NAMES, Answers, Judge, Shown, State, can_have
 from drains.stream import Instance, Node, spans
-from support.paths import REPOSITORY
 
 from laggard.probes.registry import PROBES
 
@@ -226,12 +225,6 @@ def test_spans_follow_each_other(judge: Judge) -> None:
     for one in first_spans(judge, "hgx_h100_ib"):
         bounds = edges(judge.variant(one[0], one[1][0].event, 0))
         assert bounds[0] == 0 and all(first < second for first, second in zip(bounds, bounds[1:], strict=False))
-
-
-def test_the_page_keeps_what_stands_around_the_table() -> None:
-    page = (REPOSITORY / "docs" / "benchmark.md").read_text()
-    assert BEGIN in page and END in page
-    assert put_into(f"a\n{BEGIN}\nold\n{END}\nz", "new\n").splitlines() == ["a", BEGIN, "", "new", "", END, "z"]
 
 
 def test_laggard_runs_all_probes_of_the_agent(judge: Judge) -> None:

@@ -17,9 +17,7 @@ import noise_memory
 import numpy as np
 import pytest
 import simulate as simulate_command
-from common.figures import put_into
 from common.live_job import VICTIM, Job, Noise, Round, Series, rounds_of, steps_of
-from common.smallest import BENCH
 from fluid_simulator.lasting import Drift, add_lasting, lasting_of
 from fluid_simulator.lasting import Lasting as FluidLasting
 from laggard_bench import make
@@ -206,16 +204,6 @@ def test_a_folder_without_noise_is_told_in_one_line(tmp_path: Path, capsys: pyte
     with pytest.raises(SystemExit, match="64"):
         noise_memory.main([str(tmp_path)])
     assert "give recordings" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_tables_are_put_between_the_marks_of_their_name() -> None:
-    page = (BENCH.parent / "docs" / "benchmark.md").read_text()
-    for name in ("noise", "false alarms"):
-        written = put_into(page, name, "new\n")
-        assert f"<!-- {name} -->\n\nnew\n\n<!-- end of {name} -->" in written
-        assert put_into(written, name, "new\n") == written
-    with pytest.raises(ValueError, match="<!-- nothing -->"):
-        put_into(page, "nothing", "new")
 
 
 def test_a_live_jobs_ranks_wait_for_the_slowest_and_one_becomes_slower() -> None:

@@ -13,7 +13,7 @@ from quality.answer import Named, NotAsked
 from quality.scope import EVERYTHING
 from real_runs import befall, catalogue
 from real_runs.judge import MISSED, PARTLY, RIGHT, WRONG, judge
-from real_runs.report import DISTURBED, FAILED, NOT_ASKED, of_tools, put_into, table
+from real_runs.report import DISTURBED, FAILED, NOT_ASKED, of_tools, table
 from real_runs.trial import Usage
 from simulator.layout import LAYOUTS
 
@@ -88,9 +88,6 @@ def test_runs_beside_which_others_worked_stand_apart() -> None:
     quiet, disturbed = table(answers).split("While others used more than 10 % of the machine:")
     assert "| all 1 | 1 | 0 | 0 | 0 |" in quiet and "| all 2 | 1 | 0 | 1 | 0 |" in disturbed
     assert "- ddp, disk: no run: no cgroup" in disturbed
-    page = "before\n<!-- real runs -->\nold\n<!-- end of real runs -->\nafter\n"
-    written = put_into(page, "new")
-    assert "old" not in written and "new" in written and written.startswith("before") and written.endswith("after\n")
 
 
 def test_other_tools_stand_beside_in_what_they_claim_and_over_all() -> None:
