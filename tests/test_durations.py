@@ -13,7 +13,8 @@ HERE = "tests/test_durations.py"
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.test_durations" name="test_a" time="2.5">
   <properties><property name="tier" value="slow" /></properties></testcase>
-<testcase classname="tests.test_durations" name="test_b[x.y]" time="0.25" />
+<testcase classname="tests.test_durations" name="test_b[x.y]" time="0.45">
+  <properties><property name="cpu" value="0.25" /></properties></testcase>
 <testcase classname="tests.test_durations" name="test_skipped" time="9"><skipped /></testcase>
 <testcase classname="tests.test_gone" name="test_a" time="9" />
 <testcase classname="tests.gate.test_gate.TestClass" name="test_c" time="1" />
@@ -43,7 +44,7 @@ def test_a_busy_run_makes_no_test_longer(report: Path) -> None:
     least = durations.least_seconds()
     assert least[f"{HERE}::test_a"] == 1.5, "2.5 s in the run"
     assert least["tests/gate/test_gate.py::TestClass::test_c"] == 1.0
-    assert least[f"{HERE}::test_b[x.y]"] == 0.25, "known of the run alone"
+    assert least[f"{HERE}::test_b[x.y]"] == 0.25, "known of the run alone: 0.45 s, a part of them without a CPU"
     assert f"{HERE}::test_skipped" not in least
 
 

@@ -29,30 +29,40 @@ def seconds() -> Mapping[str, float]:
 
 
 def least_seconds() -> Mapping[str, float]:
-    """The same, or what the last run here took where that is less, or nothing else is known. A busy machine makes tests
-    longer, and no test shorter."""
+    """The same, or what the last run here took if that is less. Of a test that only the last run tells of, the CPU time
+    counts if that is less: a busy machine makes tests longer, and lets none use less of a CPU."""
     try:
-        last = of_junit(LAST_RUN)
+        last = {each.test: each for each in tests_of(LAST_RUN)}
     except ValueError:
         return seconds()
-    return {**last, **{test: min(taken, last.get(test, taken)) for test, taken in seconds().items()}}
+    known = {test: min(taken, last[test].seconds) if test in last else taken for test, taken in seconds().items()}
+    return {**{test: min(each.seconds, each.cpu_seconds) for test, each in last.items()}, **known}
 
 
 class Ran(NamedTuple):
-    """A test of a run: its id, its seconds with set-up and teardown, and its tier: pure, spine, changed or slow."""
+    """A test of a run: its id, its seconds with set-up and teardown, its tier (pure, spine, changed or slow), and the
+    CPU seconds of its process and of the children that have ended."""
 
     test: str
     seconds: float
     tier: str
+    cpu_seconds: float
 
 
 def tests_of(report: Path) -> list[Ran]:
     """The tests of a JUnit report of pytest that ran and are still there. Raises ValueError where it is none."""
     try:
         cases = [(_id_of(each), each) for each in ET.parse(report).iter("testcase") if each.find("skipped") is None]
-        return [Ran(test, float(each.attrib["time"]), _tier_of(each)) for test, each in cases if test]
+        return [_ran(test, each) for test, each in cases if test]
     except (ET.ParseError, KeyError, OSError) as error:
         raise ValueError(f"{report} is no JUnit report of pytest: {error}") from error
+
+
+def _ran(test: str, case: ET.Element) -> Ran:
+    """With what the run wrote beside the test (support/order.py)."""
+    told = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
+    taken = float(case.attrib["time"])
+    return Ran(test, taken, told.get("tier", "pure"), float(told.get("cpu", taken)))
 
 
 def of_junit(report: Path) -> dict[str, float]:
@@ -83,12 +93,6 @@ def _id_of(case: ET.Element) -> str:
         if (REPOSITORY / path).is_file():
             return "::".join([str(path), *words[count:], case.attrib["name"]])
     return ""
-
-
-def _tier_of(case: ET.Element) -> str:
-    """As the run wrote it beside the test (support/order.py)."""
-    told = (each.attrib["value"] for each in case.iter("property") if each.attrib["name"] == "tier")
-    return next(told, "pure")
 
 
 def write(report: Path) -> int:

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Generator, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ cores."""
 UNKNOWN_SECONDS = 0.5
 """What a slow test is taken to last that tests/durations.json does not know: it is short, or new."""
 FOLDER = pytest.StashKey[Path]()
+BEGAN = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +50,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.user_properties.append(("tier", _tier_of(item)))  # JUnit's report has it
         taken[group_of(item)] += seconds().get(item.nodeid, 0.0)
     items.sort(key=lambda item: (_turn(item), -taken[group_of(item)], _file_of(item)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[BEGAN] = _cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+    if call.when == "teardown":
+        item.user_properties.append(("cpu", f"{_cpu_seconds() - item.stash[BEGAN]:.2f}"))
+    return (yield)
+
+
+def _cpu_seconds() -> float:
+    """Of this process, and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def _mark_changed(items: Iterable[pytest.Item], files: Container[str]) -> None:
