@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from laggard.process_identity import GONE, STOPPED
+from laggard.processes.identity import GONE, STOPPED
 
 FRESH_SECONDS = 15.0
 """The age of a recording below which its process counts as running. A rank that lives writes every 5 s at least. Our
