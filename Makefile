@@ -29,7 +29,7 @@ test: check
 test-all: MORE := 1
 test-all: check
 	@scripts/setup --system
-	$(PYTEST) $(KEPT) $(TESTS)
+	$(PYTEST) --hypothesis-profile=explore $(KEPT) $(TESTS)
 	@$(MAKE) --no-print-directory test-bench
 
 # Keeps what the last run took: tests/durations.json, by which tests are ordered and chosen. For a quiet machine.

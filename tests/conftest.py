@@ -34,7 +34,11 @@ pytest_plugins = (
 )
 
 # A busy machine is no defect: no test fails for its speed but where it says so.
-settings.register_profile("laggard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A run says of a change what the run before said: property tests have the same examples each time, and new ones in
+# `make test-all`.
+explore = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", explore)
+settings.register_profile("laggard", explore, derandomize=True, database=None)
 settings.load_profile("laggard")
 
 

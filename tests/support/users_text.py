@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -47,10 +48,12 @@ def crash_with_name(text: bytes) -> int:
     return int(_run(_CRASH, text).split()[0])
 
 
-def _run(script: str, text: bytes) -> str:
+def _run(script: str, text: bytes, *words: str) -> str:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become an ordinary user")
-    done = subprocess.run([sys.executable, "-c", script, "-", text.hex()], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script, "-", text.hex(), *words], capture_output=True, text=True, timeout=300
+    )
     if "no user namespace" in done.stderr:
         pytest.skip(f"an ordinary user gets no user namespace here: {done.stderr.strip()}")
     return done.stdout
@@ -86,8 +89,8 @@ def now() -> float:
 
 _FROM_FILE = (
     """
-import ctypes, mmap, os, resource, sys, tempfile
-folder = tempfile.mkdtemp(); os.chmod(folder, 0o777)
+import ctypes, mmap, os, resource, sys
+folder = sys.argv[3]
 """
     + _AS_USER
     + """
@@ -107,4 +110,6 @@ def crash_in_file(name: bytes) -> int:
     """A process executes a file of that name, which accesses memory that is not its own. Returns its pid."""
     if os.uname().machine != "x86_64":
         pytest.skip("the file holds instructions of x86-64")
-    return int(_run(_FROM_FILE, name).split()[0])
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        return int(_run(_FROM_FILE, name, folder).split()[0])

@@ -30,7 +30,7 @@ def read_thread_times(pid: int | str, proc: str = "/proc", cgroups: str = "/sys/
     """The times of a process, or of `self`. Raises OSError, ValueError: it ended, or the kernel does not count."""
     tasks = f"{proc}/{pid}/task"
     threads = {}
-    for thread in sorted(os.listdir(tasks), key=int)[:MAX_THREADS]:
+    for thread in os.listdir(tasks)[:MAX_THREADS]:  # in the order in which they began; numbers are used again
         running, queued, *_ = _read(f"{tasks}/{thread}/schedstat").split()
         threads[thread] = int(running) / 1e9, int(queued) / 1e9
     files = cgroup_files(_read(f"{proc}/{pid}/cgroup"), "cpu", "cpu.stat", "cpu.stat", cgroups)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from laggard.recording.reader import read_recording
+from laggard.thread_times import MAX_THREADS, read_thread_times
 from laggard.trainer_hooks.output.cpu_wait import FIRST_LOOK_SECONDS, LOOK_SECONDS, CpuWaitLines
 
 SPIN = "import os; os.sched_setaffinity(0, {%d})\nwhile os.getppid() == %d: sum(range(9999))"
@@ -45,6 +46,20 @@ def test_the_time_in_the_run_queue_is_written(crowded: None) -> None:
     assert line["kind"] == "cpu_wait" and told["seconds"] >= FIRST_LOOK_SECONDS
     assert told["running_seconds"] > 0 and told["queued_seconds"] > 0.2 * told["running_seconds"]
     assert told["throttled_seconds"] >= 0
+
+
+def test_the_oldest_threads_are_looked_at_whatever_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel lists them in the order in which they began; numbers are used again once pid_max is reached."""
+    tasks = tmp_path / "900" / "task"
+    names = ["900", *map(str, range(1, 80))]
+    for name in names:
+        (tasks / name).mkdir(parents=True)
+        (tasks / name / "schedstat").write_text("1000000000 0 1\n")
+    (tmp_path / "900" / "cgroup").write_text("")
+    monkeypatch.setattr(os, "listdir", lambda _: names)
+    assert list(read_thread_times(900, str(tmp_path)).threads) == names[:MAX_THREADS]
 
 
 def test_it_is_written_every_few_seconds_and_not_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
