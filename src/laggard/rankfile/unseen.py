@@ -35,7 +35,7 @@ _EXPIRE_SECONDS: Final = 600.0
 
 
 class UnseenMark(NamedTuple):
-    """The content of a mark. `at`: Unix time. `process`: as process_identity.own_identity()."""
+    """The content of a mark. `at`: Unix time. `process`: as processes.identity.own_identity()."""
 
     kind: str
     job_id: str

@@ -17,7 +17,7 @@ own choice."""
 
 
 class Writer(NamedTuple):
-    """The process that wrote a file, as of `seen_at`, Unix time: `state` as of process_identity.state_of(), and how
+    """The process that wrote a file, as of `seen_at`, Unix time: `state` as of processes.identity.state_of(), and how
     many seconds ago the file was written for the last time."""
 
     state: str | None
