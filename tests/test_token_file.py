@@ -10,7 +10,7 @@ import pytest
 from support.agents import let_others_enter
 
 from laggard.errors import UsageError
-from laggard.token_file import MAX_TOKEN_BYTES, TokenFile, proved_by, read_token_file, tokens_of
+from laggard.secret_files import MAX_TOKEN_BYTES, TokenFile, proved_by, read_token_file, tokens_of
 
 
 @pytest.fixture
