@@ -7,12 +7,13 @@ random. That was a tenth of the time of a start of `laggard locate`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.locate.job_timings import Floats
+if TYPE_CHECKING:
+    from laggard.locate.job_timings import Floats
 
 MAD_TO_SIGMA = 1.4826
 """A standard deviation over the median absolute deviation, for normal data."""
