@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from laggard.database_url import is_database_url
 from laggard.errors import UsageError
-from laggard.secret_file import warn_of_exposed
-
-_MAX_BYTES: Final = 4096
+from laggard.secret_files import read_secret, warn_of_exposed
 
 
 class Login(NamedTuple):
@@ -23,14 +21,8 @@ def read_url(path: str, setting: str) -> Login:
     """The URL in the only line of the file that `setting` names, as an operator of Kubernetes puts it into a Secret.
     Raises UsageError, in whose text nothing of the file is."""
     warn_of_exposed(path, setting)
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MAX_BYTES + 1).strip()
-    except OSError as error:
-        raise UsageError(f"cannot read {setting} {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{setting} {path} is not text") from None
-    if not is_database_url(text) or len(text) > _MAX_BYTES or not text.isprintable() or " " in text:
+    text = read_secret(path, setting)
+    if not is_database_url(text) or not text.isprintable() or " " in text:
         raise UsageError(f"{setting} {path} has to hold one line, postgresql://USER:PASSWORD@HOST/NAME")
     try:
         return _split(text)

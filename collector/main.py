@@ -32,7 +32,7 @@ from laggard.http.listen import bind, split_address
 from laggard.http.tls import ServerTls, client_context
 from laggard.locate.verdict import locate
 from laggard.otlp.settings import destination
-from laggard.token_file import read_token_file
+from laggard.secret_files import read_token_file
 from laggard.web_config import load_web_config
 
 

@@ -21,7 +21,7 @@ from laggard.errors import UsageError
 from laggard.http.client import NoResponse, get
 from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
 from laggard.rings.authentication import new_nonce
-from laggard.token_file import read_token_file
+from laggard.secret_files import read_token_file
 from laggard.wire import encode
 from laggard.wire.acknowledgement import AcknowledgeAsk
 from laggard.wire.stacks import StacksAsk

@@ -13,7 +13,7 @@ from support.certificates import Files
 from laggard.cli import main
 from laggard.collector.prometheus.login import Login
 from laggard.http.tls import ENV_CERT_FILE, ENV_KEY_FILE, client_context
-from laggard.secret_file import exposure
+from laggard.secret_files import exposure
 from laggard.web_config import load_web_config
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.agents import let_others_enter
 
 from laggard.errors import UsageError
-from laggard.token_file import MAX_TOKEN_BYTES, TokenFile, proved_by, read_token_file, tokens_of
+from laggard.secret_files import MAX_TOKEN_BYTES, TokenFile, proved_by, read_token_file, tokens_of
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_line_is_a_token_and_the_first_is_sent(text: str, tokens: tuple[str, .
     [
         ("a\nb\nc\n", "has 3 lines: 2 tokens at most, the one to send first"),
         ("x" * (MAX_TOKEN_BYTES + 1), f"has a line of more than {MAX_TOKEN_BYTES} characters, which is no token"),
-        ("x\n" * (MAX_TOKEN_BYTES + 3), "which is no file of tokens"),
+        ("x\n" * (MAX_TOKEN_BYTES + 3), "which is too long"),
         (" \n\n", "is empty"),
     ],
 )

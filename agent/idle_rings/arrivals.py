@@ -14,6 +14,7 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.probes.gpu.busy import BusyThresholds
 from laggard.probes.gpu.model.services import is_service_by
 from laggard.probes.nvml.processes import GpuProcesses, NvmlUnreadable
+from laggard.processes.stat import read_stat
 
 _STEP: Final = "slurmstepd"
 _YOUNG_SECONDS: Final = 5.0
@@ -140,18 +141,11 @@ def _is_own(pid: int, session: int | None) -> bool:
 
 def session_of(pid: int, proc: str = "/proc") -> int:
     """0 where the process has ended."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"{proc}/{pid}/stat", "rb") as file:
-        return int(file.read(1024).rpartition(b")")[2].split()[3])
-    return 0
+    stat = read_stat(pid, proc)
+    return stat.session if stat else 0
 
 
 def processes_of_session(session: int, proc: str = "/proc") -> list[int]:
     """The processes that live; one that has ended, and whose parent has not yet asked how, is none."""
-    return [int(pid) for pid in os.listdir(proc) if pid.isdecimal() and _lives_in(int(pid), session, proc)]
-
-
-def _lives_in(pid: int, session: int, proc: str) -> bool:
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"{proc}/{pid}/stat", "rb") as file:
-        fields = file.read(1024).rpartition(b")")[2].split()
-        return int(fields[3]) == session and fields[0] not in (b"Z", b"X")
-    return False
+    each = ((int(pid), read_stat(pid, proc)) for pid in os.listdir(proc) if pid.isdecimal())
+    return [pid for pid, stat in each if stat and stat.session == session and not stat.has_ended]

@@ -17,7 +17,7 @@ from laggard.agent.idle_rings.arrivals import Arrivals, processes_of_session
 from laggard.agent.idle_rings.child import RingEnd, RingOrder
 from laggard.agent.idle_rings.state import StateFolder
 from laggard.errors import UsageError
-from laggard.own_process import own_process
+from laggard.processes.own import own_process
 from laggard.wire import WireError, decode, encode
 
 log = logging.getLogger("laggard.idle_rings")

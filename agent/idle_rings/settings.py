@@ -14,7 +14,7 @@ from laggard.constants import COLLECTOR_PORT
 from laggard.environment import ENV_RING_TOKEN_FILE, node_name, rank_dir
 from laggard.errors import UsageError
 from laggard.rings.place import read_tokens
-from laggard.token_file import TokenFile
+from laggard.secret_files import TokenFile
 
 _DEVICES = ("auto", "cuda", "cpu")
 

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from laggard.agent.prober.variants import WITH_VARIANTS
 from laggard.model import Report
-from laggard.own_process import own_process
+from laggard.processes.own import own_process
 from laggard.wire import WireError, decode
 
 MAX_BYTES: Final = 4 << 20

@@ -12,19 +12,20 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from laggard.model import CpuNeighbour
+from laggard.processes.stat import read_stat
 
 _MAX_PROCESSES: Final = 4096
 _MAX_CANDIDATES: Final = 16  # the busiest, of whose threads the cores are looked at
 _MAX_THREADS: Final = 64
 _MAX_NAMED: Final = 3
 _MIN_CORE_SHARE: Final = 0.1  # of a core; who takes less holds nobody up
+
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _BUSY: Final = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a line of /proc/stat
 _STEAL: Final = 7
 
-
-Threads: TypeAlias = tuple[tuple[int, int], ...]
-"""Of each thread of a process, its CPU time since it began, in ticks, and the core on which it last ran."""
+Threads: TypeAlias = tuple[tuple[float, int], ...]
+"""Of each thread of a process, its CPU seconds since it began, and the core on which it last ran."""
 
 
 class ProcessTimes(NamedTuple):
@@ -47,9 +48,8 @@ def read_processes(at: float, proc: str = "/proc") -> ProcessTimes:
     pids = sorted((int(name) for name in os.listdir(proc) if name.isdigit()), reverse=True)[:_MAX_PROCESSES]
     seconds = {}
     for pid in pids:
-        fields = _stat(f"{proc}/{pid}/stat")
-        if fields:
-            seconds[pid, int(fields[19])] = (int(fields[11]) + int(fields[12])) / _TICKS
+        if stat := read_stat(pid, proc):
+            seconds[pid, stat.start_ticks] = stat.cpu_seconds
     return ProcessTimes(at, seconds)
 
 
@@ -104,14 +104,14 @@ def read_threads(pid: int, proc: str = "/proc") -> Threads:
         names = os.listdir(tasks)[:_MAX_THREADS]
     except OSError:
         return ()
-    each = [fields for name in names if (fields := _stat(f"{tasks}/{name}/stat"))]
-    return tuple((int(fields[11]) + int(fields[12]), int(fields[36])) for fields in each)
+    each = (read_stat(name, tasks) for name in names)
+    return tuple((stat.cpu_seconds, stat.core) for stat in each if stat)
 
 
 def _share_on(threads: Threads, cores: Collection[int]) -> float:
     """The share of a process's CPU time that its threads on `cores` have had."""
-    total = sum(ticks for ticks, _ in threads)
-    return sum(ticks for ticks, core in threads if core in cores) / total if total else 0.0
+    total = sum(seconds for seconds, _ in threads)
+    return sum(seconds for seconds, core in threads if core in cores) / total if total else 0.0
 
 
 def _named(key: tuple[int, int], seconds: float, owner: int, proc: str) -> CpuNeighbour | None:
@@ -123,18 +123,7 @@ def _named(key: tuple[int, int], seconds: float, owner: int, proc: str) -> CpuNe
             command = file.read(64).decode(errors="replace").strip()
     except OSError:
         return None
-    fields = _stat(f"{proc}/{pid}/stat")
-    if not fields or int(fields[19]) != started:
+    stat = read_stat(pid, proc)
+    if stat is None or stat.start_ticks != started:
         return None
     return CpuNeighbour(pid, uid, round(seconds, 3), command if uid in (0, owner) else "")
-
-
-def _stat(path: str) -> list[bytes]:
-    """The fields from the state on, which follow the command: that may hold spaces and parentheses. Empty where the
-    process is gone."""
-    try:
-        with open(path, "rb") as file:
-            fields = file.read(4096).rpartition(b")")[2].split()
-    except OSError:
-        return []
-    return fields if len(fields) > 36 else []

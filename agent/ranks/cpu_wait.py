@@ -23,7 +23,7 @@ from laggard.agent.ranks.cpu_neighbours import (
     read_threads,
 )
 from laggard.model import CpuNeighbour
-from laggard.thread_times import ThreadTimes, ran_and_queued, read_thread_times
+from laggard.processes.thread_times import ThreadTimes, ran_and_queued, read_thread_times
 from laggard.wire.ranks import CpuWait
 
 WINDOW_SECONDS: Final = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from laggard.probes.host.reader import NoReader, ask
-from laggard.process_exit import ExitStatus, of_wait_status, wait_status
+from laggard.processes.exit import ExitStatus, of_wait_status, wait_status
 
 __all__ = ["ExitStatus", "read_exit_status"]
 

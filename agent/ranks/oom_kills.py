@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from laggard.cgroup_files import cgroup_files
+from laggard.processes.cgroups import cgroup_files
 
 _TOGETHER_SECONDS: Final = 1.0
 """The time after the first end for which a second kill of the same moment waits for its process. Our own choice: who

@@ -10,7 +10,7 @@ from typing import Final
 
 from laggard.agent.ranks.directory import FileEntry
 from laggard.agent.ranks.rejections import Rejections
-from laggard.process_identity import GONE, state_of
+from laggard.processes.identity import GONE, state_of
 from laggard.rankfile import RankFileError
 from laggard.rankfile.unseen import STARTING, UnseenMark, read_mark
 from laggard.wire.ranks import UnseenProcess

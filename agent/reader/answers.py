@@ -25,7 +25,7 @@ from laggard.probes.host.kernel_log import read_own_kmsg
 from laggard.probes.host.reader import MAX_ANSWER_BYTES
 from laggard.probes.nccl.model.running_ranks import read_own_rank_processes
 from laggard.probes.pci.model.config_space import read_needed_bytes
-from laggard.process_exit import zombie_status
+from laggard.processes.exit import zombie_status
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CAP_SYS_PTRACE: Final = 19  # capability.h

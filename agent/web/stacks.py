@@ -15,8 +15,8 @@ from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web import questions
 from laggard.http.message import HttpError, Request
+from laggard.secret_files import TokenFile, proved_by
 from laggard.stacks.ask import FOLDER, MIN_SECONDS_BETWEEN, new_ask, trusted_users, write_ask
-from laggard.token_file import TokenFile, proved_by
 from laggard.wire.query import read_question
 from laggard.wire.stacks import MissingStacks, StacksAsked, StacksDocument
 

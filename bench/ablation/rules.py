@@ -319,6 +319,6 @@ CORE: Final[Mapping[str, str]] = {
     "links.unlike_ways:unlike_ways": "asked by unlike ways",
     "hang.stopped_devices:stopped_devices": "asked by stopped devices",
     "explanation:explained": "advice and findings; no verdict hangs on them",
-    "order_statistics:middle": "arithmetic",
+    "medians:middle": "arithmetic",
 }
 """The functions that a verdict calls and that are no rule, each with the reason."""

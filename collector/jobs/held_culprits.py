@@ -15,7 +15,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.jobs.steady_kinds import Kept, Place, steady
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.slow.medians import median_over_steps
+from laggard.locate.medians import median_over_steps
 from laggard.locate.slow.steps import MIN_STEPS, Steps
 from laggard.model import Culprit, Location, Note, Verdict
 from laggard.text.words import counted

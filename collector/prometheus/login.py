@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from laggard.errors import UsageError
 from laggard.otlp.settings import read_headers
-from laggard.read_anew import ReadAnew
-from laggard.secret_file import warn_of_exposed
+from laggard.secret_files import ReadAnew, read_secret, warn_of_exposed
 
 _MAX_SECRET_BYTES: Final = 1 << 16
 
@@ -45,7 +43,9 @@ def _login_file(path: str, basic: bool) -> ReadAnew[Mapping[str, str]]:
     def read() -> Mapping[str, str]:
         return {"Authorization": _basic(path) if basic else f"Bearer {_secret(path)}"}
 
-    return ReadAnew(path, read, "login for Prometheus", lambda _: f"the login for Prometheus is read anew from {path}")
+    return ReadAnew(
+        path, read, "login for Prometheus stays", lambda _: f"the login for Prometheus is read anew from {path}"
+    )
 
 
 def _headers_file(path: str, setting: str) -> ReadAnew[Mapping[str, str]]:
@@ -55,7 +55,7 @@ def _headers_file(path: str, setting: str) -> ReadAnew[Mapping[str, str]]:
             raise UsageError(f"{path} has a login in it: that goes into a file of its own, for its own setting")
         return headers
 
-    return ReadAnew(path, read, setting, lambda _: f"{setting} is read anew from {path}")
+    return ReadAnew(path, read, f"{setting} stays", lambda _: f"{setting} is read anew from {path}")
 
 
 def _basic(path: str) -> str:
@@ -67,14 +67,8 @@ def _basic(path: str) -> str:
 
 def _secret(path: str) -> str:
     """The only line of the file. Its text is in no message."""
-    try:
-        with open(Path(path), encoding="utf-8") as file:
-            text = file.read(_MAX_SECRET_BYTES).strip()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text") from None
-    if not text or not text.isascii() or not text.isprintable():
+    text = read_secret(path, "the login for Prometheus in", _MAX_SECRET_BYTES)
+    if not text.isascii() or not text.isprintable():
         raise UsageError(f"{path} has to hold one line of printable ASCII, without which there is no login")
     warn_of_exposed(path, "the login for Prometheus in")
     return text

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.collector.prometheus.counters import FIRST_INTERVAL, INTERVALS, Floats, differences
 from laggard.constants import PHASES
+from laggard.locate.medians import median
 from laggard.model import Culprit
 from laggard.text.words import phase_text, step_times_text
 
@@ -71,7 +72,7 @@ def described(culprit: Culprit, found: Detail, peers: Sequence[int]) -> Culprit:
         evidence.insert(0, step_times_text(float(mine[place]), float(theirs[place]), phase_text(phase)))
         if kind != "slow_host":
             kind = "slow_input" if place == _INPUT else "slow_host" if place > _OPTIMIZER else "slow_compute"
-    waited, peers_waited = _middle(found.collectives[since][:, own]), _middle(found.collectives[since][:, others])
+    waited, peers_waited = median(found.collectives[since][:, own]), median(found.collectives[since][:, others])
     if np.isfinite(waited) and np.isfinite(peers_waited):
         evidence.insert(1, f"waits {step_times_text(waited, peers_waited, 'collectives')}")
         confidence *= WAITS_LONGER_FACTOR if waited > peers_waited else 1.0
@@ -81,9 +82,4 @@ def described(culprit: Culprit, found: Detail, peers: Sequence[int]) -> Culprit:
 
 def _typical(values: Floats) -> Floats:
     """[P]: the median over intervals and ranks of `values` [K, N, P]."""
-    return np.array([_middle(values[:, :, place]) for place in range(values.shape[2])])
-
-
-def _middle(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else float("nan")
+    return np.array([median(values[:, :, place]) for place in range(values.shape[2])])

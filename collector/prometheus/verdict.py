@@ -44,6 +44,7 @@ from laggard.collector.prometheus.screening import MAX_UNSCREENED_RANKS, screene
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
 from laggard.collector.prometheus.stall import silent_note, stalled_by
 from laggard.collector.prometheus.suspects import chosen, described
+from laggard.locate.medians import last_axis_median
 from laggard.locate.positions import REPLICAS, canonical_role
 from laggard.locate.verdict import locate
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
@@ -258,9 +259,8 @@ def _window(counters: Counters, found: Intervals) -> Window:
     if not np.isfinite(counters.steps).any():
         return Window()
     first, last = int(np.nanmin(counters.steps)), int(np.nanmax(counters.steps))
-    known = np.isfinite(found.made).any(axis=1)
-    made = np.full(len(found.made), typical_steps(found))
-    made[known] = np.nanmedian(found.made[known], axis=1)
+    made = last_axis_median(found.made)
+    made[np.isnan(made)] = typical_steps(found)
     return Window(first, max(first, last - 1), round(float(np.nansum(found.step * made)), 3))
 
 

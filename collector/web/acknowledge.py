@@ -16,8 +16,8 @@ from laggard.acknowledge.asked import NotAcknowledged, is_signed
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.bodies import LargeBodies
 from laggard.collector.web.source import ClusterSource
+from laggard.secret_files import TokenFile
 from laggard.text.words import printable_line
-from laggard.token_file import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 

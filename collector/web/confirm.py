@@ -18,8 +18,8 @@ from laggard.collector.fleet.nonces import Nonces
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.bodies import read_body
 from laggard.collector.web.source import ClusterSource
+from laggard.secret_files import TokenFile
 from laggard.text.words import printable_line
-from laggard.token_file import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument
 

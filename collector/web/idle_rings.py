@@ -16,7 +16,7 @@ from laggard.collector.web.bodies import read_body
 from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.source import ClusterSource
 from laggard.rings.authentication import signed, signer
-from laggard.token_file import TokenFile
+from laggard.secret_files import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 

@@ -17,7 +17,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.bodies import LargeBodies
 from laggard.collector.web.source import ClusterSource
-from laggard.token_file import TokenFile
+from laggard.secret_files import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.stacks import MissingStacks, RankStacks, StacksAsk, StacksDocument, is_signed, rank_stacks
 

@@ -9,7 +9,7 @@ from laggard.collector.settings import CollectorSettings
 from laggard.collector.webhook.body import FORMS, JSON
 from laggard.collector.webhook.signature import key_of
 from laggard.errors import UsageError
-from laggard.secret_file import refuse_exposed
+from laggard.secret_files import refuse_exposed
 
 _MAX_BYTES: Final = 4096
 

@@ -19,6 +19,8 @@ import warnings
 from collections.abc import Callable
 from typing import Final
 
+from laggard.processes.stat import read_stat
+
 SILENCE_SECONDS: Final = 0.3
 """The time for one process; thousands of them are read in that."""
 
@@ -134,11 +136,8 @@ def _tell(kind: bytes, data: bytes) -> None:
 
 def _is_waiting(child: int) -> bool:
     """Whether it waits for something; one that has too little of the processor does not."""
-    try:
-        with open(f"/proc/{child}/stat", "rb") as file:
-            return file.read(1024).rpartition(b")")[2].split()[0] in (b"S", b"D")
-    except (OSError, IndexError):
-        return False
+    stat = read_stat(child)
+    return stat is not None and stat.state in "SD"
 
 
 def _follow(child: int, read_end: int, steps: _Steps, silence_seconds: float) -> bytes:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from laggard.probes.host.kernel import StatvfsReply
-from laggard.probes.host.proc_stat import read_proc_stat
+from laggard.processes.stat import read_stat
 
 _OK = "ok"
 
@@ -137,5 +137,5 @@ def _holder_age(name: str) -> float:
             pid, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         except OSError:
             return 0.0
-        stat = read_proc_stat(pid)
+        stat = read_stat(pid)
     return stat.age_seconds if stat and uid == os.geteuid() else 0.0

@@ -12,8 +12,8 @@ import struct
 import time
 from typing import Final, NamedTuple
 
-from laggard.probes.host.proc_stat import read_proc_stat
 from laggard.probes.nvml.model import Hang
+from laggard.processes.stat import read_stat
 
 _HEADER: Final = struct.Struct("=ddI")  # start (monotonic seconds), limit (seconds), bytes of text
 _SIZE: Final = mmap.PAGESIZE
@@ -57,7 +57,7 @@ def inspect_hang(pid: int, call: AnnouncedCall) -> Hang:
     """The state, as the kernel shows it, of process `pid`, which hangs in `call`. The process is laggard's own, so the
     files are the live machine's. None of them needs the process's memory, whose lock a stuck process may hold; the
     stack is readable by root alone."""
-    stat = read_proc_stat(pid)
+    stat = read_stat(pid)
     return Hang(
         call=call.text,
         seconds=round(time.monotonic() - call.started, 1),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from laggard.probes.host.proc_stat import UNINTERRUPTIBLE, read_proc_stat
+from laggard.processes.stat import UNINTERRUPTIBLE, read_stat
 
 _GRACE_SECONDS: Final = 0.05
 _POLL_SECONDS: Final = 0.001
@@ -54,7 +54,7 @@ def exit_reason(pid: int) -> str:
 
 
 def _is_uninterruptible(pid: int) -> bool:
-    stat = read_proc_stat(pid)
+    stat = read_stat(pid)
     return stat is not None and stat.state == UNINTERRUPTIBLE
 
 

@@ -15,10 +15,10 @@ import msgspec
 
 from laggard import wire
 from laggard.probes.errors import Unknown
-from laggard.probes.host.proc_stat import read_proc_stat
 from laggard.probes.host.watchdog import AnnouncedCall
 from laggard.probes.runner.reaper import reap_if_ended
 from laggard.probes.runner.state_file import read_state, replace_state
+from laggard.processes.stat import read_stat
 
 FILE_NAME: Final = "stuck.json"
 
@@ -77,5 +77,5 @@ def _is_alive(stuck: StuckProcess) -> bool:
 
 def _start_ticks(pid: int) -> int:
     """Clock ticks after boot; 0 for a process that has ended, reaped or not."""
-    stat = read_proc_stat(pid)
+    stat = read_stat(pid)
     return 0 if stat is None or stat.has_ended else stat.start_ticks

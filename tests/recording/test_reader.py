@@ -18,7 +18,7 @@ from support.recordings import HEAD, lines, write
 from laggard.errors import UsageError
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
-from laggard.process_identity import own_identity
+from laggard.processes.identity import own_identity
 from laggard.recording.reader import read_recording
 
 

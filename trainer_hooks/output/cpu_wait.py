@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from laggard.thread_times import ThreadTimes, ran_and_queued, read_thread_times
+from laggard.processes.thread_times import ThreadTimes, ran_and_queued, read_thread_times
 
 LOOK_SECONDS: Final = 5.0
 FIRST_LOOK_SECONDS: Final = 2.0

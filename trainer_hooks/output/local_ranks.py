@@ -15,8 +15,8 @@ from collections.abc import Container, Iterator
 from typing import Any, Final
 
 from laggard.constants import PHASES
-from laggard.process_exit import of_wait_status, wait_status
-from laggard.process_identity import GONE, RUNS, state_of
+from laggard.processes.exit import of_wait_status, wait_status
+from laggard.processes.identity import GONE, RUNS, state_of
 from laggard.rankfile import RankFileError, RankFileReader
 from laggard.rankfile.layout import SUFFIX
 from laggard.trainer_hooks.output.identity import Identity

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from laggard.constants import PHASES
-from laggard.process_identity import own_identity
+from laggard.processes.identity import own_identity
 from laggard.rankfile import Lane
 from laggard.rankfile.fact_names import (
     DEEPSPEED,

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from laggard.process_identity import GONE, own_start, state_of
+from laggard.processes.identity import GONE, own_start, state_of
 from laggard.trainer_hooks.output.identity import Identity
 
 MAX_RUNS: Final = 1000

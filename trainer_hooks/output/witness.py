@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from laggard.environment import ENV_RECORD_DIR, rank_dir
-from laggard.process_identity import own_identity
+from laggard.processes.identity import own_identity
 from laggard.rankfile.directory import own_directory
 from laggard.rankfile.unseen import MAX_TEXT, STARTING, UNSEEN, UnseenMark, has_room, write_mark
 from laggard.trainer_hooks.output.identity import identify

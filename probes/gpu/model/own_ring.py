@@ -9,6 +9,7 @@ import msgspec
 from laggard import wire
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
+from laggard.processes.stat import parse_stat
 
 RUNNING_PATH: Final = "/run/laggard/rings/running.json"
 """The path of the file on a ring that runs here. Nobody but root and the user laggard can write there."""
@@ -29,11 +30,10 @@ def own_ring(host: Host) -> int | None:
 
 
 def is_of_session(host: Host, pid: int, session: int | None) -> bool:
-    """Whether the process is of that session (the sixth field of /proc/PID/stat)."""
+    """Whether the process is of that session."""
     if session is None:
         return False
     try:
-        fields = host.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-        return int(fields[3]) == session
-    except (Unknown, ValueError, IndexError):
+        return parse_stat(host.read_bytes(f"/proc/{pid}/stat")).session == session
+    except (Unknown, ValueError):
         return False

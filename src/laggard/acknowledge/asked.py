@@ -14,7 +14,7 @@ from msgspec import structs
 from laggard.acknowledge.matching import covered
 from laggard.catalogue.findings import FINDINGS
 from laggard.model import Finding
-from laggard.token_file import proved_by
+from laggard.secret_files import proved_by
 from laggard.wire import encode
 from laggard.wire.acknowledgement import ALL_CODES, ANY_DEVICE, AcknowledgeAsk, Acknowledgement, Covered
 from laggard.wire.exclusion import ConfirmAsk

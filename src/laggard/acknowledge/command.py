@@ -30,10 +30,10 @@ from laggard.environment import node_name
 from laggard.errors import UsageError
 from laggard.model import Finding, Report
 from laggard.rings.membership import expand_hosts
+from laggard.secret_files import read_token_file
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.text.words import counted, printable_line
-from laggard.token_file import read_token_file
 from laggard.wire.acknowledgement import (
     ALL_CODES,
     MAX_NODES,

@@ -13,7 +13,7 @@ from laggard.dashboards.panel import Json
 from laggard.dashboards.push import push_dashboards
 from laggard.dashboards.registry import DASHBOARDS
 from laggard.errors import UsageError
-from laggard.secret_file import refuse_exposed
+from laggard.secret_files import refuse_exposed
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 

@@ -270,9 +270,9 @@ def _own_age() -> float:
     once, Python's own start takes seconds. 0 where that is not known, or this is another program that runs the gate."""
     if "healthcheck" not in sys.argv[1:2]:
         return 0.0
-    from laggard.probes.host.proc_stat import read_proc_stat
+    from laggard.processes.stat import read_stat
 
-    stat = read_proc_stat(os.getpid())
+    stat = read_stat(os.getpid())
     age = stat.age_seconds if stat else 0.0
     return age if 0 < age < _MAX_START_SECONDS else 0.0
 

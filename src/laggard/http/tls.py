@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from laggard.errors import UsageError
 from laggard.http.message import linger
 from laggard.http.tls_connection import ReceivedTooMuch, TlsConnection
-from laggard.secret_file import warn_of_exposed
+from laggard.secret_files import ReadAnew, warn_of_exposed
 
 log = logging.getLogger("laggard.http")
 
@@ -29,11 +27,6 @@ CLOSED: Final = f"it closed the connection: {ASKS_FOR_CERTIFICATE}, or others"
 """An alert that says more may be lost with the connection, and asyncio sends none when it refuses a certificate."""
 
 _SAN_KINDS: Final = ("DNS", "IP Address", "email", "URI")
-
-_FORMER: Final = "the former certificates stay in use: %s"
-
-_last_contexts: Final[dict[tuple[str, ...], ssl.SSLContext]] = {}
-"""The context that clients of this process had last, by its files, of which the environment names one set."""
 
 VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 
@@ -62,10 +55,12 @@ class ServerTls:
     def __init__(self, settings: ServerTlsSettings) -> None:
         """Raises UsageError where a file cannot be read or is none of its kind."""
         self._settings = settings
-        self._lock = threading.Lock()
-        self._stamp = _stamp(settings.files)
-        warn_of_exposed(settings.key_file, "key_file")
-        self._current = _server_context(settings)
+        self._newest = ReadAnew(
+            settings.files,
+            lambda: _server_context(settings),
+            "certificates stay",
+            lambda _: f"certificates are read anew from {settings.cert_file}",
+        )
         self.context = _server_context(settings)
         self.context.sni_callback = self._choose
 
@@ -86,7 +81,7 @@ class ServerTls:
 
     def is_current(self, connection: TlsConnection) -> bool:
         """Whether a handshake would be made by the same files still."""
-        return connection.context is self._newest()
+        return connection.context is self._newest.value()
 
     @property
     def verifies_clients(self) -> bool:
@@ -110,20 +105,7 @@ class ServerTls:
 
     def _choose(self, connection: Any, name: str | None, context: ssl.SSLContext) -> None:
         """Called by ssl at each handshake, also where the client sends no name."""
-        connection.context = self._newest()
-
-    def _newest(self) -> ssl.SSLContext:
-        with self._lock:
-            stamp = _stamp(self._settings.files)
-            if stamp != self._stamp:
-                try:
-                    self._current = _server_context(self._settings)
-                    warn_of_exposed(self._settings.key_file, "key_file")
-                    self._stamp = stamp
-                    log.info("certificates are read anew from %s", self._settings.cert_file)
-                except UsageError as error:
-                    log.error(_FORMER, error)
-            return self._current
+        connection.context = self._newest.value()
 
 
 def client_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
@@ -132,15 +114,7 @@ def client_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
     between a new key and its certificate, what they said last in this process holds, and the log says so. Raises
     UsageError that names the variable where they never could."""
     files = tuple(environ.get(name, "") for name in (ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE))
-    try:
-        context = _client_context(files, _stamp(tuple(filter(None, files))))
-    except UsageError as error:
-        if files not in _last_contexts:
-            raise
-        log.error(_FORMER, error)
-        return _last_contexts[files]
-    _last_contexts[files] = context
-    return context
+    return _client_files(files).value()
 
 
 def outside_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
@@ -198,8 +172,12 @@ def tls_failure(error: BaseException | None) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _client_context(files: tuple[str, ...], stamp: object) -> ssl.SSLContext:
-    authorities, certificate, key = files
+def _client_files(files: tuple[str, ...]) -> ReadAnew[ssl.SSLContext]:
+    told = f"what clients show and trust is read anew from {', '.join(filter(None, files))}"
+    return ReadAnew(tuple(filter(None, files)), lambda: _client_context(*files), "certificates stay", lambda _: told)
+
+
+def _client_context(authorities: str, certificate: str, key: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=authorities or None)
     except (OSError, ssl.SSLError) as error:
@@ -223,6 +201,7 @@ def _server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = settings.min_version, settings.max_version
     context.options |= ssl.OP_NO_RENEGOTIATION
+    warn_of_exposed(settings.key_file, "key_file")
     try:
         context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_password)
     except (OSError, ssl.SSLError) as error:
@@ -246,16 +225,3 @@ def _why(path: str, error: OSError) -> str:
         reason = (error.reason or "no PEM file").replace("_", " ").lower()
         return f"{path} cannot be used: {reason}"
     return f"cannot read {error.filename or path}: {(error.strerror or str(error)).lower()}"
-
-
-def _stamp(paths: tuple[str, ...]) -> tuple[tuple[int, int, int] | None, ...]:
-    """The stamp of a file that changes when it is written or replaced; also by a symbolic link, as Kubernetes replaces
-    secrets."""
-    stamps: list[tuple[int, int, int] | None] = []
-    for path in paths:
-        found = None
-        with contextlib.suppress(OSError):
-            status = os.stat(path)
-            found = (status.st_mtime_ns, status.st_ino, status.st_size)
-        stamps.append(found)
-    return tuple(stamps)

@@ -13,8 +13,7 @@ import numpy as np
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.live_positions import DeclaredGroup, declared_groups
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import median_over_steps
+from laggard.locate.medians import median_over_steps, middle
 from laggard.locate.slow.steps import Steps
 from laggard.rankfile.members import members_of, size_of
 from laggard.wire.ranks import RankRow

@@ -37,7 +37,7 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.later_links import later_links
 from laggard.locate.links.slow_links import SlowLinks, slow_links
 from laggard.locate.links.transfers import Ways, ways_of
-from laggard.locate.order_statistics import middle
+from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.busy_threads import with_busy_threads
 from laggard.locate.slow.by_place import by_place

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.constants import OPS, PHASES
-from laggard.locate.order_statistics import distinct
+from laggard.locate.medians import distinct
 from laggard.recording.records import Record
 
 Table = dict[str, NDArray[Any]]

@@ -22,7 +22,7 @@ from laggard.locate.job_timings import (
     hiding_libraries,
     window_length,
 )
-from laggard.locate.order_statistics import distinct
+from laggard.locate.medians import distinct
 from laggard.locate.positions import alone_in_stage, position_classes, replica_classes, stages
 from laggard.locate.run_environment import merged_environment
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS

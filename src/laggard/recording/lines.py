@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from laggard.process_identity import state_of
+from laggard.processes.identity import state_of
 from laggard.recording.job import RecordedJob
 from laggard.recording.records import (
     INVALID,

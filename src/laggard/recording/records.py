@@ -185,7 +185,7 @@ class FindingsLine(msgspec.Struct):
 
 
 class Head(msgspec.Struct):
-    """A recording's first line. `process`: who wrote it, as laggard.process_identity has it."""
+    """A recording's first line. `process`: who wrote it, as laggard.processes.identity has it."""
 
     laggard_recording: int
     job_id: str | None = None

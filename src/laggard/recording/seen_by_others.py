@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from laggard.constants import PHASES
 from laggard.model import RankEnd
-from laggard.process_identity import GONE, STOPPED
+from laggard.processes.identity import GONE, STOPPED
 from laggard.recording.records import SawLine
 from laggard.wire.ranks import InFlight
 

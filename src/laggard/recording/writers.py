@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from laggard.process_identity import GONE, STOPPED
+from laggard.processes.identity import GONE, STOPPED
 
 FRESH_SECONDS = 15.0
 """The age of a recording below which its process counts as running. A rank that lives writes every 5 s at least. Our
@@ -17,7 +17,7 @@ own choice."""
 
 
 class Writer(NamedTuple):
-    """The process that wrote a file, as of `seen_at`, Unix time: `state` as of process_identity.state_of(), and how
+    """The process that wrote a file, as of `seen_at`, Unix time: `state` as of processes.identity.state_of(), and how
     many seconds ago the file was written for the last time."""
 
     state: str | None

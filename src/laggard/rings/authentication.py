@@ -17,7 +17,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from laggard.rings.messages import Hello
-from laggard.token_file import proved_by
+from laggard.secret_files import proved_by
 from laggard.wire.codec import encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.environment import ENV_RING_TOKEN, ENV_RING_TOKEN_FILE
 from laggard.errors import UsageError
-from laggard.token_file import read_token_file, tokens_of
+from laggard.secret_files import read_token_file, tokens_of
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership

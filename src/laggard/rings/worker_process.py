@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from laggard.nccl.private_log import PrivateLog, prepare_log
-from laggard.own_process import own_process
+from laggard.processes.own import own_process
 from laggard.rings import messages
 from laggard.rings.messages import Command, Report
 from laggard.wire.codec import WireError

@@ -13,6 +13,7 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.collector_client import COLLECTOR_HELP
 from laggard.environment import node_name, rank_dir
 from laggard.errors import UsageError
+from laggard.secret_files import read_token_file
 from laggard.stack_answers.answer import Answers, answer_lines
 from laggard.stack_answers.collector import ask_collector
 from laggard.stack_answers.node import Gathered, ask_node
@@ -23,7 +24,6 @@ from laggard.terminal.parts import Line
 from laggard.terminal.progress import Bar
 from laggard.text.users import user_text
 from laggard.text.words import printable_line
-from laggard.token_file import read_token_file
 from laggard.wire.stacks import MAX_RANKS, StacksDocument, rank_stacks
 
 _MIN_SECONDS: Final = 0.1

@@ -19,6 +19,7 @@ from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.describe import suspect_text
 from laggard.rings.document import Ring
 from laggard.rings.membership import expand_hosts
+from laggard.secret_files import read_token_file
 from laggard.suspects.exclude_command import seconds_of
 from laggard.suspects.measured import confirmation_of, tell
 from laggard.suspects.names import KnownNames
@@ -37,7 +38,6 @@ from laggard.suspects.slurm_ring import (
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.text.words import counted, joined, printable_line
-from laggard.token_file import read_token_file
 from laggard.wire.exclusion import ExclusionsDocument, SuspectDocument
 from laggard.wire.nodes import NodeRow, NodesDocument
 

@@ -23,7 +23,7 @@ from laggard.collector.scrape.validation import validate_ranks
 from laggard.http.message import Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.model import ProbeResult, Report, Verdict
-from laggard.token_file import TokenFile
+from laggard.secret_files import TokenFile
 
 Start = Callable[..., Any]
 TOKEN = "correct horse battery staple"

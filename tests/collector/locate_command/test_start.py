@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.recordings import lines, write
 
-ROOMS = "address catalogue cli collector.locate_command collector_client constants errors locate model process_identity"
+ROOMS = "address catalogue cli collector.locate_command collector_client constants errors locate model processes"
 ROOMS += " rankfile recommend recording stacks terminal text wire"
 """What may be loaded: what reads a recording, judges it and says so."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.nvml_gate import NVML_PROBES, SKIPPED_WHEN_HEALTHY, Gate
 
-from laggard.probes.host.proc_stat import read_proc_stat
+from laggard.processes.stat import read_stat
 
 pytestmark = pytest.mark.slow  # processes with a library that is built for them
 
@@ -19,7 +19,7 @@ GENEROUS_SECONDS = 50.0  # beyond the deadline, on a busy machine
 def _wait_for_the_end_of(pid: int) -> None:
     """The killed process may outlive its parent for a moment."""
     until = time.monotonic() + GENEROUS_SECONDS
-    while (stat := read_proc_stat(pid)) is not None and not stat.has_ended:
+    while (stat := read_stat(pid)) is not None and not stat.has_ended:
         assert time.monotonic() < until, f"process {pid} still runs"
         time.sleep(0.02)
 

@@ -18,9 +18,9 @@ import pytest
 from laggard.model import Finding, Report, Severity, Verdict
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.host.proc_stat import read_proc_stat
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.runner.runner import Runner, run
+from laggard.processes.stat import read_stat
 
 GENEROUS_SECONDS = 50.0  # beyond the deadline, on a machine that is busy; the probes that hang do so for 600 s
 
@@ -167,7 +167,7 @@ def test_hung_probes_and_their_children_leave_no_process_behind(tmp_path: Path) 
 
 def _runs(pid: int) -> bool:
     """A zombie that init has yet to reap does not run."""
-    stat = read_proc_stat(pid)
+    stat = read_stat(pid)
     return stat is not None and not stat.has_ended
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.process_identity import own_identity, state_of
+from laggard.processes.identity import own_identity, state_of
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.recording_folder import folder_of_run, rank_file_name
 

@@ -16,8 +16,7 @@ from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import Channel, Transfers
 from laggard.locate.links.transfers import channels_and_transfers
-from laggard.locate.order_statistics import distinct
-from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.medians import distinct, last_axis_median, median
 from laggard.locate.step_tables import over_phases
 from laggard.rankfile.members import member_runs
 from laggard.text.words import printable_line

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
-from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.medians import last_axis_median, median
 
 WARM_UP_RATIO: Final = 1.25
 """The ratio to the run's median from which on a step at the beginning still belongs to the warm-up: compiling, filling

@@ -22,7 +22,7 @@ from laggard.locate.hang.stuck import silence, stuck
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.hang.waits import least_seconds
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.order_statistics import middle
+from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import Note, RankEnd
 

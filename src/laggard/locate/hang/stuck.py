@@ -14,7 +14,7 @@ from laggard.locate.hang.death import Death
 from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG
 from laggard.locate.hang.liveness import SILENT_BEATS
 from laggard.locate.job_timings import JobTimings, LastBeat
-from laggard.locate.order_statistics import middle
+from laggard.locate.medians import middle
 
 
 def stuck(timings: JobTimings, first: Sequence[Death], others: Sequence[Death]) -> list[Death]:

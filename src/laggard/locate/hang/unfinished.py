@@ -21,7 +21,7 @@ from laggard.locate.hang.deadlock import ranks_in_cycles
 from laggard.locate.hang.liveness import has_left
 from laggard.locate.hang.notes import deadlock_note
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.order_statistics import distinct
+from laggard.locate.medians import distinct
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import counted, ranks_text

@@ -20,8 +20,7 @@ from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import blocked_seconds, grouped
 from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, COST_RATIO, MAX_LESS_WORK
 from laggard.locate.links.transfers import Ways
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import median_over_steps
+from laggard.locate.medians import median_over_steps, middle
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.steps import Steps
 from laggard.locate.step_tables import over_phases

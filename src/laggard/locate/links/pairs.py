@@ -24,7 +24,7 @@ from laggard.locate.links.channels import (
     grouped,
     no_transfers,
 )
-from laggard.locate.order_statistics import distinct, middle
+from laggard.locate.medians import distinct, middle
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 PAIR_ROLE, ROUND_TRIP_ROLE = "pair", "round trip"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.pairs import PAIR_ROLE, ROUND_TRIP_ROLE
 from laggard.locate.links.transfers import Category, Ways
-from laggard.locate.slow.medians import median, median_over_steps
+from laggard.locate.medians import median, median_over_steps
 
 MIN_BESIDE: Final = 3
 """The least number of other pairs between the same two machines that a pair is compared with."""

@@ -14,8 +14,7 @@ from laggard.locate.job_timings import Floats
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.pairs import PAIR_ROLE, ROUND_TRIP_ROLE
 from laggard.locate.links.transfers import Category
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps, others_median
+from laggard.locate.medians import deviation, last_axis_median, median, median_over_steps, middle, others_median
 from laggard.locate.slow.significance import Slowdown, slowdown
 from laggard.locate.slow.steps import Steps
 from laggard.locate.step_tables import over_phases

@@ -20,7 +20,7 @@ from laggard.locate.links.link_culprits import link_culprit, saved_share
 from laggard.locate.links.places import Explanation, Place, explain
 from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, COST_RATIO, Findings, slow_among_equals
 from laggard.locate.links.transfers import Ways
-from laggard.locate.order_statistics import middle
+from laggard.locate.medians import middle
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.steps import Steps
 from laggard.model import Culprit

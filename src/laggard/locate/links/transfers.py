@@ -29,7 +29,7 @@ from laggard.locate.links.channels import (
     no_transfers,
 )
 from laggard.locate.links.pairs import transfers_of_pairs
-from laggard.locate.order_statistics import distinct, middle
+from laggard.locate.medians import distinct, middle
 from laggard.locate.slow.peers import node_numbers
 
 RECORDED_SHARE, MANY_MEMBERS = 0.75, 16

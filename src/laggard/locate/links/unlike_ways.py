@@ -17,7 +17,7 @@ from laggard.locate.links.link_culprits import channel_name, saved_share
 from laggard.locate.links.slow_channels import MIN_CHANNELS, SlowChannel, longer_channels, slower_than_the_fastest
 from laggard.locate.links.slow_links import SlowLinks
 from laggard.locate.links.transfers import Category, Ways
-from laggard.locate.slow.medians import others_median
+from laggard.locate.medians import others_median
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import seconds_text

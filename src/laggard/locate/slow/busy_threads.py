@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.order_statistics import middle
+from laggard.locate.medians import middle
 from laggard.locate.own_threads import OwnThreads
 from laggard.model import Culprit
 from laggard.text.words import seconds_text
@@ -30,12 +30,10 @@ def with_busy_threads(timings: JobTimings, culprits: Sequence[Culprit]) -> tuple
     told = dict(zip(timings.ranks.tolist(), timings.own_threads, strict=True)) if timings.own_threads else {}
     slow = {rank for culprit in culprits for rank in culprit.ranks}
     peers = [each for rank, each in told.items() if each is not None and rank not in slow]
-    usual = OwnThreads(_median([it.busy for it in peers]), _median([it.late_seconds for it in peers]), ())
+    usual = OwnThreads(
+        middle([it.busy for it in peers] or [0.0]), middle([it.late_seconds for it in peers] or [0.0]), ()
+    )
     return tuple(_explained(culprit, told, usual) for culprit in culprits)
-
-
-def _median(values: list[float]) -> float:
-    return middle(values) if values else 0.0
 
 
 def _explained(culprit: Culprit, told: Mapping[int, OwnThreads | None], usual: OwnThreads) -> Culprit:

@@ -24,8 +24,7 @@ from laggard.constants import PHASES
 from laggard.locate.explanation import has_cause
 from laggard.locate.group_places import MIN_GROUPS, GroupPlaces
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.order_statistics import distinct
-from laggard.locate.slow.medians import last_axis_median, median, median_over_steps
+from laggard.locate.medians import distinct, last_axis_median, median, median_over_steps
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.significance import SLOW_RATIO
 from laggard.locate.slow.steps import MIN_STEPS, Steps

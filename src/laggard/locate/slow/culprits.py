@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.order_statistics import known_middle
-from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.medians import last_axis_median, median
 from laggard.locate.slow.payoff import payoff, stalls_beside
 from laggard.locate.slow.ranks import Slow
 from laggard.locate.slow.significance import confidence
@@ -218,7 +217,7 @@ def _compare_with_past(steps: Steps, columns: NDArray[np.int64], tail: slice | N
         for values in (steps.phases[tail][:, columns], first)
     )
     phase = int(np.nanargmax(own - before))
-    base = known_middle(steps.past.base[columns])
+    base = median(steps.past.base[columns])
     waited = median(steps.waited[tail][:, columns])
     return _Comparison(steps.judged_phases[phase], own[phase], before[phase], waited, np.nan, base, 0)
 

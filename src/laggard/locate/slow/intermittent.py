@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import median, median_over_steps
+from laggard.locate.medians import median, median_over_steps, middle
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.pieces import Piece, pieces
 from laggard.locate.slow.ranks import MACHINE_SHARE, MIN_MACHINES, Slow

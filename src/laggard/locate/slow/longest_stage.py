@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.slow.medians import median, median_over_steps
+from laggard.locate.medians import median, median_over_steps
 from laggard.locate.slow.peers import confined, node_numbers
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.order_statistics import known_middle
+from laggard.locate.medians import median
 from laggard.locate.slow.significance import MIN_KNOWN
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
@@ -36,7 +36,7 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
     known = np.isfinite(steps.busy).sum(axis=0)
     stepless = timings.ranks[known < MIN_KNOWN].tolist()
     unseen = len(timings.ranks) < timings.world_size
-    if not (unseen or stepless) or known_middle(steps.waited / steps.duration[:, None]) <= WAITING_RATIO:
+    if not (unseen or stepless) or median(steps.waited / steps.duration[:, None]) <= WAITING_RATIO:
         return None
     if unseen:
         return Note("unseen_ranks", "the ranks that are seen wait for others; the slow rank may be one that is not")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.slow.medians import last_axis_median
+from laggard.locate.medians import last_axis_median
 
 BRIEF_SECONDS = 1.0
 """The duration below which a slowdown is a moment. Our own choice: two ranks on two cores, beside other work that was

@@ -8,7 +8,7 @@ import numpy as np
 
 from laggard.constants import PHASES
 from laggard.locate.job_timings import WARM_UP_STEPS, JobTimings
-from laggard.locate.slow.medians import median
+from laggard.locate.medians import median
 from laggard.model import Note
 from laggard.text.words import seconds_text
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES
 from laggard.locate.job_timings import Floats
-from laggard.locate.slow.medians import median, median_over_steps
+from laggard.locate.medians import median, median_over_steps
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps
 from laggard.locate.slow.uneven_work import MIN_UPDATE_SHARE

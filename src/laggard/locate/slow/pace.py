@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.slow.medians import MAD_TO_SIGMA
+from laggard.locate.medians import MAD_TO_SIGMA
 
 MIN_VARIATION: Final = 0.02
 """The least standard deviation of the peers' work, as a share of it, from which on it tells how long work takes."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES
 from laggard.locate.job_timings import Floats
-from laggard.locate.slow.medians import (
+from laggard.locate.medians import (
     MEDIAN_ERROR,
     deviations,
     median_over_steps,

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.order_statistics import distinct
-from laggard.locate.slow.medians import last_axis_median, others_median
+from laggard.locate.medians import distinct, last_axis_median, others_median
 
 BLOCK_VALUES = 1 << 21
 """The number of values that are sorted at once."""

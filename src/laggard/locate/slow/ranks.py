@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.order_statistics import distinct, middle
-from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps
+from laggard.locate.medians import deviation, distinct, last_axis_median, median, median_over_steps, middle
 from laggard.locate.slow.moments import is_brief, is_long, outlasts_moments
 from laggard.locate.slow.past import CHANGED_RATIO
 from laggard.locate.slow.peers import confined, node_numbers

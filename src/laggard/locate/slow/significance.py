@@ -27,14 +27,14 @@ from typing import NamedTuple
 import numpy as np
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import (
+from laggard.locate.medians import (
     MAD_TO_SIGMA,
     MEDIAN_ERROR,
     deviation,
     deviations,
     median,
     median_over_steps,
+    middle,
 )
 from laggard.locate.slow.steps import MIN_STEPS
 

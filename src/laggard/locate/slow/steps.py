@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
-from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.medians import last_axis_median, median
 from laggard.locate.slow.past import OTHER, Past, judged
 from laggard.locate.slow.peers import Peers
 from laggard.locate.step_tables import over_phases

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from laggard.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import Floats
-from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.medians import last_axis_median, median
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, step_times_text, times_text

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.medians import last_axis_median, median
 from laggard.locate.slow.past import OTHER
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps

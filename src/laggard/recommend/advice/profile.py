@@ -10,7 +10,7 @@ import numpy as np
 from laggard.constants import OPS, PHASES
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.order_statistics import middle
+from laggard.locate.medians import median
 from laggard.model import Culprit
 from laggard.recommend.advice.situation import JobProfile, Situation
 
@@ -40,7 +40,7 @@ def profile_of(timings: JobTimings) -> JobProfile | None:
     seconds = timings.step_seconds
     if not timings.steps_recorded or np.isfinite(seconds).any(axis=1).sum() < _MIN_STEPS:
         return None
-    step = _median(seconds)
+    step = median(seconds)
     if not step > 0:
         return None
     known = timings.waits_recorded and not timings.unseen_waits
@@ -52,16 +52,11 @@ def profile_of(timings: JobTimings) -> JobProfile | None:
     )
 
 
-def _median(values: Floats) -> float:
-    finite = values[np.isfinite(values)]
-    return middle(finite) if len(finite) else float("nan")
-
-
 def _share(part: Floats, whole: Floats, over_ranks: Callable[[list[float]], float]) -> float | None:
     """Returns a part's share of the step: of each rank the median over its steps, then over the ranks."""
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = part / whole
-    columns = [_median(shares[:, column]) for column in range(shares.shape[1])]
+    columns = [median(shares[:, column]) for column in range(shares.shape[1])]
     finite = [value for value in columns if np.isfinite(value)]
     if not finite:
         return None

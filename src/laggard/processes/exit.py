@@ -9,12 +9,11 @@ import signal
 import struct
 from typing import Final, NamedTuple
 
+from laggard.processes.stat import read_stat
+
 _INFO: Final = struct.Struct("<QQ11Ii")  # struct pidfd_info, version 0 (include/uapi/linux/pidfd.h): mask ... exit_code
 _GET_INFO: Final = 0xC000FF0B | _INFO.size << 16  # PIDFD_GET_INFO, _IOWR(0xFF, 11, struct pidfd_info); Linux 6.13
 _WITH_EXIT: Final = 1 << 3  # PIDFD_INFO_EXIT; Linux 6.15, for processes that their parent has waited for
-_FLAGS_FIELD: Final = 6  # of /proc/PID/stat, behind the name in parentheses
-_STATUS_FIELD: Final = 49
-_EXITING: Final = 0x4  # PF_EXITING: it is no zombie yet
 
 
 class ExitStatus(NamedTuple):
@@ -42,15 +41,13 @@ def wait_status(pidfd: int, pid: int) -> int | None:
 def zombie_status(pid: int, may_know: bool) -> int | None:
     """The wait status of a process that its parent has not waited for. None where it is no zombie any more, or where a
     0 may stand for `not permitted to know`: to know takes CAP_SYS_PTRACE."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, *fields = file.read(4096).rpartition(b")")[2].split()
-        status, flags = int(fields[_STATUS_FIELD - 1]), int(fields[_FLAGS_FIELD - 1])
-    except (OSError, ValueError, IndexError):
+    stat = read_stat(pid)
+    if stat is None:
         return None
-    if state == b"Z":
+    status = stat.wait_status
+    if stat.state == "Z":
         return status if status or may_know else None
-    return status if status and flags & _EXITING else None  # it may not be set yet
+    return status if status and stat.is_exiting else None  # it may not be set yet
 
 
 def _status_of_pidfd(pidfd: int) -> int | None:

@@ -12,31 +12,27 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from laggard.processes.stat import load_stat
+
 RUNS, STOPPED, GONE = "runs", "stopped", "gone"
 
-_FLAGS_FIELD, _START_FIELD = 6, 19  # of /proc/PID/stat, behind the name in parentheses; the first there is the state
-_EXITING = 0x4  # PF_EXITING: its sockets may be closed already, and it is no zombie yet
 _STOPPED_STATES = "Tt"
-_ENDED_STATES = "ZX"
 
 
 def own_identity() -> dict[str, Any]:
     """This process, for JSON: pid, start_ticks, boot_id, pid_namespace. Empty where /proc does not tell. Never
     raises."""
     try:
-        return {"pid": os.getpid(), "start_ticks": _state_and_start(os.getpid())[1], **_place()}
-    except (OSError, ValueError, IndexError):
+        return {"pid": os.getpid(), "start_ticks": load_stat(os.getpid()).start_ticks, **_place()}
+    except (OSError, ValueError):
         return {}
 
 
 def own_start() -> float | None:
     """The time at which this process began, in Unix time; None where /proc does not tell."""
     try:
-        with open("/proc/uptime", encoding="ascii") as file:
-            up = float(file.read(64).split()[0])
-        age = up - _state_and_start(os.getpid())[1] / os.sysconf("SC_CLK_TCK")
-        return time.time() - max(age, 0.0)
-    except (OSError, ValueError, IndexError):
+        return time.time() - max(load_stat(os.getpid()).age_seconds, 0.0)
+    except (OSError, ValueError):
         return None
 
 
@@ -50,25 +46,16 @@ def state_of(process: Mapping[str, Any] | None) -> str | None:
         place = _place()
         if any(process.get(name) != value for name, value in place.items()):
             return None
-        state, began = _state_and_start(pid)
+        stat = load_stat(pid)
     except FileNotFoundError:
         return GONE if os.path.exists("/proc/self/stat") else None
-    except (OSError, ValueError, IndexError, OverflowError):
+    except (OSError, ValueError, OverflowError):
         return None
-    if began != start or state in _ENDED_STATES:
+    if stat.start_ticks != start or stat.has_ended or stat.is_exiting:
         return GONE
-    return STOPPED if state in _STOPPED_STATES else RUNS
+    return STOPPED if stat.state in _STOPPED_STATES else RUNS
 
 
 def _place() -> dict[str, str]:
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return {"boot_id": file.read(64).strip(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
-
-
-def _state_and_start(pid: int) -> tuple[str, int]:
-    """The state's letter, X of a process that the kernel is taking down, and the start in clock ticks since boot.
-    Raises OSError, ValueError, IndexError."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        fields = file.read(4096).rpartition(")")[2].split()
-    exiting = int(fields[_FLAGS_FIELD]) & _EXITING
-    return "X" if exiting else fields[0], int(fields[_START_FIELD])

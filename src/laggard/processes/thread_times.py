@@ -11,7 +11,7 @@ import os
 import re
 from typing import Final, NamedTuple
 
-from laggard.cgroup_files import cgroup_files
+from laggard.processes.cgroups import cgroup_files
 
 MAX_THREADS: Final = 64
 """The oldest of a process: those that train, and not those of a hundred loaders."""

@@ -1,14 +1,19 @@
-"""Medians over steps and over ranks, in which nan stands for what is not known. Pure."""
+"""Medians over steps and over ranks, in which nan stands for what is not known. Pure.
+
+By ways that import less than numpy's own: np.unique and np.median load numpy.ma, and the module statistics loads
+random. That was a tenth of the time of a start of `laggard locate`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.locate.job_timings import Floats
-from laggard.locate.order_statistics import middle
+if TYPE_CHECKING:
+    from laggard.locate.job_timings import Floats
 
 MAD_TO_SIGMA = 1.4826
 """A standard deviation over the median absolute deviation, for normal data."""
@@ -115,3 +120,19 @@ def _others_of_known(values: Floats, ordered: Floats) -> Floats:
     beside = np.where(values < centre, (centre + above) / 2, (below + centre) / 2)
     of_odd: Floats = np.where(values == centre, (below + above) / 2, beside)
     return of_odd
+
+
+def distinct(values: NDArray[Any], axis: int | None = None) -> NDArray[Any]:
+    """The distinct values, ascending, or on `axis` the distinct rows: np.unique(values). Where np.unique is asked for
+    the counts as well, it loads nothing."""
+    return np.unique(values, axis=axis, return_counts=True)[0]
+
+
+def middle(values: NDArray[Any] | Sequence[float]) -> float:
+    """The median of at least one value; nan where one is not known. It takes a tenth of np.median's time for the steps
+    of one rank."""
+    ordered = np.sort(values)
+    half = len(ordered) // 2
+    if np.isnan(ordered[-1]):  # nan is last
+        return float("nan")
+    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
