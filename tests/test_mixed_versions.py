@@ -18,13 +18,12 @@ from support.made_pages import script
 from support.paths import DATA
 
 from laggard import wire
-from laggard.agent.ranks.packed_steps import pack
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.model import Report
-from laggard.rankfile import Lane, RankFileError, RankFileReader, Step
+from laggard.rankfile import Lane, RankFileError, RankFileReader
 from laggard.rankfile.layout import VERSION
 from laggard.rankfile.writer import RankFileWriter
-from laggard.wire.ranks import RanksDocument, StepRow
+from laggard.wire.ranks import RanksDocument
 
 RANK_FILE = DATA / "golden" / "rank_file.gz"
 """What write_rank_file() writes."""
@@ -86,7 +85,7 @@ def test_a_signed_document_is_refused_with_a_field_more(schema: str) -> None:
 
 # The agent's answers, as a collector really takes them: with bounds.
 
-RANKS = json.loads(wire.encode(Documents.node("n0", [0, 1, 2, 3], slow=2)))
+RANKS = json.loads(wire.encode(Documents.packed_node("n0", [0, 1, 2, 3], slow=2)))
 REPORT = json.loads(wire.encode(Documents.report("n0", ["GPU_LOST"])))
 
 
@@ -106,7 +105,7 @@ def test_an_agents_answers_with_more_and_with_less_pass_the_collectors_checks() 
 def _least(kind: type[msgspec.Struct], document: Any) -> bytes:
     """What an agent says that knows no field which may be left out, but for the steps of its ranks."""
     for field in reversed(list(optional_fields(kind, document))):
-        if field.path[-1] != "rows":
+        if field.path != ("steps",):
             document = without(document, field)
     return json.dumps(document).encode()
 
@@ -118,7 +117,8 @@ def test_a_real_collector_judges_with_agents_that_say_more_and_less(
 ) -> None:
     """An agent that says more or less beside one of this version: both are up, and the slow rank is named."""
     split = [
-        json.loads(wire.encode(Documents.node(name, ranks, slow=2))) for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))
+        json.loads(wire.encode(Documents.packed_node(name, ranks, slow=2)))
+        for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))
     ]
     report = json.loads(wire.encode(Documents.report("n1")))
     if says == "more":
@@ -138,36 +138,6 @@ def test_a_real_collector_judges_with_agents_that_say_more_and_less(
     assert [culprit["ranks"] for culprit in location()["culprits"]] == [[2]]
     nodes = {row["node"]: row["state"] for row in collector.get("/api/v1/nodes").json()["nodes"]}
     assert nodes == {"n0": "up", "n1": "up"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("packs", [(True, False), (False, True), (True, True)])
-def test_a_real_collector_judges_agents_that_pack_their_steps_and_those_that_do_not(
-    packs: tuple[bool, bool], start_collector: Callable[..., Any], fake_agent: Callable[..., Any]
-) -> None:
-    """An agent that does not know packed=1 answers with rows, whichever of the ranks are its own."""
-    documents = [Documents.node(name, ranks, slow=2) for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))]
-    agents = [
-        fake_agent(wire.encode(_packed(it) if packed else it), Documents.report(it.node))
-        for it, packed in zip(documents, packs, strict=True)
-    ]
-    collector = start_collector(*(word for it in agents for word in ("--target", it.address)), "--interval", "0.3")
-    collector.wait_ready()
-    collector.wait_until(lambda: collector.get("/api/v1/location").json()["culprits"])
-    assert [culprit["ranks"] for culprit in collector.get("/api/v1/location").json()["culprits"]] == [[2]]
-    assert {row["state"] for row in collector.get("/api/v1/nodes").json()["nodes"]} == {"up"}
-
-
-def _packed(document: RanksDocument) -> RanksDocument:
-    """The same as an agent that packs would have it."""
-    steps = pack([[_in_nanoseconds(row) for row in rank.rows] for rank in document.ranks])
-    ranks = tuple(msgspec.structs.replace(rank, rows=()) for rank in document.ranks)
-    return msgspec.structs.replace(document, ranks=ranks, steps=steps)
-
-
-def _in_nanoseconds(row: StepRow) -> Step:
-    start, end, waited, *phases = (round(seconds * 1e9) for seconds in (row.start, row.end, row.waited, *row.phases))
-    return Step(row.step, start, end, tuple(phases), waited, row.work)
 
 
 @pytest.mark.slow
