@@ -121,7 +121,7 @@ def _shares_of_a_core(agent: Daemon, exporter: Daemon | None, seconds: float) ->
     before, began = [_cpu_seconds(daemon.processes) for daemon in daemons], time.monotonic()
     for tick in range(round(seconds / 5)):
         time.sleep(max(0.0, began + 5 * tick - time.monotonic()))
-        since = json.loads(_get(f"{base}/api/v1/ranks?since={since}&packed=1"))["next"]
+        since = json.loads(_get(f"{base}/api/v1/ranks?since={since}"))["next"]
         if tick % 3 == 0:
             for daemon in daemons:
                 _get(daemon.url)

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from msgspec import structs
-
 from laggard.agent.ranks.packed_steps import pack
 from laggard.collector import garbage
 from laggard.collector.jobs.calm import CalmJobs
@@ -34,7 +32,7 @@ from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile import Step
 from laggard.wire import encode
-from laggard.wire.ranks import BeatRow, CollectiveTotal, LaneProgress, RankRow, RanksDocument, StepRow
+from laggard.wire.ranks import BeatRow, CollectiveTotal, LaneProgress, RankRow, RanksDocument
 
 RANKS: Final = 8
 STEP_SECONDS: Final = 0.25
@@ -60,28 +58,19 @@ class Case(NamedTuple):
         return range(first, after)
 
 
-def document(case: Case, agent: int, began: float, now: float, packed: bool = True) -> bytes:
-    """What the agent answers at `now` to whom has asked it at `began`, in seconds on the ranks' clock. `packed`: as
-    agents do that pack the steps; else as those before them."""
+def document(case: Case, agent: int, began: float, now: float) -> bytes:
+    """What the agent answers at `now` to whom has asked it at `began`, in seconds on the ranks' clock."""
     job = case.job_of(agent)
     agents = case.ranks_of(job)
     steps = range(int(began / STEP_SECONDS), int(now / STEP_SECONDS))
     first = (agent - agents.start) * RANKS
     rows = tuple(rank_row(job, first + local, local, len(agents) * RANKS, agent, steps) for local in range(RANKS))
-    columns = None
-    if packed:
-        columns = pack([[in_nanoseconds(row) for row in rank.rows] for rank in rows])
-        rows = tuple(structs.replace(rank, rows=()) for rank in rows)
+    slow = [50_000_000 if rank == SLOW_RANK and job == 0 else 0 for rank in range(first, first + RANKS)]
+    columns = pack([[step_of(first + local, step, slow[local]) for step in steps] for local in range(RANKS)])
     return encode(RanksDocument(f"n{agent}", "boot", max(0.0, now - 1), rows, (), now=1.7e9 + now, steps=columns))
 
 
-def in_nanoseconds(row: StepRow) -> Step:
-    start, end, waited, *phases = (round(seconds * 1e9) for seconds in (row.start, row.end, row.waited, *row.phases))
-    return Step(row.step, start, end, tuple(phases), waited, row.work)
-
-
 def rank_row(job: int, rank: int, local: int, world: int, agent: int, steps: range) -> RankRow:
-    slow = 0.05 if rank == SLOW_RANK and job == 0 else 0.0
     lanes = tuple(LaneProgress(op, "dp:0", steps.stop * 20, steps.stop * 20) for op in ("all_reduce", "broadcast"))
     totals = tuple(CollectiveTotal(op, "dp", steps.stop * 20, steps.stop * 0.08, 1 << 40) for op in ("all_reduce",))
     return RankRow(
@@ -90,24 +79,22 @@ def rank_row(job: int, rank: int, local: int, world: int, agent: int, steps: ran
         steps.stop * 0.15, (0.1,) * 9, 1.7e9 + steps.stop * STEP_SECONDS, totals, None, "forward", 0,
         beat=BeatRow(0.4, 1.0, "on", lanes, ()), last_beat_timestamp_seconds=1.7e9 + steps.stop * STEP_SECONDS,
         facts={"script": "train.py", "started": 1.7e9, "groups": {"dp:0": [0, world, 1]}},
-        rows=tuple(step_row(rank, step, slow) for step in steps),
     )  # fmt: skip
 
 
-def step_row(rank: int, step: int, slow: float) -> StepRow:
-    """Times in whole nanoseconds, as rank files have them, which differ a little from rank to rank and step to step."""
-    noise = ((rank * 7919 + step * 104_729) % 1_000_003) / 1e9
-    phases = (0.010_000_123, round(0.05 + slow + noise, 9), 0.080_001_371, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0)
-    start = round(step * STEP_SECONDS + noise, 9)
-    return StepRow(step, start, round(start + STEP_SECONDS, 9), phases, round(STEP_SECONDS - sum(phases), 9))
+def step_of(rank: int, step: int, slow_ns: int) -> Step:
+    """As rank files have it: times differ a little from rank to rank and step to step."""
+    noise, length = (rank * 7919 + step * 104_729) % 1_000_003, round(STEP_SECONDS * 1e9)
+    phases = (10_000_123, 50_000_000 + slow_ns + noise, 80_001_371, 10_000_000, 0, 0, 0, 0, 0)
+    start = step * length + noise
+    return Step(step, start, start + length, phases, length - sum(phases), 0)
 
 
 class Round:
     """A collector's round, without the network and the page."""
 
-    def __init__(self, case: Case, judges_all: bool = False, packed: bool = True) -> None:
+    def __init__(self, case: Case, judges_all: bool = False) -> None:
         self.case = case
-        self.packed = packed
         self.judges_all = judges_all
         self.calm = CalmJobs()
         self.agents = [
@@ -127,7 +114,7 @@ class Round:
         """One round with the steps from `began` to `now`; what each part takes is in `seconds`."""
         self.seconds = dict.fromkeys(PARTS, 0.0)
         for number, agent in enumerate(self.agents):
-            body = document(self.case, number, began, now, self.packed)
+            body = document(self.case, number, began, now)
             with self.counting("decode"):
                 answer = validate_ranks_answer(body)
             with self.counting("merge"):
@@ -147,10 +134,10 @@ def require_slow_rank(snapshot: ClusterSnapshot, case: Case) -> None:
         raise SystemExit(f"{case}: {len(snapshot.jobs)} jobs, of which are slow: {failed}")
 
 
-def measured(case: Case, rounds: int, judges_all: bool, packed: bool) -> dict[str, float]:
+def measured(case: Case, rounds: int, judges_all: bool) -> dict[str, float]:
     """The CPU seconds of each part in the first round and, on average, in those that follow; and the memory in MiB."""
     garbage.look_rarely()
-    collector, found = Round(case, judges_all, packed), {}
+    collector, found = Round(case, judges_all), {}
     require_slow_rank(collector.run(0.0, FIRST_SECONDS), case)
     found.update({f"first {part}": collector.seconds[part] for part in PARTS})
     for each in range(rounds):
@@ -162,10 +149,9 @@ def measured(case: Case, rounds: int, judges_all: bool, packed: bool) -> dict[st
     return found
 
 
-def in_own_process(case: Case, rounds: int, judges_all: bool, packed: bool) -> dict[str, float]:
+def in_own_process(case: Case, rounds: int, judges_all: bool) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", str(case.agents), str(case.jobs), "--rounds", str(rounds)]
     command += ["--judge-all"] if judges_all else []
-    command += [] if packed else ["--rows"]
     found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return found
 
@@ -187,14 +173,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 500])
     parser.add_argument("--rounds", type=int, default=4, help="even: calm jobs are judged in every second one")
     parser.add_argument("--judge-all", action="store_true", help="judge calm jobs in each round, too")
-    parser.add_argument("--rows", action="store_true", help="answers of agents that do not pack the steps")
     parser.add_argument("--one", type=int, nargs=2, metavar=("AGENTS", "JOBS"), help="one case, as JSON")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measured(Case(*arguments.one), arguments.rounds, arguments.judge_all, not arguments.rows)))
+        print(json.dumps(measured(Case(*arguments.one), arguments.rounds, arguments.judge_all)))
         return 0
     cases = [Case(agents, jobs) for jobs in arguments.jobs for agents in arguments.agents]
-    show(cases, lambda case: in_own_process(case, arguments.rounds, arguments.judge_all, not arguments.rows))
+    show(cases, lambda case: in_own_process(case, arguments.rounds, arguments.judge_all))
     return 0
 
 

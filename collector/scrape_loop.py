@@ -58,7 +58,6 @@ from laggard.collector.settings import (
     incidents_writer,
 )
 from laggard.locate.against.digest import digest_of
-from laggard.locate.step_tables import step_rows
 from laggard.model import Report, Severity
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
@@ -154,7 +153,7 @@ class ScrapeLoop:
         if found is None or job is None:
             return None
         answering = {row.url for row in self.snapshot.nodes if row.state == "up"}
-        steps = {number: step_rows(rank.table) for number, rank in job.ranks.items()}
+        steps = {number: rank.table for number, rank in job.ranks.items()}
         findings, asked = found.timings.findings_by_node, job.asked_seconds_ago()
         return JobRecording(found.key.job_id, job.newest_rows(answering), steps, findings, asked, found.key.owner)
 
@@ -396,7 +395,7 @@ class ScrapeLoop:
             if isinstance(found, FetchFailure) or not found.document.ranks:
                 return found
             since = last_steps_since(found.document)
-        return await self._get(f"{address}?since={since!r}&packed=1", validate_ranks_answer, slot)
+        return await self._get(f"{address}?since={since!r}", validate_ranks_answer, slot)
 
     async def _get(self, url: str, validate: Callable[[bytes], T], slot: Slot) -> T | FetchFailure:
         settings = self._settings

@@ -134,7 +134,7 @@ class CollectorSettings(Settings, frozen=True):
     they share: it is told as one thing, and drains nobody. So is one that more than `max_drain_ratio` have."""
     ring_token_file: str = ""
     """A file with the secret by which agents prove who they are when they ask whether a ring is due (`laggard
-    idle-rings`, docs/rings.md); empty: no ring is ever due."""
+    agent --idle-rings`, docs/rings.md); empty: no ring is ever due."""
     ring_period_seconds: float = 86400.0
     """The time in which each idle node is measured once."""
     ring_nodes: int = 8

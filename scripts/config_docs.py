@@ -41,7 +41,7 @@ def page() -> str:
     parts = [
         HEAD,
         section("Agent", "`laggard agent --config FILE`", AgentSettings),
-        section("Idle rings", "`laggard idle-rings --config FILE`", IdleRingsSettings),
+        section("Idle rings", "`laggard agent --idle-rings --config FILE`", IdleRingsSettings),
         section("Collector", "`laggard collector --config FILE`", CollectorSettings),
         section("Controller", "`laggard kubernetes controller --config FILE`", ControllerSettings),
         section("Profile", "`laggard healthcheck --profile FILE`, and `profile` of an agent", Profile),

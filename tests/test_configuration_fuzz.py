@@ -28,7 +28,7 @@ from laggard.web_config import load_web_config
 DAEMONS = {
     "agent": AgentSettings(),
     "collector": CollectorSettings(),
-    "idle-rings": IdleRingsSettings(),
+    "agent --idle-rings": IdleRingsSettings(),
     "kubernetes controller": ControllerSettings(),
 }
 PROFILE = Profile(thresholds={"gpu_temperature": {}}, skip=("gpu_ecc",))

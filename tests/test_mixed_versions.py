@@ -1,14 +1,10 @@
-"""Neighbouring releases on the wire (docs/contracts.md): what 0.1.0 writes is kept as files, which later releases have
-to read; what a later release says more is passed over; what an earlier one does not say yet has its default.
-
-A new document is added to the files by LAGGARD_WRITE_GOLDEN=1; what stands there is never written anew.
-"""
+"""Parts of laggard that are one change apart (docs/contracts.md), on documents made of their types: a field more is
+passed over, and a field less has its default."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,18 +18,16 @@ from support.made_pages import script
 from support.paths import DATA
 
 from laggard import wire
-from laggard.acknowledge.asked import is_signed, signed
-from laggard.agent.ranks.packed_steps import pack
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.model import Report
-from laggard.rankfile import Lane, RankFileError, RankFileReader, Step
+from laggard.rankfile import Lane, RankFileError, RankFileReader
 from laggard.rankfile.layout import VERSION
 from laggard.rankfile.writer import RankFileWriter
-from laggard.wire.acknowledgement import AcknowledgeAsk
-from laggard.wire.ranks import RanksDocument, StepRow
+from laggard.wire.ranks import RanksDocument
 
-GOLDEN = DATA / "golden" / "documents_0.1.0.jsonl"
-RANK_FILE = DATA / "golden" / "rank_file_0.1.0.gz"
+RANK_FILE = DATA / "golden" / "rank_file.gz"
+"""What write_rank_file() writes."""
+
 KINDS: dict[str, type[msgspec.Struct]] = {
     field.default: it.kind
     for it in script("format_docs").DOCUMENTS
@@ -52,46 +46,11 @@ SIGNED = (
 """Those that are signed as a whole, and refused with a field that the reader does not know: what asks for something is
 not half understood."""
 
-
-def golden() -> dict[str, Any]:
-    documents = [json.loads(line) for line in GOLDEN.read_text().splitlines()] if GOLDEN.exists() else []
-    known = {it["schema"]: it for it in documents}
-    if os.environ.get("LAGGARD_WRITE_GOLDEN"):
-        known |= {schema: example(kind) for schema, kind in KINDS.items() if schema not in known}
-        GOLDEN.write_text("".join(json.dumps(known[schema], separators=(",", ":")) + "\n" for schema in sorted(known)))
-    return known
-
-
-DOCUMENTS = golden()
-
-
-def test_every_document_of_the_release_is_kept() -> None:
-    assert DOCUMENTS.keys() >= KINDS.keys(), f"write {sorted(KINDS.keys() - DOCUMENTS.keys())} (see above)"
-    assert KINDS.keys() >= DOCUMENTS.keys(), f"a document was taken away: {sorted(DOCUMENTS.keys() - KINDS.keys())}"
-
-
-@pytest.mark.parametrize("schema", sorted(DOCUMENTS))
-def test_what_the_release_wrote_is_read_with_every_field(schema: str) -> None:
-    """Fields keep their name and type, and what came later has a default."""
-    read = msgspec.json.decode(json.dumps(DOCUMENTS[schema]), type=KINDS[schema])
-    written = json.loads(wire.encode(read))
-    assert not _lost(DOCUMENTS[schema], written), "these fields are not kept"
-
-
-def _lost(before: Any, after: Any, path: str = "") -> list[str]:
-    """What of `before` is not in `after`, which may have more."""
-    if isinstance(before, dict):
-        lost = [f"{path}.{key}" for key in before if not isinstance(after, dict) or key not in after]
-        return lost or [it for key in before for it in _lost(before[key], after[key], f"{path}.{key}")]
-    if isinstance(before, list):
-        if not isinstance(after, list) or len(after) < len(before):
-            return [path]
-        return [it for number, each in enumerate(before) for it in _lost(each, after[number], f"{path}[{number}]")]
-    return [] if before == after else [path]
+DOCUMENTS = {schema: example(kind) for schema, kind in KINDS.items()}
 
 
 @pytest.mark.parametrize("schema", sorted(DOCUMENTS.keys() - {*SIGNED}))
-def test_what_a_later_release_says_more_is_passed_over(schema: str) -> None:
+def test_a_field_more_is_passed_over(schema: str) -> None:
     kind, document = KINDS[schema], DOCUMENTS[schema]
     more = with_more(kind, document)
     assert more != document
@@ -100,7 +59,7 @@ def test_what_a_later_release_says_more_is_passed_over(schema: str) -> None:
 
 
 @pytest.mark.parametrize("schema", sorted(DOCUMENTS))
-def test_what_an_earlier_release_does_not_say_has_its_default(schema: str) -> None:
+def test_a_field_less_has_its_default(schema: str) -> None:
     """Each such field left out by itself, the others as they were; then all of them."""
     kind, document = KINDS[schema], DOCUMENTS[schema]
     fields = list(optional_fields(kind, document))
@@ -116,37 +75,21 @@ def test_what_an_earlier_release_does_not_say_has_its_default(schema: str) -> No
 
 
 @pytest.mark.parametrize("schema", SIGNED)
-def test_a_signed_document_gets_no_field(schema: str) -> None:
+def test_a_signed_document_is_refused_with_a_field_more(schema: str) -> None:
     """A field that only one side knows would be in one side's signature alone: the next form has the next number."""
     document, kind = DOCUMENTS[schema], KINDS[schema]
     assert kind.__struct_config__.forbid_unknown_fields
     with pytest.raises(wire.WireError, match="unknown field"):
         wire.decode(json.dumps({**document, "added": 1}).encode(), kind)
-    written = json.loads(wire.encode(wire.decode(json.dumps(document).encode(), kind)))
-    assert _keys(written) == _keys(document), f"{schema} has other fields than the release's: give it the next number"
-
-
-def _keys(value: Any) -> Any:
-    """The names of the fields, however deep."""
-    if isinstance(value, dict):
-        return {key: _keys(each) for key, each in value.items()}
-    return [_keys(it) for it in value] if isinstance(value, list) else None
-
-
-def test_a_signature_of_the_release_holds() -> None:
-    """The bytes that are signed are those that 0.1.0 signs."""
-    ask = wire.decode(json.dumps({**DOCUMENTS["laggard.acknowledge/1"], "proof": ""}).encode(), AcknowledgeAsk)
-    kept = "fef04171489a74fa"
-    assert signed("a token", ask).proof.startswith(kept) and is_signed(["a token"], signed("a token", ask))
 
 
 # The agent's answers, as a collector really takes them: with bounds.
 
-RANKS = json.loads(wire.encode(Documents.node("n0", [0, 1, 2, 3], slow=2)))
+RANKS = json.loads(wire.encode(Documents.packed_node("n0", [0, 1, 2, 3], slow=2)))
 REPORT = json.loads(wire.encode(Documents.report("n0", ["GPU_LOST"])))
 
 
-def test_an_agents_answers_of_both_neighbours_pass_the_collectors_checks() -> None:
+def test_an_agents_answers_with_more_and_with_less_pass_the_collectors_checks() -> None:
     known = validate_ranks(json.dumps(RANKS).encode())
     assert validate_ranks(json.dumps(with_more(RanksDocument, RANKS)).encode()) == known
     report = validate_report(json.dumps(REPORT).encode())
@@ -162,22 +105,23 @@ def test_an_agents_answers_of_both_neighbours_pass_the_collectors_checks() -> No
 def _least(kind: type[msgspec.Struct], document: Any) -> bytes:
     """What an agent says that knows no field which may be left out, but for the steps of its ranks."""
     for field in reversed(list(optional_fields(kind, document))):
-        if field.path[-1] != "rows":
+        if field.path != ("steps",):
             document = without(document, field)
     return json.dumps(document).encode()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("neighbour", ["later", "earlier"])
-def test_a_real_collector_judges_with_agents_of_both_neighbours(
-    neighbour: str, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
+@pytest.mark.parametrize("says", ["more", "less"])
+def test_a_real_collector_judges_with_agents_that_say_more_and_less(
+    says: str, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """An agent of the other release beside one of this: both are up, and the slow rank is named."""
+    """An agent that says more or less beside one of this version: both are up, and the slow rank is named."""
     split = [
-        json.loads(wire.encode(Documents.node(name, ranks, slow=2))) for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))
+        json.loads(wire.encode(Documents.packed_node(name, ranks, slow=2)))
+        for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))
     ]
     report = json.loads(wire.encode(Documents.report("n1")))
-    if neighbour == "later":
+    if says == "more":
         other = fake_agent(
             *(json.dumps(it).encode() for it in (with_more(RanksDocument, split[1]), with_more(Report, report)))
         )
@@ -194,36 +138,6 @@ def test_a_real_collector_judges_with_agents_of_both_neighbours(
     assert [culprit["ranks"] for culprit in location()["culprits"]] == [[2]]
     nodes = {row["node"]: row["state"] for row in collector.get("/api/v1/nodes").json()["nodes"]}
     assert nodes == {"n0": "up", "n1": "up"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("packs", [(True, False), (False, True), (True, True)])
-def test_a_real_collector_judges_agents_that_pack_their_steps_and_those_that_do_not(
-    packs: tuple[bool, bool], start_collector: Callable[..., Any], fake_agent: Callable[..., Any]
-) -> None:
-    """An agent that does not know packed=1 answers with rows, whichever of the ranks are its own."""
-    documents = [Documents.node(name, ranks, slow=2) for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))]
-    agents = [
-        fake_agent(wire.encode(_packed(it) if packed else it), Documents.report(it.node))
-        for it, packed in zip(documents, packs, strict=True)
-    ]
-    collector = start_collector(*(word for it in agents for word in ("--target", it.address)), "--interval", "0.3")
-    collector.wait_ready()
-    collector.wait_until(lambda: collector.get("/api/v1/location").json()["culprits"])
-    assert [culprit["ranks"] for culprit in collector.get("/api/v1/location").json()["culprits"]] == [[2]]
-    assert {row["state"] for row in collector.get("/api/v1/nodes").json()["nodes"]} == {"up"}
-
-
-def _packed(document: RanksDocument) -> RanksDocument:
-    """The same as an agent that packs would have it."""
-    steps = pack([[_in_nanoseconds(row) for row in rank.rows] for rank in document.ranks])
-    ranks = tuple(msgspec.structs.replace(rank, rows=()) for rank in document.ranks)
-    return msgspec.structs.replace(document, ranks=ranks, steps=steps)
-
-
-def _in_nanoseconds(row: StepRow) -> Step:
-    start, end, waited, *phases = (round(seconds * 1e9) for seconds in (row.start, row.end, row.waited, *row.phases))
-    return Step(row.step, start, end, tuple(phases), waited, row.work)
 
 
 @pytest.mark.slow
@@ -273,14 +187,10 @@ def content(path: Path) -> tuple[Any, ...]:
         return (file.identity, file.lanes(), file.counters(), file.steps(), file.collectives())
 
 
-def test_a_rank_file_of_the_release_is_read(tmp_path: Path) -> None:
-    """An agent reads the version of its release and of the one before. Version 4 is the first."""
-    if os.environ.get("LAGGARD_WRITE_GOLDEN") and not RANK_FILE.exists():
-        written = write_rank_file(tmp_path / "written", IDENTITY).read_bytes()
-        RANK_FILE.write_bytes(gzip.compress(written, 9, mtime=0))
+def test_the_version_of_a_rank_file_stands_for_its_layout(tmp_path: Path) -> None:
     kept = tmp_path / "kept.rank"
     kept.write_bytes(gzip.decompress(RANK_FILE.read_bytes()))
-    assert VERSION == 4, "keep what reads version 4, and a file of the new version beside this one"
+    assert VERSION == 4, "a file of the new version takes the place of the one that is kept"
     identity, lanes, counters, steps, collectives = content(kept)
     assert {name: identity[name] for name in IDENTITY} == IDENTITY and lanes == LANES
     assert (counters.steps, counters.last_step, counters.step_ns) == (3, 2, 2700)
@@ -291,7 +201,7 @@ def test_a_rank_file_of_the_release_is_read(tmp_path: Path) -> None:
     assert [tuple(it) for it in collectives] == [(2, 0, 1, 2000, 2100, 50, 1 << 20)]
 
 
-def test_a_later_ranks_identity_says_more_and_an_earlier_ones_less(tmp_path: Path) -> None:
+def test_a_ranks_identity_may_say_more_and_less(tmp_path: Path) -> None:
     more = content(write_rank_file(tmp_path / "more", {**IDENTITY, "added": {"of": [1, None]}}))
     plain = content(write_rank_file(tmp_path / "plain", IDENTITY))
     assert {name: more[0][name] for name in IDENTITY} == IDENTITY and more[1:] == plain[1:]

@@ -53,7 +53,7 @@ def test_tokens_that_give_power_are_refused_in_one_line(place: Path, capsys: pyt
     for words, where in (
         (("ring", "--token-file", str(token)), "--token-file"),
         (("collector", "--config", str(place / "collector"), "--web.listen-address", "127.0.0.1:0"), "ring_token_file"),
-        (("idle-rings", "--config", str(place / "idle-rings")), "token_file"),
+        (("agent", "--idle-rings", "--config", str(place / "idle-rings")), "token_file"),
         (("dashboards", "push", "http://127.0.0.1:9", "--token-file", str(token)), "--token-file"),
     ):
         assert main(words) == 64

@@ -1,5 +1,5 @@
-"""`laggard idle-rings`: asks the collector whether a ring is due, runs it while the node is idle, and ends it within a
-second of a job's arrival. Off unless it is started, and it starts with a token alone."""
+"""`laggard agent --idle-rings`: asks the collector whether a ring is due, runs it while the node is idle, and ends it
+within a second of a job's arrival. Off unless it is started, and it starts with a token alone."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _watch(
                 end_processes(process)
                 return RingOutcome("job_came", came, came=came, abort_seconds=time.monotonic() - began)
             if is_stopped():
-                return RingOutcome("stopped", "laggard idle-rings is stopping")
+                return RingOutcome("stopped", "laggard agent --idle-rings is stopping")
             if time.monotonic() > until:
                 return RingOutcome("unknown", "the ring's process did not end by its deadline")
             if selector.select(LOOK_SECONDS):

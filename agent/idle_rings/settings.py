@@ -1,4 +1,4 @@
-"""The settings of `laggard idle-rings`: a YAML file. Durations in seconds."""
+"""The settings of `laggard agent --idle-rings`: a YAML file. Durations in seconds."""
 
 from __future__ import annotations
 

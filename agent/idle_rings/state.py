@@ -1,4 +1,4 @@
-"""The files that `laggard idle-rings` leaves for this node's other parts: its ring's session, for the probe `gpu_busy`,
+"""What `laggard agent --idle-rings` leaves in files for this node's other parts: its ring's session, for `gpu_busy`,
 and how its rings ended, for the agent's metrics."""
 
 from __future__ import annotations

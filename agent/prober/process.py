@@ -18,7 +18,6 @@ from typing import Final
 
 from msgspec import structs
 
-from laggard.agent.prober.variants import WITH_VARIANTS
 from laggard.model import Report
 from laggard.processes.own import own_process
 from laggard.wire import WireError, decode
@@ -95,7 +94,7 @@ class Prober:
 
 
 def prober_command(profile: str) -> tuple[str, ...]:
-    return own_process("laggard.agent.prober.worker", profile, WITH_VARIANTS)
+    return own_process("laggard.agent.prober.worker", profile)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -9,10 +9,6 @@ from msgspec import structs
 
 from laggard.model import ProbeResult, Report, worst
 
-WITH_VARIANTS: Final = "variants"
-"""The word for a helper that runs the gate's variants, too. An older agent, which knows none, does not give it. Here
-the helper gets it without what starts helpers."""
-
 PREFIX: Final = "gate:"
 
 

@@ -1,5 +1,5 @@
-"""The steps of all ranks of an answer as columns, which take half of the room that rows take, and of who
-reads them no time a step. Standard library only: an agent holds no numpy."""
+"""The steps of all ranks of an answer as columns: who reads them needs no time a step. Standard library only: an agent
+holds no numpy."""
 
 from __future__ import annotations
 

@@ -11,15 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from msgspec import structs
-
 from laggard.agent.ranks.collectives import read_collectives
 from laggard.agent.ranks.cpu_wait import CpuWaits
 from laggard.agent.ranks.directory import FileEntry, Listing, list_files, round_robin
 from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.packed_steps import pack
 from laggard.agent.ranks.rejections import Rejections
-from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps, step_row
+from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps
 from laggard.agent.ranks.stacks import StackReader
 from laggard.agent.ranks.unseen import read_unseen
 from laggard.probes.errors import Unknown
@@ -34,8 +32,8 @@ MAX_RANKS: Final = 64
 MAX_ASKED: Final = 16
 """The most ranks whose collectives are read at once: 4 MB of JSON."""
 
-MAX_ROWS: Final = 65_536
-"""The most steps of all ranks together, about 8 MB of JSON. Eight ranks with full rings have 10,920."""
+MAX_STEPS: Final = 65_536
+"""The most steps of all ranks together, about 4 MB of JSON. Eight ranks with full rings have 10,920."""
 
 EXPIRE_AFTER_NS: Final = 600 * 10**9
 """The time for which a rank that ended is still reported, after its last progress."""
@@ -73,9 +71,9 @@ class RankFiles:
         self._rejections = Rejections(directory)
         self._booted = _booted()
 
-    def read(self, since: float | None = None, packed: bool = False) -> RanksDocument:
-        """Scans the directory. With `since`, seconds on the node's CLOCK_MONOTONIC, rows hold the steps that ended then
-        or later, or, `packed`, the document's `steps` do; without it, no steps."""
+    def read(self, since: float | None = None) -> RanksDocument:
+        """Scans the directory. With `since`, seconds on the node's CLOCK_MONOTONIC, `steps` has those that ended then
+        or later; without it, no steps."""
         with self._lock, self._timed():
             now = self._clock()
             self._rejections.begin_scan()
@@ -86,19 +84,15 @@ class RankFiles:
             if self._exits is not None:
                 self._exits.keep(self._known)
             self._cpu.keep(self._known)
-            rows, columns = [snapshot.row for snapshot in selected], None
-            if since is not None:
-                steps = _steps(selected, since, now)
-                rows, columns = (rows, pack(steps)) if packed else (_with_steps(rows, steps), None)
             return RanksDocument(
                 node=self._node,
                 boot_id=self._boot_id,
                 next=max(0, now.monotonic_ns - _MARGIN_NS) / 1e9,
-                ranks=tuple(rows),
+                ranks=tuple(snapshot.row for snapshot in selected),
                 ignored=self._rejections.end_scan(),
                 now=now.wall_ns / 1e9,
                 unseen=unseen,
-                steps=columns,
+                steps=None if since is None else pack(_steps(selected, since, now)),
             )
 
     def hanging_seconds(self) -> float:
@@ -223,15 +217,8 @@ def _steps(snapshots: list[RankSnapshot], since: float, now: Now) -> list[list[S
     """Reads the steps of each rank. A `since` in the future is from before a reboot: whoever asks needs every step."""
     since_ns = int(since * 1e9)
     since_ns = 0 if since_ns > now.monotonic_ns else since_ns
-    max_steps = MAX_ROWS // max(len(snapshots), 1)
+    max_steps = MAX_STEPS // max(len(snapshots), 1)
     return [read_steps(snapshot, since_ns, max_steps) for snapshot in snapshots]
-
-
-def _with_steps(rows: list[RankRow], steps: list[list[Step]]) -> list[RankRow]:
-    return [
-        structs.replace(row, rows=tuple([step_row(*step) for step in its]))
-        for row, its in zip(rows, steps, strict=True)
-    ]
 
 
 def _now() -> Now:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from operator import truediv
 from typing import Any, Final, NamedTuple
 
 from msgspec import structs
@@ -28,10 +27,9 @@ from laggard.model import RankEnd
 from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader, Step
 from laggard.rankfile.fact_names import ENDING, GPU
 from laggard.rankfile.layout import FLIGHT_RECORDER
-from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
+from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow
 
 _MAX_BEAT_NS: Final = 10**9  # between two beats, whatever the file says
-_SECOND_NS: Final = (1e9,) * len(PHASES)
 _NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, 0, ())
 
 
@@ -121,11 +119,6 @@ def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> list[St
     except RankFileError:
         return []
     return [step for step in steps if is_valid_step(step)]
-
-
-def step_row(step: int, start: int, end: int, phases: tuple[int, ...], waited: int, work: int) -> StepRow:
-    seconds = tuple(map(truediv, phases, _SECOND_NS))
-    return StepRow(step, start / 1e9, end / 1e9, seconds, waited / 1e9, work)
 
 
 def _find_writer(file: RankFileReader) -> _Writer:

@@ -137,4 +137,4 @@ def _why_none(snapshot: RankSnapshot) -> str:
         return "it has ended, and left none"
     if row.stopped:
         return "its process is stopped, by a signal or a debugger"
-    return "it has taken none: nobody has asked it, LAGGARD_STACKS is 0 there, or its laggard is older"
+    return "it has taken none: nobody has asked it, or LAGGARD_STACKS is 0 there"

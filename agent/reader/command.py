@@ -1,4 +1,4 @@
-"""`laggard reader`: reads, for an agent without privileges, the few things that take some."""
+"""`laggard agent --reader`: reads, for an agent without privileges, the few things that take some."""
 
 from __future__ import annotations
 

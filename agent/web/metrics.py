@@ -72,7 +72,7 @@ def _probe_families(latest: ProbeRound, job_findings: Iterable[Finding]) -> Iter
 
 
 def _ring_families(state: IdleRingsState) -> Iterator[Metric]:
-    """The metrics of `laggard idle-rings`; none where it has not run."""
+    """The metrics of `laggard agent --idle-rings`; none where it has not run."""
     yield metric_family(
         "laggard_idle_rings_total", [((name,), state.rings.get(name, 0)) for name in OUTCOMES] if state.rings else []
     )

@@ -22,9 +22,6 @@ class Ranks(Struct, frozen=True, kw_only=True):
         SinceBoot | None,
         Meta(description="Seconds since boot, `next` of the answer before, or 0: the steps from there on, too."),
     ] = None
-    packed: Annotated[
-        int, Meta(ge=0, le=1, description="1: those steps as columns, in `steps`. 0: in each rank's `rows`.")
-    ] = 0
 
 
 class Collectives(Struct, frozen=True, kw_only=True):

@@ -154,7 +154,7 @@ class Router:
     def _ranks_document(self, request: Request) -> Response:
         asked = read_question(questions.Ranks, request.query)
         with self._one_document:
-            ranks = self._with_findings(self._ranks.read(asked.since, packed=bool(asked.packed)))
+            ranks = self._with_findings(self._ranks.read(asked.since))
             return _json(HTTPStatus.OK, structs.replace(ranks, ras=self._ras.source() if self._ras else _RAS_OFF))
 
     def _collectives(self, request: Request) -> Response:

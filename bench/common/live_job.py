@@ -128,7 +128,7 @@ class Collector:
                 rank_row(it, self._ranks, node=node, gpu=f"GPU-{it}", last_progress_timestamp_seconds=EPOCH + now)
                 for it in own
             ]
-            self._windows.ingest(node, ranks_document(node, rows), now, steps=[steps[it] for it in own])
+            self._windows.ingest(node, ranks_document(node, rows), [steps[it] for it in own], now)
         self._windows.expire(now)
         self._calm.begin_round(judges_all=False)
         drawn: list[Location] = []
@@ -144,7 +144,7 @@ class Collector:
 
 
 def steps_of(job: Job, rng: np.random.Generator) -> Iterator[Floats]:
-    """Yields each step of all ranks as rows of a step_table(), [R, STEP_COLUMNS]. All end together."""
+    """Yields each step of all ranks as rows of a Table, [R, STEP_COLUMNS]. All end together."""
     begun = 0.0
     for number, phases in enumerate(phases_of(job, rng)):
         if begun >= 60 * job.onset_minutes:

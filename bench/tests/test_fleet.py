@@ -23,6 +23,7 @@ from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.targets import parse_target
 from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer
+from laggard.locate.step_tables import END, STEP
 from laggard.locate.verdict import locate
 from laggard.wire import WireError
 
@@ -121,11 +122,13 @@ def test_steps_are_told_from_where_they_are_asked_for() -> None:
     answers, now = _answers(plan)
     now[0] = 50.0
     job = plan.jobs[0]
-    all_rows = validate_ranks(answers.ranks(job.first, 0.0, later=False)).ranks[0].rows
-    some = validate_ranks(answers.ranks(job.first, BOOT + 40.0, later=False)).ranks[0].rows
-    assert [row.step for row in all_rows] == list(range(all_rows[0].step, job.done(50.0)))
-    assert 0 < len(some) < len(all_rows) and some[0].end >= BOOT + 40.0 - job.step and some[-1] == all_rows[-1]
-    assert not validate_ranks(answers.ranks(job.first, None, later=False)).ranks[0].rows
+    all_of, some, none = (
+        validate_ranks_answer(answers.ranks(job.first, since, later=False)).steps[0]
+        for since in (0.0, BOOT + 40.0, None)
+    )
+    assert all_of[:, STEP].tolist() == list(range(int(all_of[0, STEP]), job.done(50.0)))
+    assert 0 < len(some) < len(all_of) and some[0, END] >= BOOT + 40.0 - job.step
+    assert (some[-1] == all_of[-1]).all() and not len(none)
 
 
 def test_absurd_answers_are_refused_and_those_of_the_next_release_are_not() -> None:

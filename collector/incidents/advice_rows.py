@@ -58,9 +58,7 @@ def _row(it: RunAdvice) -> tuple[int, str, float, str, int, float, bytes]:
 
 
 def read(engine: Engine, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
-    """The newest first, with the run's digest or without; nothing in a file of a release that kept none."""
-    if not engine.has_table("advice"):
-        return ()
+    """The newest first, with the run's digest or without."""
     conditions: dict[str, str | float | None] = {
         "owner = ?": query.owner,
         "job_id = ?": query.job_id,

@@ -40,8 +40,6 @@ def put_all(engine: Engine, confirmations: Iterable[Confirmation]) -> None:
 
 
 def read(engine: Engine) -> tuple[Confirmation, ...]:
-    """All, the oldest first; none in a file of a release that kept none."""
-    if not engine.has_table("confirmations"):
-        return ()
+    """All, the oldest first."""
     text = "SELECT document FROM confirmations ORDER BY at DESC LIMIT ?"
     return documents(engine.run(text, (MAX_CONFIRMATIONS,)), Confirmation)[::-1]

@@ -51,12 +51,11 @@ def copy_database(source: str, target: str, writer: str) -> Copied:
         copied, ids = Copied(), SharedIds()
         before = {table: _count(new, table) for table in _TABLES}
         for table, key, store in _KINDS:
-            if old.has_table(table):
-                for part in _parts(old, table, key):
-                    with ids.incidents.kept(), ids.faults.kept(), new.transaction():
-                        read = store(new, part, ids)
-                    copied[table] += read
-                    copied["damaged"] += len(part) - read
+            for part in _parts(old, table, key):
+                with ids.incidents.kept(), ids.faults.kept(), new.transaction():
+                    read = store(new, part, ids)
+                copied[table] += read
+                copied["damaged"] += len(part) - read
         if isinstance(new, PostgresStore):
             for table in ("incidents", "faults", "runs"):
                 new.run(f"UPDATE {table} SET writer = ? WHERE writer = ''", (writer,))

@@ -216,21 +216,18 @@ def read_confirmations(place: str) -> tuple[Confirmation, ...]:
 def read_machine(place: str, node: str, limit: int) -> MachineRows:
     """The faults and names of the machine that has this name. Raises DatabaseError."""
     with reading(place) as engine:
-        return fault_rows.read_machine(engine, node, limit) if engine.has_table("names") else MachineRows()
+        return fault_rows.read_machine(engine, node, limit)
 
 
 def read_faults(place: str, since: float) -> tuple[Fault, ...]:
     """The faults of all machines that were open then or later. Raises DatabaseError."""
     with reading(place) as engine:
-        return fault_rows.read_since(engine, since) if engine.has_table("faults") else ()
+        return fault_rows.read_since(engine, since)
 
 
 def read_losses(place: str, since: float, owner: int | None, limit: int) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
     """The losses by incidents that lasted then or later, the newest `limit`, and the runs that were seen since. Raises
     DatabaseError."""
     with reading(place) as engine:
-        if not loss_rows.has_loss_tables(engine):
-            rows = incident_rows.read(engine, IncidentQuery(owner=owner, since=since, limit=limit)).incidents
-            return tuple(map(Loss.of, rows)), ()
         losses = loss_rows.read_since(engine, since, owner, limit)
         return losses, run_rows.read_since(engine, since, owner, node_rows.MAX_ROWS)

@@ -61,9 +61,7 @@ def has_first(engine: Engine, kept: KeptDigest) -> bool:
 
 
 def read(engine: Engine, asked: AskedDigest) -> Digest | None:
-    """The newest digest that fits; None where there is none, and in a file of a release that kept none."""
-    if not engine.has_table("digests"):
-        return None
+    """The newest digest that fits; None where there is none."""
     where = "owner = ? AND run = ?"
     words: tuple[object, ...] = (asked.owner, asked.run)
     if asked.run == LAST:

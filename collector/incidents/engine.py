@@ -37,9 +37,6 @@ class Engine(Protocol):
     def told(self) -> AbstractContextManager[None]:
         """Turns what the database reports into a DatabaseError."""
 
-    def has_table(self, name: str) -> bool:
-        """Whether it is of a release that has this table."""
-
 
 class Store(Engine, Protocol):
     """The connection of a collector, which writes."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from laggard.collector.incidents.documents import decoded
 from laggard.collector.incidents.engine import Engine, count, put
 from laggard.collector.incidents.incident import Incident, IncidentQuery
-from laggard.collector.incidents.loss_rows import drop_beside, has_loss_tables, keep_beside
+from laggard.collector.incidents.loss_rows import drop_beside, keep_beside
 from laggard.wire import encode
 
 TABLES: Final = """
@@ -68,16 +68,13 @@ def _drop(engine: Engine, chosen: str, words: tuple[object, ...]) -> None:
 
 
 def read(engine: Engine, query: IncidentQuery) -> Rows:
-    conditions: dict[str, str | float | bytes | None] = {
+    conditions: dict[str, str | float | None] = {
         "job_id = ?": query.job_id,
         "owner = ?": query.owner,
         "(closed_at IS NULL OR closed_at >= ?)": query.since,
         "id < ?": query.before,
+        "id IN (SELECT id FROM incident_nodes WHERE node = ?)": query.node,
     }
-    if query.node is not None and has_loss_tables(engine):
-        conditions["id IN (SELECT id FROM incident_nodes WHERE node = ?)"] = query.node
-    elif query.node is not None:  # those that name it anywhere; matches() looks where
-        conditions["instr(document, ?) > 0"] = encode(query.node)
     asked = {text: value for text, value in conditions.items() if value is not None}
     where = " AND ".join([*asked, *(["closed_at IS NULL"] if query.open_only else ["TRUE"])])
     text = f"SELECT id, document FROM incidents WHERE {where} ORDER BY id DESC LIMIT ?"
@@ -89,11 +86,3 @@ def read(engine: Engine, query: IncidentQuery) -> Rows:
 
 def count_open(engine: Engine) -> int:
     return count(engine, "incidents WHERE closed_at IS NULL")
-
-
-def fill_beside(engine: Engine) -> None:
-    """Fills the tables beside the incidents, in a file of a release that had none."""
-    last = 0
-    while rows := engine.run("SELECT id, document FROM incidents WHERE id > ? ORDER BY id LIMIT 1000", (last,)):
-        keep_beside(engine, decoded((document for _, document in rows), Incident))
-        last = rows[-1][0]

@@ -33,11 +33,6 @@ CREATE INDEX losses_by_end ON losses (until);
 _PUT: Final = put("losses", ("id", "owner", "until", "document"), 1)
 
 
-def has_loss_tables(engine: Engine) -> bool:
-    """Whether the file is of a release that keeps them."""
-    return engine.has_table("losses")
-
-
 def keep_beside(engine: Engine, incidents: Iterable[Incident]) -> None:
     """Stores what is looked up of incidents: their nodes and what they took."""
     incidents = tuple(incidents)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from laggard.address import without_login
 from laggard.collector.incidents.engine import DatabaseError, NoTables
-from laggard.collector.incidents.schema import STEPS, VERSION
+from laggard.collector.incidents.schema import TABLES, VERSION
 from laggard.database_url import refusal
 from laggard.text.words import printable_line
 
@@ -118,9 +118,6 @@ class PostgresReader:
     def told(self) -> contextlib.AbstractContextManager[None]:
         return told(self.place)
 
-    def has_table(self, name: str) -> bool:
-        return True  # a database of another version is refused
-
     def version(self) -> int:
         """The version of its tables; 0: it has none."""
         text = "SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'version'"
@@ -205,24 +202,23 @@ class PostgresStore(PostgresReader):
         return False  # where the server's disk is full, dropping rows takes more of it
 
     def _prepare(self) -> None:
-        """Makes the tables where there are none, and brings those of an earlier version up to this one: in one
-        transaction, so that whoever is killed leaves them as they were."""
+        """Makes the tables where there are none, in one transaction, so that whoever is killed leaves none. Raises
+        DatabaseError where they are of another version."""
         if (encoding := self.run("SHOW server_encoding")[0][0]) != "UTF8":
             raise DatabaseError(f"{self.place} has the encoding {encoding}: make the database with ENCODING 'UTF8'")
         if self.version() == VERSION:
             return
         with self._alone():
             version = self.version()
-            if version > VERSION:
+            if version == VERSION:  # another collector has made them meanwhile
+                return
+            if version != 0:
                 raise _of_version(self.place, version)
             if not self.run("SELECT 1 FROM pg_namespace WHERE nspname = ?", (SCHEMA,)):
                 self.run(f"CREATE SCHEMA {SCHEMA}")
-            for step in range(version, VERSION):
-                self._execute(_in_postgres_words(STEPS[step]))
-            if version == 0:
-                self._execute(_SHARED)
-                self.run("INSERT INTO version VALUES (?)", (VERSION,))
-            self.run("UPDATE version SET number = ?", (VERSION,))
+            self._execute(_in_postgres_words(TABLES))
+            self._execute(_SHARED)
+            self.run("INSERT INTO version VALUES (?)", (VERSION,))
 
     def _execute(self, statements: str) -> None:
         for statement in statements.split(";"):
@@ -355,7 +351,7 @@ def _in_postgres_words(statements: str) -> str:
 def _of_version(place: str, version: int) -> DatabaseError:
     if version == 0:
         return NoTables(f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database")
-    what_to_do = "upgrade this laggard" if version > VERSION else "a collector of this release brings it up to that"
+    what_to_do = "name another database, or read it with the laggard that made it"
     return DatabaseError(f"{place} is of version {version}, and this laggard knows {VERSION}: {what_to_do}")
 
 

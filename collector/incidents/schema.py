@@ -1,4 +1,4 @@
-"""The tables, by version. A database of an earlier version is brought up to the newest one by one."""
+"""The tables, and their version."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from laggard.collector.incidents import (
 )
 
 VERSION: Final = 5
-"""The version of the tables: in a file's `user_version`."""
+"""The version of the tables: in a file's `user_version`. A database of another one is refused."""
 
-STEPS: Final = {
-    0: incident_rows.TABLES,
-    1: digest_rows.TABLES,
-    2: loss_rows.TABLES + fault_rows.TABLES + run_rows.TABLES,
-    3: notice_rows.TABLES + advice_rows.TABLES,
-    4: confirmation_rows.TABLES,
-}
-"""The statements, by version, that make the next one of it."""
-
-FILLED_FROM_INCIDENTS: Final = 3
-"""The version whose new tables are filled from the incidents that are there."""
+TABLES: Final = "".join(
+    rows.TABLES
+    for rows in (
+        incident_rows,
+        digest_rows,
+        loss_rows,
+        fault_rows,
+        run_rows,
+        notice_rows,
+        advice_rows,
+        confirmation_rows,
+    )
+)
+"""The statements that make them."""

@@ -13,8 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from laggard.collector.incidents.engine import DatabaseError
-from laggard.collector.incidents.incident_rows import fill_beside
-from laggard.collector.incidents.schema import FILLED_FROM_INCIDENTS, STEPS, VERSION
+from laggard.collector.incidents.schema import TABLES, VERSION
 from laggard.text.words import printable_line
 
 _SQLITE_FULL: Final = 13
@@ -53,9 +52,6 @@ class SqliteReader:
 
     def told(self) -> contextlib.AbstractContextManager[None]:
         return told(self.path)
-
-    def has_table(self, name: str) -> bool:
-        return bool(self.run("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,)))
 
 
 class SqliteFile(SqliteReader):
@@ -110,29 +106,25 @@ class SqliteFile(SqliteReader):
         _refuse_programs(self.connection)
         if is_new := run("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
             run("PRAGMA auto_vacuum = INCREMENTAL")
-        elif int(self._pragma("user_version")) not in range(1, VERSION + 1) or (
-            int(self._pragma("application_id")) != _APPLICATION
-        ):
-            raise sqlite3.DatabaseError(f"it is no database of incidents of version {VERSION}")
+        else:
+            _refuse_other_version(self.connection)
         found = run("PRAGMA quick_check(1)").fetchone()
         if found != ("ok",):
             raise sqlite3.DatabaseError(f"it is damaged: {found and found[0]}")
         run("PRAGMA journal_mode = WAL").fetchall()
         run("PRAGMA synchronous = NORMAL")
         run(f"PRAGMA journal_size_limit = {4 << 20}").fetchall()
-        for version in range(0 if is_new else int(self._pragma("user_version")), VERSION):
-            self._change(STEPS[version], version + 1)
+        if is_new:
+            self._make_tables()
         most = max(16, self._max_bytes // int(self._pragma("page_size")))
         run(f"PRAGMA max_page_count = {most}").fetchall()
 
-    def _change(self, statements: str, version: int) -> None:
+    def _make_tables(self) -> None:
         with self.transaction():
-            for statement in statements.split(";"):
+            for statement in TABLES.split(";"):
                 self.connection.execute(statement)
-            if version == FILLED_FROM_INCIDENTS:
-                fill_beside(self)
             self.connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            self.connection.execute(f"PRAGMA user_version = {version}")
+            self.connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def _pragma(self, name: str) -> int | str:
         value: int | str = self.connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -171,6 +163,13 @@ def _refuse_programs(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(f"it is no database of incidents: it has {found[0]!r}, which laggard has not made")
 
 
+def _refuse_other_version(connection: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError where the tables are of another version, or another program's."""
+    found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+    if found != [_APPLICATION, VERSION]:
+        raise sqlite3.DatabaseError(f"it is no database of incidents of version {VERSION}")
+
+
 def _connect_to_read(path: str) -> sqlite3.Connection:
     _check_is_file(path)
     place = f"file:{quote(os.path.abspath(path))}?mode=ro"
@@ -178,7 +177,7 @@ def _connect_to_read(path: str) -> sqlite3.Connection:
         connection = sqlite3.connect(uri, uri=True, timeout=5.0)
         try:
             _refuse_programs(connection)
-            connection.execute("SELECT count(*) FROM incidents WHERE id = 0").fetchone()
+            _refuse_other_version(connection)
             return connection
         except sqlite3.Error as error:
             connection.close()

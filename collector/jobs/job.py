@@ -17,10 +17,10 @@ from laggard.collector.jobs.step_window import StepWindow
 from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, WINDOW_STEPS, JobTimings, live_timings
 from laggard.locate.live_collectives import with_collectives
 from laggard.locate.node_findings import NodeFindings
-from laggard.locate.step_tables import FIRST_PHASE, STEP, STEP_COLUMNS, distinct_steps, step_rows
+from laggard.locate.step_tables import FIRST_PHASE, STEP, STEP_COLUMNS, Table, distinct_steps
 from laggard.stacks.sampled import Sampled
 from laggard.wire.collectives import RankCollectives
-from laggard.wire.ranks import RankRow, StepRow
+from laggard.wire.ranks import RankRow
 
 CONTESTED_ANSWERS: Final = 2
 """The number of answers about a rank in a row, none by a second machine among them, after which it is believed again:
@@ -32,7 +32,7 @@ COLLECTIVES_SECONDS: Final = 30.0
 
 @dataclasses.dataclass
 class RankWindow:
-    """The newest row about one rank, without its steps, and the rank's last steps.
+    """The newest row about one rank, and the rank's last steps.
     `source` is the URL of the agent that reports the rank; `asked_at` and `updated_at` are when it was last asked, and
     when its answer was there (monotonic seconds). `reporter`: the node and boot id of that agent. `rival`: the node of
     another machine that reported the rank as running, too; `contested`: how many answers have to come without that."""
@@ -47,14 +47,9 @@ class RankWindow:
     contested: int = 0
 
     @property
-    def table(self) -> NDArray[np.float64]:
-        """The rank's last steps as a step_table(), ascending. Later steps change another table."""
+    def table(self) -> Table:
+        """The rank's last steps, ascending. Later steps change another table."""
         return self.window.table
-
-    @property
-    def steps(self) -> dict[int, StepRow]:
-        """The steps by number, ascending."""
-        return {step.step: step for step in step_rows(self.table)}
 
 
 class Run(NamedTuple):

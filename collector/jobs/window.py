@@ -12,15 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
-from msgspec import structs
-from numpy.typing import NDArray
-
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
 from laggard.collector.jobs.job import CONTESTED_ANSWERS, Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.locate.job_timings import WINDOW_STEPS
-from laggard.locate.step_tables import step_table
+from laggard.locate.step_tables import Table
 from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0
@@ -64,13 +60,12 @@ class JobWindows:
         self,
         source: str,
         document: RanksDocument,
+        steps: Sequence[Table],
         now: float,
         asked_at: float | None = None,
-        steps: Sequence[NDArray[np.float64]] | None = None,
     ) -> Counter[Refusal]:
         """Adds the ranks that agent `source`, asked at `asked_at` (default: now), reported at `now` (seconds, any
-        monotonic clock). `steps`: a step_table() of each of them, made here where there is none yet. Returns how many
-        are not shown, and why."""
+        monotonic clock). `steps`: of each of them. Returns how many are not shown, and why."""
         self._asked_at, self._node_now = now if asked_at is None else asked_at, document.now
         self._reporter = document.node, document.boot_id
         self._round_began = now if math.isnan(self._round_began) else self._round_began
@@ -80,8 +75,6 @@ class JobWindows:
         self._full_for.clear()
         taken: list[tuple[JobKey, Run]] = []
         runs: dict[JobKey, Run | None] = {}
-        if steps is None:
-            steps = [step_table(row.rows) for row in document.ranks]
         for row, table in _newest(zip(document.ranks, steps, strict=True)):
             key, run = JobKey(row.owner, row.job_id), Run(row.attempt, row.world_size)
             if row.state == "running":  # an agent speaks for one run at a time
@@ -145,11 +138,11 @@ class JobWindows:
             for run in (*challengers, job):
                 self._drop_ranks(key, run, [number for number, rank in run.ranks.items() if rank.source == source])
 
-    def _ingest_rank(
-        self, key: JobKey, run: Run, source: str, row: RankRow, steps: NDArray[np.float64]
-    ) -> Refusal | None:
-        """Takes the rank, with a step_table() of its steps, or returns why not."""
+    def _ingest_rank(self, key: JobKey, run: Run, source: str, row: RankRow, steps: Table) -> Refusal | None:
+        """Takes the rank, with its steps, or returns why not."""
         now = self._now
+        if key not in self.jobs and not (row.state == "running" or len(steps)):
+            return Refusal.OVER  # the file of a rank that ended may stay for days: it does not bring back its job
         job = self._job_of(key, run, source, row, now)
         if isinstance(job, Refusal):
             return job
@@ -162,7 +155,7 @@ class JobWindows:
                 self._drop_ranks(key, job, ())
                 return claimed
             rank = claimed
-        rank.newest, rank.asked_at = structs.replace(row, rows=()) if row.rows else row, self._asked_at
+        rank.newest, rank.asked_at = row, self._asked_at
         rank.contested = max(0, rank.contested - 1)
         rank.updated_at = job.updated_at = now
         job.ended_at = max(job.ended_at, self._last_ran(row, now, job.ended_at))
@@ -191,8 +184,6 @@ class JobWindows:
         return self._challengers.setdefault(key, {}).setdefault(run, self._made(run, source, row, now))
 
     def _new_job(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
-        if not (row.state == "running" or row.rows):
-            return Refusal.OVER  # the file of a rank that ended may stay for days: it does not bring back its job
         if not self._make_room_for_job(key.owner, source):
             return Refusal.NO_ROOM
         job = self.jobs[key] = self._made(run, source, row, now)
@@ -375,8 +366,8 @@ class JobWindows:
 
 
 def _newest(
-    ranks: Iterable[tuple[RankRow, NDArray[np.float64]]],
-) -> Iterable[tuple[RankRow, NDArray[np.float64]]]:
+    ranks: Iterable[tuple[RankRow, Table]],
+) -> Iterable[tuple[RankRow, Table]]:
     """One row, with its steps, for each rank: a node may still hold the file of an attempt, or of a process, that is
     over."""
     ascending = sorted(ranks, key=lambda it: _recency(it[0]))

@@ -81,7 +81,7 @@ class AgentState:
             wall = time.time()
             self.clock.observe(document.now, wall - (now - asked_at), wall)
             document = self.clock.on_ours(document)
-        refused = windows.ingest(self.url, document, now, asked_at, answer.steps)
+        refused = windows.ingest(self.url, document, answer.steps, now, asked_at)
         if refused:
             reasons = ", ".join(f"{count} {refusal.value}" for refusal, count in refused.most_common())
             self.reason = f"{refused.total()} of its ranks not shown: {reasons}"

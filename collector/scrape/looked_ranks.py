@@ -23,7 +23,7 @@ MAX_RANKS: Final = 64
 
 
 class LookedRank(NamedTuple):
-    """The last collectives of a rank, and its steps, as a step_table() of the same clock."""
+    """The last collectives of a rank, and its steps, of the same clock."""
 
     collectives: RankCollectives
     steps: NDArray[np.float64]

@@ -43,7 +43,7 @@ _SILENT: Final = "its agent does not answer"
 _REASONS: Final = {
     "HTTP 401": "its agent has another token than the collector's stacks_token_file",
     "HTTP 403": "stacks are off at its agent: it needs the same stacks_token_file",
-    "HTTP 404": "its agent is older, or does not see the rank any more",
+    "HTTP 404": "its agent does not see the rank any more",
     "HTTP 429": "its node was asked a moment ago",
     "HTTP 503": "its agent cannot write the ask: its log, or the agent itself, says why",
 }

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from laggard.collector.scrape.bounds import (
     MAX_CLOCK,
@@ -21,10 +18,9 @@ from laggard.collector.scrape.bounds import (
     require,
     within,
 )
-from laggard.collector.scrape.checked_steps import check_step, is_possible, possible_steps, steps_by_rank
-from laggard.collector.scrape.packed_steps import unpacked
+from laggard.collector.scrape.packed_steps import is_possible, steps_by_rank, unpacked
 from laggard.collector.scrape.ras_validation import check_ras
-from laggard.locate.step_tables import step_table
+from laggard.locate.step_tables import NO_STEPS, Table
 from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.rankfile.unseen import STARTING, UNSEEN
 from laggard.wire import WireError, decode, encode
@@ -42,7 +38,7 @@ from laggard.wire.ranks import (
 T = TypeVar("T")
 
 MAX_RANKS = 1024
-MAX_ROWS = 8192  # of one rank in one answer
+MAX_STEPS = 8192  # of one rank in one answer
 MAX_LANES = 256
 MAX_NEIGHBOURS = 8
 MAX_FACTS = 64 << 10  # bytes
@@ -60,14 +56,10 @@ for _kind in (RanksDocument, Report):
 
 
 class RanksAnswer(NamedTuple):
-    """An agent's document, and the steps of each of its ranks as a step_table()."""
+    """An agent's document, and the steps of each of its ranks."""
 
     document: RanksDocument
-    steps: tuple[NDArray[np.float64], ...]
-
-    @staticmethod
-    def of(document: RanksDocument) -> RanksAnswer:
-        return RanksAnswer(document, tuple(step_table(row.rows) for row in document.ranks))
+    steps: tuple[Table, ...]
 
 
 def validate_ranks(body: bytes) -> RanksDocument:
@@ -87,7 +79,7 @@ def validate_ranks_answer(body: bytes) -> RanksAnswer:
     require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
     for row in document.ranks:
         _check_rank(row)
-    steps = tuple(_packed(document.ranks, document.steps) if document.steps else _by_row(document.ranks))
+    steps = _steps(document.ranks, document.steps)
     _check_findings(document.findings)
     _check_unseen(document.unseen)
     if document.ras:
@@ -95,26 +87,16 @@ def validate_ranks_answer(body: bytes) -> RanksAnswer:
     return RanksAnswer(document, steps)
 
 
-def _by_row(ranks: Sequence[RankRow]) -> Iterator[NDArray[np.float64]]:
-    """The steps of each rank, from its `rows`."""
-    table = possible_steps(ranks)
-    if table is None:
-        for row in ranks:
-            _check_steps(row)
-        table = step_table(chain.from_iterable(row.rows for row in ranks))  # a number at its very limit
-    return steps_by_rank(table, [len(row.rows) for row in ranks])
-
-
-def _packed(ranks: Sequence[RankRow], steps: PackedSteps) -> Iterator[NDArray[np.float64]]:
+def _steps(ranks: Sequence[RankRow], steps: PackedSteps | None) -> tuple[Table, ...]:
     """The steps of each rank, from the columns of all."""
-    require(not any(row.rows for row in ranks), "steps in rows and packed")
-    table = unpacked(steps, len(ranks), MAX_ROWS)
+    if steps is None:
+        return (NO_STEPS,) * len(ranks)
+    table = unpacked(steps, len(ranks), MAX_STEPS)
+    by_rank = tuple(steps_by_rank(table, steps.counts))
     if not is_possible(table):
-        wrong = (
-            row for row, its in zip(ranks, steps_by_rank(table, steps.counts), strict=True) if not is_possible(its)
-        )
-        raise WireError(f"rank {next(wrong).rank}: a number of a packed step is out of range")
-    return steps_by_rank(table, steps.counts)
+        wrong = (row for row, its in zip(ranks, by_rank, strict=True) if not is_possible(its))
+        raise WireError(f"rank {next(wrong).rank}: a number of a step is out of range")
+    return by_rank
 
 
 def validate_report(body: bytes) -> Report:
@@ -158,7 +140,6 @@ def _check_rank(row: RankRow) -> None:
         if row.beat:
             _check_beat(row.beat)
         require(len(encode(row.facts)) <= MAX_FACTS, f"the facts are more than {MAX_FACTS} bytes")
-        require(len(row.rows) <= MAX_ROWS, f"more than {MAX_ROWS} step rows")
     except WireError as error:  # which rank it is is written only now: most have nothing wrong
         where = f"rank {row.rank}" if within(row.rank, MAX_WORLD) else "a rank"
         raise WireError(f"{where}: {error}") from None
@@ -216,11 +197,6 @@ def _check_in_flight(it: InFlight) -> None:
     require(within(it.seconds, MAX_SECONDS), "in_flight.seconds is out of range")
     require(within(it.seq, MAX_COUNT), "in_flight.seq is out of range")
     require(within(it.peer + 1, MAX_WORLD), "in_flight.peer is no rank")
-
-
-def _check_steps(row: RankRow) -> None:
-    for step in row.rows:
-        check_step(f"rank {row.rank}", step)
 
 
 def _check_unseen(processes: tuple[UnseenProcess, ...]) -> None:

@@ -177,7 +177,8 @@ def _reason(tree: PciTree, addresses: tuple[str, ...] | list[str]) -> str:
         return device.config_error or f"nothing is known of {device.address}"
     if not device.config.responds:
         return f"{device.address} does not answer: its configuration space reads as ones"
-    return f"the kernel shows all of {device.folder or device.address}/config only to root and to `laggard reader`"
+    where = f"{device.folder or device.address}/config"
+    return f"the kernel shows all of {where} only to root and to `laggard agent --reader`"
 
 
 PROBE: Final = Probe("acs", check, AcsThresholds(), group=PCI)

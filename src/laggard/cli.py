@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
-from laggard import __version__
+from laggard import __version__, left
 from laggard.errors import EXIT_USAGE, UsageError
 
 
@@ -33,8 +33,6 @@ COMMANDS = (
     ),
     Command("record", "laggard.probes.record.command", "copy what the probes read here into a folder that replays it"),
     Command("agent", "laggard.agent.main", "run the daemon of a node: it serves probes, ranks and metrics"),
-    Command("reader", "laggard.agent.reader.command", "read, for an agent without privileges, what takes some"),
-    Command("idle-rings", "laggard.agent.idle_rings.command", "run the daemon that measures a node while it is idle"),
     Command("collector", "laggard.collector.main", "run the daemon that scrapes all agents and names the culprit"),
     Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks attached and no line changed"),
     Command(
@@ -64,11 +62,18 @@ COMMANDS = (
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
-    Command("kubernetes-job", "laggard.kubernetes.job.command", "run a command as a Job of Kubernetes, to its end"),
     Command("tune", "laggard.tune.command", "measure configurations of NCCL and DeepSpeed: fast, and right"),
     Command("tuner", "laggard.tuner.command", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
 )
 
+AGENT_PARTS = (
+    Command("agent --reader", "laggard.agent.reader.command", "read, for an agent without privileges, what takes some"),
+    Command("agent --idle-rings", "laggard.agent.idle_rings.command", "measure this node while it is idle: a daemon"),
+    Command("agent --kubernetes-job", "laggard.kubernetes.job.command", "run a command as a Job of Kubernetes"),
+)
+"""What an option of `laggard agent` runs instead of the agent: with its own flags, and without the agent's imports."""
+
+_ALL = (*COMMANDS, *AGENT_PARTS)
 
 EXTRAS = {
     "numpy": "locate",
@@ -115,7 +120,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_part_as_command(sys.argv[1:] if argv is None else argv)
     if argv is None and any(command.brief for command in COMMANDS if command.name == _command_name(words)):
         gc.disable()
     try:
@@ -151,7 +156,10 @@ def _missing_extra(error: BaseException) -> str | None:
 
 def _run(words: list[str]) -> int:
     words = _launchers_word_behind_command(words)
-    parser = _parser(_command_name(words))
+    name = _command_name(words)
+    if name in left.COMMANDS:
+        raise UsageError(f"`laggard {name}` left: {left.COMMANDS[name]}")
+    parser = _parser(name)
     arguments, rest = parser.parse_known_args(words)
     if not arguments.command:
         parser.print_help(sys.stderr)
@@ -170,12 +178,21 @@ def _launchers_word_behind_command(words: list[str]) -> list[str]:
     return words
 
 
+def with_part_as_command(words: Sequence[str]) -> list[str]:
+    """`agent ... --reader ...` is `"agent --reader" ...`: the first option that names a part of the agent counts."""
+    parts = {part.name for part in AGENT_PARTS}
+    for at, word in enumerate(words):
+        if words[0] == "agent" and f"agent {word}" in parts:
+            return [f"agent {word}", *words[1:at], *words[at + 1 :]]
+    return list(words)
+
+
 def _command_name(words: Sequence[str]) -> str | None:
     return next((word for word in words if not word.startswith("-")), None)
 
 
 def _module_name(command_name: str) -> str:
-    return next(command.module for command in COMMANDS if command.name == command_name)
+    return next(command.module for command in _ALL if command.name == command_name)
 
 
 def _parser(command_name: str | None) -> Parser:
@@ -183,11 +200,21 @@ def _parser(command_name: str | None) -> Parser:
     parser = Parser(prog="laggard", description="Finds the slow rank, says why, and says what to change.")
     parser.add_argument("--version", action="version", version=f"laggard {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, prog="laggard")
-    for command in COMMANDS:
-        child = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
+    for command in _ALL:
+        listed: dict[str, Any] = {"help": command.help} if command in COMMANDS else {}
+        child = commands.add_parser(command.name, description=command.help, allow_abbrev=False, **listed)
         if command.name == command_name:
             cast(CommandModule, importlib.import_module(command.module)).configure(child)
+    if command_name in ("agent", None):
+        _list_parts(commands.choices["agent"])
     return parser
+
+
+def _list_parts(agent: Parser) -> None:
+    """Has the agent's help list the options that with_part_as_command() takes before argparse sees them."""
+    group = agent.add_argument_group("instead of the agent, with flags of its own (`laggard agent --reader --help`)")
+    for part in AGENT_PARTS:
+        group.add_argument(part.name.partition(" ")[2], action="store_true", help=part.help)
 
 
 def whole_parser() -> Parser:
@@ -196,7 +223,7 @@ def whole_parser() -> Parser:
     parser = _parser(None)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for command in COMMANDS:
+            for command in _ALL:
                 child = action.choices[command.name]
                 cast(CommandModule, importlib.import_module(command.module)).configure(child)
     return parser

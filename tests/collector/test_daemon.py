@@ -150,7 +150,7 @@ def test_steps_are_asked_for_from_where_the_last_answer_ended(
     agent = fake_agent(ranks, make.report("n0"))
     collector = _collect(start_collector, agent.url)
     collector.wait_until(lambda: any("since=30.0" in path for path in agent.requests))
-    assert agent.requests[:2] == ["/api/v1/ranks", "/api/v1/ranks?since=0.0&packed=1"], (
+    assert agent.requests[:2] == ["/api/v1/ranks", "/api/v1/ranks?since=0.0"], (
         "which steps are the last, it is asked first"
     )
     steps = decode(collector.get("/api/v1/ranks").content, HeatDocument).steps

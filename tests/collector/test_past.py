@@ -1,4 +1,4 @@
-"""A machine's history and the ledger through the collector's faces: command, API, files of older releases, tenants."""
+"""A machine's history and the ledger through the collector's faces: command, API, tenants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 from starlette.testclient import TestClient
 
 from laggard.cli import main
@@ -29,7 +28,6 @@ from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tenants import TenantSource
 from laggard.errors import UsageError
 from laggard.model import Culprit, Finding, Fix, Severity
-from laggard.wire import encode
 from laggard.wire.node_finding import NodeFinding
 
 NOW = time.time()
@@ -119,46 +117,6 @@ def test_less_than_the_whole_history_is_refused(path: Path, capsys: pytest.Captu
     store(path)
     assert main(["incidents", "--node", "n1", "--open", "--database", str(path)]) == 64
     assert "leave out" in capsys.readouterr().err
-
-
-def _older(path: Path, version: int) -> None:
-    """The file as a release with these tables left it: incidents without what the ledger counts."""
-    kept = structs.replace(incident(DAY), world_size=0, lost_seconds=None)
-    document = json.loads(encode(kept))
-    for key in ("world_size", "lost_seconds", "doubtful_seconds", "window_seconds", "returned"):
-        del document[key]
-    with sqlite3.connect(path) as connection:
-        connection.executescript(
-            "CREATE TABLE incidents (id INTEGER PRIMARY KEY, owner INTEGER NOT NULL, job_id TEXT NOT NULL,"
-            " closed_at REAL, document BLOB NOT NULL) STRICT; CREATE INDEX of_job ON incidents (job_id, id);"
-            "CREATE INDEX by_end ON incidents (closed_at); PRAGMA application_id = 1818322791;"
-        )
-        if version > 1:
-            connection.executescript(
-                "CREATE TABLE digests (owner INTEGER NOT NULL, job_id TEXT NOT NULL, started_at REAL NOT NULL,"
-                " run TEXT NOT NULL, script TEXT NOT NULL, world_size INTEGER NOT NULL, made_at REAL NOT NULL,"
-                " document BLOB NOT NULL, PRIMARY KEY (owner, job_id, started_at, run)) STRICT;"
-                "CREATE INDEX of_script ON digests (owner, script, world_size, made_at);"
-            )
-        row = (kept.id, kept.owner, kept.job_id, kept.closed_at, json.dumps(document).encode())
-        connection.execute("INSERT INTO incidents VALUES (?, ?, ?, ?, ?)", row)
-        connection.execute(f"PRAGMA user_version = {version}")
-    connection.close()
-
-
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("opened", [False, True])
-def test_a_file_of_an_earlier_release_is_read_and_brought_up(
-    path: Path, version: int, opened: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _older(path, version)
-    if opened:
-        store(path, incident(2 * DAY, id=7))
-    found = history(path, "n1", capsys)
-    assert len(found["incidents"]) == 1 + opened and found["mtbf_seconds"] is None
-    assert main(["cost", "--database", str(path), "--json"]) == 0
-    cost = json.loads(capsys.readouterr().out)
-    assert (cost["incidents"], cost["uncounted"]) == (int(opened), 1)
 
 
 def test_what_is_dropped_is_dropped_everywhere(path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_slow_rank_is_named_in_every_document(fake_agent: Start, make: Any) ->
         assert f'laggard_target_up{{target="{agents[0].url}"}} 1.0' in metrics
         recording = loop.recording("job-1")
         assert recording is not None
-        assert [(rank, len(list(rows))) for rank, rows in sorted(recording.steps.items())] == [
+        assert [(rank, len(table)) for rank, table in sorted(recording.steps.items())] == [
             (rank, 60) for rank in range(4)
         ]
 

@@ -108,26 +108,27 @@ def traces() -> Iterator[dict[str, Traced]]:
     processes = []
 
     def start(name: str, *words: str, **environment: str) -> None:
+        """`name`: of its files."""
         command = ["strace", "-f", "-qq", "-s", "4096", "-o", str(folder / name), sys.executable, "-m", "laggard"]
         with (folder / f"{name}.log").open("w") as log:
             own = {**os.environ, "LAGGARD_STATE_DIR": str(folder / "state"), **environment}
-            processes.append(subprocess.Popen([*command, name, *words], env=own, stdout=log, stderr=log))
+            processes.append(subprocess.Popen([*command, *words], env=own, stdout=log, stderr=log))
 
     try:
         agent, collector = free_port(), free_port()
         (folder / "state").mkdir()
         (folder / "ranks").mkdir()
         socket = folder / "reader.sock"
-        start("reader", "--socket", str(socket), "--allow-user", "root")
+        start("reader", "agent", "--reader", "--socket", str(socket), "--allow-user", "root")
         wait(socket.exists, folder)
         start(
-            "agent", "--web.listen-address", f"127.0.0.1:{agent}", "--rank-dir", str(folder / "ranks"),
+            "agent", "agent", "--web.listen-address", f"127.0.0.1:{agent}", "--rank-dir", str(folder / "ranks"),
             LAGGARD_READER=str(socket),
         )  # fmt: skip
         config = folder / "collector.yaml"
         config.write_text(f"incidents_database: {folder}/state/incidents.sqlite\ninterval_seconds: 1\n")
         start(
-            "collector", "--config", str(config), "--web.listen-address", f"127.0.0.1:{collector}",
+            "collector", "collector", "--config", str(config), "--web.listen-address", f"127.0.0.1:{collector}",
             "--target", f"127.0.0.1:{agent}",
         )  # fmt: skip
         wait(lambda: '"verdict":"' in got(f"http://127.0.0.1:{collector}/api/v1/nodes"), folder)

@@ -82,7 +82,7 @@ def test_privileges_are_apart_from_the_network() -> None:
 
 def test_the_ring_writes_where_the_agent_reads_and_a_missing_token_starts_nothing_again() -> None:
     ring = directives(IDLE_RINGS)
-    command = "/opt/laggard/bin/laggard idle-rings --config /etc/laggard/idle-rings.yaml"
+    command = "/opt/laggard/bin/laggard agent --idle-rings --config /etc/laggard/idle-rings.yaml"
     assert (ring["ExecStart"], ring["User"]) == (command, directives("laggard-agent.service")["User"])
     assert ring["ReadWritePaths"] == os.path.dirname(LAST_RING_PATH) == os.path.dirname(RUNNING_PATH)
     assert ring["CapabilityBoundingSet"] == "" and ring["RestartPreventExitStatus"] == str(EXIT_USAGE)

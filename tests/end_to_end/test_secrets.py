@@ -305,7 +305,7 @@ def commands(scene: Scene) -> list[tuple[str, ...]]:
         ("locate", "--prometheus", login),
         ("locate", "--prometheus", f"ftp://127.0.0.1/?token={scene.secrets['url']}"),
         ("collector", "--target", login),
-        ("idle-rings", "--collector", login.replace("http", "ftp")),
+        ("agent", "--idle-rings", "--collector", login.replace("http", "ftp")),
     ]
 
 
@@ -324,7 +324,7 @@ def idle_rings(scene: Scene) -> None:
     user = {"user": "nobody"} if os.geteuid() == 0 else {}
     settings = {"collector": scene.collector.url, "token_file": str(scene.planted / "ring"), "node": "n0", **user}
     path = scene.plant("idle-rings.json", json.dumps({**settings, "rank_dir": str(scene.seen)}))
-    command = [sys.executable, "-m", "laggard", "idle-rings", "--config", path, "--log.level", "debug"]
+    command = [sys.executable, "-m", "laggard", "agent", "--idle-rings", "--config", path, "--log.level", "debug"]
     with (scene.seen / "idle-rings.log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             scene.until(lambda: "ring is due" in (scene.seen / "idle-rings.log").read_text().partition("whether")[2])

@@ -240,7 +240,7 @@ def test_a_rank_that_does_not_answer_is_told(
 
 
 def test_a_rank_without_stacks_is_told_with_its_place_in_the_kernel() -> None:
-    silent = "it did not answer within 25 s: its laggard is older, or hangs"
+    silent = "it did not answer within 25 s: its laggard hangs"
     missing = (
         MissingStacks(1, "its process is stopped, by a signal or a debugger", "stopped by a signal"),
         MissingStacks(2, silent, "uninterruptible: rpc_wait_bit_killable (system call read, NFS)"),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,11 +18,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from msgspec import structs
 
+from laggard.agent.ranks.packed_steps import pack
+from laggard.collector.jobs.window import JobWindows, Refusal
+from laggard.collector.scrape.validation import RanksAnswer
 from laggard.constants import PHASES
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire import encode
-from laggard.wire.ranks import RankRow, RanksDocument, StepRow
+from laggard.wire.ranks import RankRow, RanksDocument
+from support.steps import StepRow, in_nanoseconds, step_table
 
 
 def step_row(step: int, slow: float = 0.0, waited: float = 0.1, phase: int = 1) -> StepRow:
@@ -29,6 +35,12 @@ def step_row(step: int, slow: float = 0.0, waited: float = 0.1, phase: int = 1) 
     phases = [0.01, 0.05, 0.08, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0]
     phases[phase] += slow
     return StepRow(step, 100.0 + step * 0.25, 100.0 + step * 0.25 + 0.25, tuple(phases), max(0.0, waited - slow))
+
+
+class MadeRank(RankRow, frozen=True, gc=False):
+    """A row, and the rank's steps, which answer_of() and packed() put where they belong."""
+
+    rows: tuple[StepRow, ...] = ()
 
 
 def rank_row(rank: int, world_size: int = 4, rows: Sequence[StepRow] = (), **changes: Any) -> RankRow:
@@ -53,14 +65,34 @@ def rank_row(rank: int, world_size: int = 4, rows: Sequence[StepRow] = (), **cha
         in_flight=None,
         phase=None,
         lost=0,
-        rows=tuple(rows),
     )
-    return RankRow(**{**values, **changes})
+    return MadeRank(**{**values, **changes}, rows=tuple(rows)) if rows else RankRow(**{**values, **changes})
 
 
 def ranks_document(node: str, ranks: Sequence[RankRow], **changes: Any) -> RanksDocument:
     values: dict[str, Any] = dict(node=node, boot_id="boot", next=0.0, ranks=tuple(ranks), ignored=())
     return RanksDocument(**{**values, **changes})
+
+
+def answer_of(document: RanksDocument) -> RanksAnswer:
+    """What a collector makes of it."""
+    plain = [RankRow(*map(row.__getattribute__, RankRow.__struct_fields__)) for row in document.ranks]
+    tables = tuple(step_table(getattr(row, "rows", ())) for row in document.ranks)
+    return RanksAnswer(structs.replace(document, ranks=tuple(plain)), tables)
+
+
+def packed(document: RanksDocument) -> RanksDocument:
+    """The document as an agent sends it."""
+    rows = [getattr(row, "rows", ()) for row in document.ranks]
+    steps = pack([[*map(in_nanoseconds, its)] for its in rows]) if any(rows) else document.steps
+    return structs.replace(answer_of(document).document, steps=steps)
+
+
+def ingest(
+    windows: JobWindows, source: str, document: RanksDocument, now: float, asked_at: float | None = None
+) -> Counter[Refusal]:
+    told = answer_of(document)
+    return windows.ingest(source, told.document, told.steps, now, asked_at)
 
 
 def report(node: str, codes: Sequence[str] = (), verdict: Verdict | None = None) -> Report:
@@ -144,6 +176,8 @@ class FakeAgent:
         value = values.get(parts.path.removeprefix("/api/v1/"))
         if callable(value):
             value = value(float(parse_qs(parts.query).get("since", ["0"])[0]))
+        if isinstance(value, RanksDocument):
+            value = packed(value)
         return value if value is None or isinstance(value, bytes) else encode(value)
 
     def close(self) -> None:
@@ -201,6 +235,11 @@ class Make:
     rank_row = staticmethod(rank_row)
     ranks_document = staticmethod(ranks_document)
     report = staticmethod(report)
+
+    @staticmethod
+    def packed_node(*words: Any, **named: Any) -> RanksDocument:
+        """The same, as an agent sends it."""
+        return packed(Make.node(*words, **named))
 
     @staticmethod
     def node(name: str, ranks: Sequence[int], slow: int | None = None, world_size: int = 4, **changes: Any) -> Any:

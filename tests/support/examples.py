@@ -1,4 +1,4 @@
-"""Documents made of their types alone: each field has a value, and each change that another release may make."""
+"""Documents made of their types alone: each field has a value; and what another version may say more or less."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_DEPTH = 6
 _TEXTS = ("A", "confirmed")
 """What fits the patterns that there are."""
 
-UNKNOWN = "added_by_a_later_release"
+UNKNOWN = "added"
 
 
 class Optional(NamedTuple):
@@ -149,7 +149,7 @@ def at(document: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def with_more(kind: type[msgspec.Struct], document: Any) -> Any:
-    """The document of a later release, which says more wherever it may: a field in each object that a struct reads, an
+    """The document with more wherever there may be more: a field in each object that a struct reads, an
     item behind the others of each list that one reads."""
     found = copy.deepcopy(document)
     for part in list(parts(kind, document)):
@@ -164,7 +164,7 @@ def with_more(kind: type[msgspec.Struct], document: Any) -> Any:
 
 
 def optional_fields(kind: type[msgspec.Struct], document: Any) -> Iterator[Optional]:
-    """Each field that an earlier release may leave out."""
+    """Each field that may be left out."""
     for part in parts(kind, document):
         for number, field in enumerate(part.kind.fields):
             if field.required:
@@ -187,5 +187,5 @@ def without(document: Any, field: Optional) -> Any:
     if isinstance(place, list):
         del place[field.path[-1] :]
     else:
-        place.pop(field.path[-1], None)  # a field that came after the release that wrote the document is not there
+        del place[field.path[-1]]
     return found

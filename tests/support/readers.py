@@ -59,10 +59,10 @@ def with_the_units_capabilities() -> list[str]:
 
 
 class Reader:
-    """`laggard reader` as a process of its own, and no mightier than its unit has it."""
+    """`laggard agent --reader` as a process of its own, and no mightier than its unit has it."""
 
     def __init__(self, path: Path, *flags: str) -> None:
-        own = [sys.executable, "-m", "laggard", "reader", "--socket", str(path), *flags]
+        own = [sys.executable, "-m", "laggard", "agent", "--reader", "--socket", str(path), *flags]
         words = [*with_the_units_capabilities(), *own]
         self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None

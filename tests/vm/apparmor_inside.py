@@ -121,7 +121,7 @@ def started(daemon: str, user: int, *words: str, capabilities: str = "") -> subp
         f"--inh-caps={kept}",
         f"--ambient-caps={kept}",
     ]
-    command = [*switch, "aa-exec", "-p", f"laggard-{daemon}", "--", "/opt/laggard/bin/laggard", daemon, *words]
+    command = [*switch, "aa-exec", "-p", f"laggard-{daemon}", "--", "/opt/laggard/bin/laggard", *words]
     with open(f"/run/{daemon}.log", "wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env={"PATH": "/usr/bin:/bin"}, cwd="/")
 
@@ -171,12 +171,11 @@ def main() -> None:
     os.chown("/run/laggard", 0, 991)  # as systemd, the reader may make its socket there
     os.chmod("/run/laggard", 0o775)
     mode = Path("/sys/kernel/security/apparmor/profiles").read_text()
-    daemons = [
-        started("reader", 991, "--socket", "/run/laggard/reader.sock", "--allow-user", "laggard", capabilities=READERS)
-    ]
+    reader = ("agent", "--reader", "--socket", "/run/laggard/reader.sock", "--allow-user", "laggard")
+    daemons = [started("reader", 991, *reader, capabilities=READERS)]
     until(lambda: Path("/run/laggard/reader.sock").exists(), "the reader does not listen")
-    daemons.append(started("agent", 990, "--config", "/etc/laggard/agent.yaml"))
-    daemons.append(started("collector", 990, "--config", "/etc/laggard/collector.yaml"))
+    daemons.append(started("agent", 990, "agent", "--config", "/etc/laggard/agent.yaml"))
+    daemons.append(started("collector", 990, "collector", "--config", "/etc/laggard/collector.yaml"))
     report = until(whole_report, "the agent has no whole report")
     until(lambda: ((got(COLLECTOR, "/api/v1/nodes") or {}).get("nodes") or [{}])[0].get("verdict"), "no node is judged")
     until(lambda: Path("/var/lib/laggard/incidents.sqlite").exists(), "no incident is kept")

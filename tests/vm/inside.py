@@ -85,11 +85,11 @@ def acs(endpoints: Sequence[str], virtual: bool | None = False, privileged: bool
 
 @contextlib.contextmanager
 def reader() -> Iterator[None]:
-    """`laggard reader`, which has the capability that the gate then lacks, in a forked process."""
+    """`laggard agent --reader`, which has the capability that the gate then lacks, in a forked process."""
     path = "/run/reader.sock"
     pid = os.fork()
     if pid == 0:
-        os._exit(cli.main(["reader", "--socket", path, "--allow-user", "0"]))
+        os._exit(cli.main(["agent", "--reader", "--socket", path, "--allow-user", "0"]))
     os.environ["LAGGARD_READER"] = path
     while not os.path.exists(path):
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The ring that `laggard idle-rings` runs here, whose processes are no job's."""
+"""The ring that `laggard agent --idle-rings` runs here, whose processes are no job's."""
 
 from __future__ import annotations
 

@@ -201,8 +201,8 @@ def _rank_process(host: Host, pid: str, read: ReadNamed) -> RankProcess | None:
         return None
     everything = dict(_pairs(host.read_bytes(f"/proc/{pid}/environ").decode(errors="replace")))
     conf_path = everything.get("NCCL_CONF_FILE") or f"{everything.get('HOME', '')}/.nccl.conf"
-    conf = _read_conf(host, pid, conf_path, read) or NcclConf({}, ())
-    etc = _read_conf(host, pid, ETC, read)
+    conf = _read_conf(pid, conf_path, read) or NcclConf({}, ())
+    etc = _read_conf(pid, ETC, read)
     merged = {**(etc.settings if etc else {}), **conf.settings, **everything}
     return RankProcess(
         int(pid),
@@ -214,7 +214,7 @@ def _rank_process(host: Host, pid: str, read: ReadNamed) -> RankProcess | None:
     )
 
 
-def _read_conf(host: Host, pid: str, path: str, read: ReadNamed) -> NcclConf | None:
+def _read_conf(pid: str, path: str, read: ReadNamed) -> NcclConf | None:
     """The part that may be told of a settings file as the process sees it, which may run in a container; empty where it
     has none. None where its user may not read it, or this one."""
     if not path.startswith("/"):
@@ -222,14 +222,7 @@ def _read_conf(host: Host, pid: str, path: str, read: ReadNamed) -> NcclConf | N
     try:
         return _told(parse_conf(read(f"/proc/{pid}/root{path}", pid)))
     except NotFound:
-        if not host.recorded:
-            return NcclConf({}, ())
-    except Unknown:
-        return None
-    try:
-        return (
-            _told(parse_conf(read(path, pid))) if path != ETC else None
-        )  # a recording from before there were such paths
+        return NcclConf({}, ())
     except Unknown:
         return None
 

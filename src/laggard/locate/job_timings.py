@@ -15,7 +15,7 @@ from laggard.locate.group_places import GroupPlaces
 from laggard.locate.live_positions import LiveLayout
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
-from laggard.locate.step_tables import STEP, step_arrays, step_table
+from laggard.locate.step_tables import NO_STEPS, STEP, Table, step_arrays
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import HIDDEN_WAITS, UNSEEN_WAITS
 from laggard.text.words import printable_line
@@ -175,14 +175,13 @@ def build_timings(
     job_id: str | None,
     world_size: int,
     ranks: Mapping[int, RankInfo],
-    steps_by_rank: Mapping[int, NDArray[np.float64]],
+    steps_by_rank: Mapping[int, Table],
     findings_by_node: Mapping[str, NodeFindings],
 ) -> JobTimings:
-    """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: a
-    step_table() of each rank that has one, ascending."""
+    """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: of
+    each rank that has any, ascending."""
     numbers = sorted(ranks)
-    empty = step_table(())
-    arrays = step_arrays([steps_by_rank.get(rank, empty) for rank in numbers])
+    arrays = step_arrays([steps_by_rank.get(rank, NO_STEPS) for rank in numbers])
     return JobTimings(
         job_id=job_id,
         world_size=world_size,
@@ -214,13 +213,13 @@ def hiding_libraries(facts: Mapping[str, object]) -> tuple[str, ...]:
 def live_timings(
     job_id: str,
     world_size: int,
-    steps_by_rank: Mapping[int, NDArray[np.float64]],
+    steps_by_rank: Mapping[int, Table],
     newest_rows: Mapping[int, RankRow],
     findings_by_node: Mapping[str, NodeFindings],
     asked_seconds_ago: Mapping[int, float],
     layout: LiveLayout | None = None,
 ) -> JobTimings:
-    """The arrays of a live window: the step_table() of each rank, ascending, the newest row about each rank, and for
+    """The arrays of a live window: the steps of each rank, ascending, the newest row about each rank, and for
     how long its agent has not been asked. `layout`: of these rows, where it is known already."""
     ranks = {}
     for rank, row in newest_rows.items():

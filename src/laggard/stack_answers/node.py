@@ -187,7 +187,7 @@ def _why_silent(files: RankFiles, job: LocalJob, rank: int, seconds: float) -> s
     if not rows or rows[0].state != "running":
         return "it ended meanwhile"
     reason = _why_not(rows[0])
-    return reason or f"it did not answer within {max(PATIENCE_SECONDS, seconds):.0f} s: its laggard is older, or hangs"
+    return reason or f"it did not answer within {max(PATIENCE_SECONDS, seconds):.0f} s: its laggard hangs"
 
 
 def _variable(pid: int, name: str) -> str | None:

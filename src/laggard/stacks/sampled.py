@@ -246,7 +246,7 @@ def _sampled(value: Mapping[str, Any]) -> Sampled:
         stalled_seconds=_seconds(value["stalled_seconds"]),
         ask=text_of(value["ask"]),
         threads_left_out=number_of(value["threads_left_out"]),
-        kernel=text_of(value.get("kernel", "")),  # older ones do not tell it
+        kernel=text_of(value.get("kernel", "")),
     )
 
 

@@ -18,8 +18,7 @@ RANKS_SCHEMA = "laggard.ranks/1"
 
 class InFlight(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The collective that a rank is blocked in, and for how many seconds. `peer`: of a send or recv, the other side's
-    global rank; -1, which is left out of the JSON, for other operations, for any rank, and from agents that do not
-    report it."""
+    global rank; -1, which is left out of the JSON, for other operations, and for any rank."""
 
     op: str
     group: str
@@ -86,25 +85,14 @@ class CollectiveTotal(msgspec.Struct, frozen=True, gc=False):
     bytes: int
 
 
-class StepRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One rank's step, in seconds on its node's monotonic clock. `phases`: own time in the order of constants.PHASES,
-    collectives taken out. `waited`: time blocked in collectives. end - start = sum(phases) + waited. `work`: the
-    elements of the model's inputs in the step, 0 where they were not seen."""
-
-    step: int
-    start: float
-    end: float
-    phases: tuple[float, ...]
-    waited: float
-    work: int = 0
-
-
 class PackedSteps(msgspec.Struct, frozen=True):
-    """The steps of all ranks of a document, which then have no `rows`, in whole nanoseconds. `counts`: how many each
-    rank has, in the order of `ranks`. `columns`: little-endian unsigned numbers, one column after the other: step,
-    start, length (end - start), waited, work, and the phases; within each, all steps of the first rank, then of the
-    next. `widths`: the bytes of a number in each column, 0, 4 or 8; of 0, where every number is 0, nothing is sent. In
-    JSON `columns` is base64."""
+    """The steps of all ranks of a document. `counts`: how many each rank has, in the order of `ranks`. `columns`:
+    little-endian unsigned numbers, one column after the other: step, start, length (end - start), waited, work, and the
+    phases; within each, all steps of the first rank, then of the next. Times are whole nanoseconds, `start` on the
+    node's monotonic clock. Phases are own time in the order of constants.PHASES, collectives taken out; `waited` is
+    time blocked in collectives, and the length is the sum of all of these. `work`: the elements of the model's inputs
+    in the step, 0 where they were not seen. `widths`: the bytes of a number in each column, 0, 4 or 8; of 0, where
+    every number is 0, nothing is sent. In JSON `columns` is base64."""
 
     counts: tuple[int, ...]
     widths: tuple[int, ...]
@@ -138,7 +126,6 @@ class RankRow(msgspec.Struct, frozen=True, gc=False):
     beat: BeatRow | None = None  # None before the first heartbeat; of a rank that has finished its last
     last_beat_timestamp_seconds: float | None = None
     facts: dict[str, Any] = {}
-    rows: tuple[StepRow, ...] = ()
     end: RankEnd | None = None  # of a rank that has finished or died
     cpu_wait: CpuWait | None = None  # of a rank that runs
 
@@ -180,13 +167,13 @@ class RanksDocument(msgspec.Struct, frozen=True):
     """The findings about the jobs that run here, from what their ranks report. The node's own findings are in its
     report."""
     ras: RasSource | None = None
-    """Jobs without hooks, as NCCL RAS tells of them; None from agents that do not ask it."""
+    """Jobs without hooks, as NCCL RAS tells of them."""
     traffic: tuple[JobTraffic, ...] = ()
     """The traffic of jobs on several nodes, where this one has RDMA devices that are up."""
     now: float | None = None
-    """The node's Unix time when this was read; None from agents that do not tell it."""
+    """The node's Unix time when this was read."""
     unseen: tuple[UnseenProcess, ...] = ()
     """Processes under laggard that are not seen as ranks, at most 64."""
     steps: PackedSteps | None = None
-    """The steps of the ranks, where they were asked for as packed; None from agents that do not pack."""
+    """The steps of the ranks; None where `since` was not asked for."""
     schema: str = RANKS_SCHEMA

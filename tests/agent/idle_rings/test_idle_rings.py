@@ -1,4 +1,4 @@
-"""`laggard idle-rings` on four nodes, each with processes and a /run/laggard of its own: rings that the real collector
+"""`laggard agent --idle-rings` on four nodes, each with processes and a /run/laggard of its own: rings that the
 plans, and what ends them."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def is_connected(process: psutil.Process) -> bool:
 
 
 class Node:
-    """A node: its agent, and `laggard idle-rings` beside it, which is process 1's only child."""
+    """A node: its agent, and `laggard agent --idle-rings` beside it, which is process 1's only child."""
 
     def __init__(self, number: int, folder: Path, start_agent: Any) -> None:
         self.name, self.ranks, self.log = f"n{number}", folder / f"ranks{number}", folder / f"n{number}.log"
@@ -85,7 +85,8 @@ class Node:
             sys.executable,
             "-m",
             "laggard",
-            "idle-rings",
+            "agent",
+            "--idle-rings",
             "--config",
             str(self._settings),
             "--log.level",
@@ -329,7 +330,7 @@ def is_alive(process: psutil.Process) -> bool:
 def test_without_a_token_nothing_starts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAGGARD_RING_TOKEN", raising=False)
     monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE", raising=False)
-    assert main(["idle-rings", "--collector", "http://127.0.0.1:1"]) == 64
+    assert main(["agent", "--idle-rings", "--collector", "http://127.0.0.1:1"]) == 64
     assert "idle rings are off: no token. Give token_file" in capsys.readouterr().err
 
 

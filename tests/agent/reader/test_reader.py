@@ -258,9 +258,9 @@ def test_an_answer_that_breaks_off_is_none(mute: Callable[..., Path]) -> None:
 
 
 def test_a_user_who_does_not_exist_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reader", "--socket", str(tmp_path / "s"), "--allow-user", "no-such-user"]) == 64
+    assert main(["agent", "--reader", "--socket", str(tmp_path / "s"), "--allow-user", "no-such-user"]) == 64
     assert "no user no-such-user" in capsys.readouterr().err
-    assert main(["reader", "--socket", "/proc/nowhere/s", "--allow-user", "0"]) == 64
+    assert main(["agent", "--reader", "--socket", "/proc/nowhere/s", "--allow-user", "0"]) == 64
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_systemd_may_pass_the_socket(tmp_path: Path) -> None:
         listener.listen(8)
         number = listener.fileno()
         shell = f'exec 3<&{number}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
-        words = ["bash", "-c", shell, "bash", sys.executable, "-m", "laggard", "reader", "--allow-user", "0"]
+        words = ["bash", "-c", shell, "bash", sys.executable, "-m", "laggard", "agent", "--reader", "--allow-user", "0"]
         with subprocess.Popen(words, pass_fds=(number,), stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None and str(path) in process.stderr.readline()
@@ -289,7 +289,7 @@ def test_an_abandoned_socket_is_replaced_and_one_in_use_is_not(tmp_path: Path) -
         listener.bind(str(path))
     reader = Reader(path, "--allow-user", "0")
     try:
-        assert main(["reader", "--socket", str(path), "--allow-user", "0"]) == 64
+        assert main(["agent", "--reader", "--socket", str(path), "--allow-user", "0"]) == 64
     finally:
         assert reader.stop() == 0
 

@@ -18,10 +18,11 @@ from typing import Any
 import psutil
 import pytest
 from support.agents import AgentProcess
+from support.steps import numbers
 
 from laggard.agent.web import page
 from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.validation import validate_ranks, validate_report
+from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer, validate_report
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import MAX_CONNECTIONS
 from laggard.rankfile import RankFileReader
@@ -63,9 +64,9 @@ def test_ranks_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
     rank = start_rank(rank=2)
     rank.do("step", "step")
     without_steps = validate_ranks(agent.request("/api/v1/ranks").body)
-    assert [(row.rank, row.state, row.steps, row.rows) for row in without_steps.ranks] == [(2, "running", 2, ())]
-    full = validate_ranks(agent.request("/api/v1/ranks?since=0").body)
-    assert [step.step for step in full.ranks[0].rows] == [0, 1]
+    assert [(row.rank, row.state, row.steps) for row in without_steps.ranks] == [(2, "running", 2)]
+    full, steps = validate_ranks_answer(agent.request("/api/v1/ranks?since=0").body)
+    assert without_steps.steps is None and [numbers(table) for table in steps] == [[0, 1]]
     assert full.node == "n0" and full.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     rank.kill()
     assert validate_ranks(agent.request(f"/api/v1/ranks?since={full.next}").body).ranks[0].state == "died"

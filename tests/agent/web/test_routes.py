@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.steps import numbers
 
 from laggard.agent.prober.loop import ProbeLoop, ProbeRound
 from laggard.agent.ranks.cache import RankCache
@@ -19,7 +20,7 @@ from laggard.agent.web import page
 from laggard.agent.web.routes import Router
 from laggard.agent.web.stacks import StackService
 from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.validation import validate_ranks
+from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer
 from laggard.http.message import Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.model import ProbeResult, Report, Verdict
@@ -113,8 +114,9 @@ def test_ranks_and_their_collectives_are_told_as_the_collector_takes_them(
 ) -> None:
     rank = start_rank(rank=2)
     rank.do("step", "collectives")
-    (row,) = validate_ranks(ask("/api/v1/ranks?since=0").body).ranks
-    assert (row.rank, row.state, [step.step for step in row.rows]) == (2, "running", [0])
+    document, (steps,) = validate_ranks_answer(ask("/api/v1/ranks?since=0").body)
+    (row,) = document.ranks
+    assert (row.rank, row.state, numbers(steps)) == (2, "running", [0])
     shown = ask("/").body
     assert b"<h1>&lt;b&gt;n0" in shown and b"<b>n0" not in shown and b"1 rank of 1 job run here" in shown
     asked = f"/api/v1/collectives?owner={row.owner}&job={row.job_id}&rank=2&rank=3"

@@ -1,5 +1,5 @@
 """Digests of runs beside the incidents: kept over restarts, found by script and size, bounded, and brought into files
-of the first release."""
+of another version."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from laggard.collector.incidents.database import (
     DatabaseError,
     IncidentDatabase,
     read_digest,
-    read_incidents,
     reading,
 )
-from laggard.collector.incidents.incident import IncidentQuery
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.locate.against.digest import Described, digest_of
 from laggard.wire import decode
@@ -32,16 +30,6 @@ from laggard.wire.comparison import Comparison
 from laggard.wire.digest import Digest, Estimate
 
 NOW = 1.79e9
-FIRST_RELEASE = """
-CREATE TABLE incidents (
-    id INTEGER PRIMARY KEY, owner INTEGER NOT NULL, job_id TEXT NOT NULL, closed_at REAL, document BLOB NOT NULL
-) STRICT;
-CREATE INDEX of_job ON incidents (job_id, id);
-CREATE INDEX by_end ON incidents (closed_at);
-PRAGMA application_id = 1818322791;
-PRAGMA user_version = 1;
-"""
-"""What a release before digests makes, with version 1."""
 
 
 def digest(**changes: Any) -> Digest:
@@ -110,22 +98,14 @@ def test_old_ones_and_too_many_are_dropped_of_the_user_who_has_the_most(place: s
     assert (1001, "job-39") in rows and (1001, "job-0") not in rows and (1000, "too old") not in rows
 
 
-def test_a_file_of_the_first_release_is_brought_up_to_this_one(path: str) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript(FIRST_RELEASE)
-        connection.execute("INSERT INTO incidents VALUES (5, 1000, 'j', 1.0, x'7b7d')")
-        connection.commit()
-    assert read_digest(path, asked()) is None, "it is only read, and has no such table yet"
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 7])
+def test_a_file_of_another_version_is_refused_in_one_line(path: str, version: int) -> None:
     store(path, kept())
-    assert read_digest(path, asked()) is not None
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-        assert connection.execute("SELECT count(*) FROM incidents").fetchone() == (1,)
-    assert read_incidents(path, IncidentQuery())[0].damaged == 1
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {VERSION + 7}")
-    with pytest.raises(DatabaseError, match=f"no database of incidents of version {VERSION}"):
-        IncidentDatabase.open(path, 1 << 20, 1.0)
+        connection.execute(f"PRAGMA user_version = {version}")
+    for refused in (lambda: IncidentDatabase.open(path, 1 << 20, 1.0), lambda: read_digest(path, asked())):
+        with pytest.raises(DatabaseError, match=f"no database of incidents of version {VERSION}; move it away"):
+            refused()
 
 
 def test_a_damaged_digest_is_none(path: str) -> None:

@@ -274,13 +274,13 @@ def test_names_may_hold_what_text_of_postgresql_may_not(url: str) -> None:
     assert len(stored(url)) == 2
 
 
-def test_a_database_of_a_newer_release_is_refused_in_one_line(
+def test_a_database_of_another_version_is_refused_in_one_line(
     url: str, postgres: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     writing = store(url)
     writing.write([incident(1)], WALL)
     writing.engine.run("UPDATE version SET number = ?", (VERSION + 2,))
-    words = f"is of version {VERSION + 2}, and this laggard knows {VERSION}: upgrade this laggard"
+    words = f"is of version {VERSION + 2}, and this laggard knows {VERSION}: name another database"
     for refused in (lambda: store(url, "other"), lambda: writing.write([incident(2)], WALL)):
         with pytest.raises(DatabaseError, match=words):
             refused()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.collectors import ingest
 
 from laggard.collector.jobs.calm import CALM_RATIO, CalmJobs
 from laggard.collector.jobs.job import JobKey
@@ -53,7 +54,7 @@ class Rounds:
         now = float(self._step)
         for node in (0, 1):
             answer = self._make.ranks_document(f"n{node}", rows[2 * node : 2 * node + 2])
-            self._windows.ingest(f"http://n{node}", answer, now)
+            ingest(self._windows, f"http://n{node}", answer, now)
         self._calm.begin_round(judges_all=asked)
         seen: list[JobTimings] = []
 

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support.collectors import ingest
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
@@ -20,7 +21,7 @@ AGENT = "http://a:19400"
 
 def _windows(make: Any, ranks: int = 4, **changes: Any) -> JobWindows:
     windows = JobWindows()
-    windows.ingest(AGENT, make.node("n0", range(ranks), world_size=ranks, **changes), 1.0)
+    ingest(windows, AGENT, make.node("n0", range(ranks), world_size=ranks, **changes), 1.0)
     return windows
 
 

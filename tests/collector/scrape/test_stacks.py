@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.collectors import ingest
 from support.stack_documents import sampled
 
 from laggard.collector.jobs.held_stacks import HeldStacks
@@ -43,7 +44,7 @@ def location(*culprits: Culprit, notes: tuple[Note, ...] = ()) -> Location:
 def job_of(make: Any, agents: dict[str, range], world_size: int) -> tuple[JobWindows, Job]:
     windows = JobWindows()
     for url, ranks in agents.items():
-        windows.ingest(url, make.node(url, ranks, world_size=world_size), 0.0)
+        ingest(windows, url, make.node(url, ranks, world_size=world_size), 0.0)
     return windows, windows.jobs[KEY]
 
 
@@ -154,7 +155,7 @@ def test_ranks_are_asked_with_the_token_and_their_answers_are_held(
     )
     assert asked == [("POST", "0,1"), ("GET", "0,1"), ("GET", "1")]
     assert sorted(job.stacks) == [0, 1] and job.stacks[1].ask == IDENT
-    windows.ingest("http://gone", make.node("n9", range(2, 4), world_size=4), 1e6)  # took these ranks over, and is gone
+    ingest(windows, "http://gone", make.node("n9", range(2, 4), world_size=4), 1e6)  # took them over, and is gone
     told = {it.rank: it.reason for it in asyncio.run(run(TOKEN)).missing}
     assert told == dict.fromkeys((2, 3), "its agent does not answer")
     answer = asyncio.run(run("wrong"))

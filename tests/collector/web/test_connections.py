@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.steps import step_table
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
@@ -148,7 +149,7 @@ class Source:
 
     def __init__(self, make: Any) -> None:
         rows = {rank: make.rank_row(rank, 64) for rank in range(64)}
-        steps = {rank: [make.step_row(step) for step in range(128)] for rank in rows}
+        steps = {rank: step_table(make.step_row(step) for step in range(128)) for rank in rows}
         self.held = JobRecording("job-1", rows, steps, {}, {}, 1000)
 
     async def refresh(self) -> bool:

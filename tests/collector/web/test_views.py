@@ -20,11 +20,11 @@ import pytest
 from msgspec import structs
 from support.browsing import OUT, Browsed, needs_chromium
 from support.collectors import CollectorProcess, FakeAgent
+from support.steps import StepRow
 
 from laggard.model import Finding, Fix, RankEnd, Report, Severity, Verdict
 from laggard.wire import encode
 from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
-from laggard.wire.ranks import StepRow
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 

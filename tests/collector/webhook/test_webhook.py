@@ -31,7 +31,6 @@ from support.ports import free_port
 from support.webhook_receiver import receiver
 
 from laggard.collector.incidents import outbox as outboxes
-from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.notice import CHANGE_SECONDS, NoticeMaker
 from laggard.collector.incidents.tracker import Moment
@@ -429,14 +428,3 @@ def test_a_secret_that_is_none_is_told_without_the_secret(tmp_path: Path, secret
 @pytest.mark.parametrize(("text", "seconds"), [("7", 7.0), ("999999", 3600.0), ("", None), ("-1", None), ("Fri", None)])
 def test_a_pause_that_is_asked_for_is_bounded(text: str, seconds: float | None) -> None:
     assert asked_seconds(text) == seconds
-
-
-def test_a_file_of_an_earlier_release_gets_the_tables(tmp_path: Path) -> None:
-    path = tmp_path / "incidents.sqlite"
-    IncidentDatabase.open(str(path), 1 << 20, 1.0).close()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        for name in ("notices", "told", "advice", "confirmations"):
-            connection.execute(f"DROP TABLE {name}")
-        connection.execute("PRAGMA user_version = 3")
-    IncidentDatabase.open(str(path), 1 << 20, 1.0).close()
-    assert waiting_in(path) == 0

@@ -1,4 +1,4 @@
-"""`laggard kubernetes-job` with a cluster that is a stand-in: what it makes of a template, and how it ends."""
+"""`laggard agent --kubernetes-job` with a cluster that is a stand-in: what it makes of a template, and how it ends."""
 
 from __future__ import annotations
 

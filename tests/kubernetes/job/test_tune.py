@@ -79,7 +79,7 @@ def laggard(*words: str) -> list[str]:
 def test_a_command_runs_as_a_job_and_leaves_none(
     own_control_plane: Any, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    start = laggard("kubernetes-job", "--template", str(tmp_path / "job.yaml"), "--")
+    start = laggard("agent", "--kubernetes-job", "--template", str(tmp_path / "job.yaml"), "--")
 
     def ran(*words: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run([*start, *words], env=environ, capture_output=True, text=True, timeout=300)
@@ -101,7 +101,7 @@ def test_a_command_runs_as_a_job_and_leaves_none(
 def test_each_trial_is_a_job_and_neither_a_hang_nor_an_end_leaves_one(
     own_control_plane: Any, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    launcher = shlex.join(laggard("kubernetes-job", "--template", str(tmp_path / "job.yaml"), "--"))
+    launcher = shlex.join(laggard("agent", "--kubernetes-job", "--template", str(tmp_path / "job.yaml"), "--"))
     command = laggard("tune", "nccl", "--messages", "all_reduce:64M", "--transport", "roce", "--nodes", "4")
     command += ["--local-ranks", "8", "--nccl-version", "2.27.5", "--study", str(tmp_path / "study.db")]
     command += [word for name in FEW for word in ("--leave-out", name)]

@@ -1,4 +1,4 @@
-"""`laggard kubernetes-job`: runs one command as a Job of Kubernetes, as `srun` runs one as a job of SLURM."""
+"""`laggard agent --kubernetes-job`: runs one command as a Job of Kubernetes, as `srun` runs one as a job of SLURM."""
 
 from __future__ import annotations
 
