@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from laggard.limits import MAX_COUNT, MAX_WORLD
 from laggard.rankfile import BeatRecord, Lane, RankCounters, RankFileError, Step
 from laggard.rankfile.layout import FLIGHT_RECORDER
 
-MAX_WORLD_SIZE: Final = 1 << 20
-MAX_COUNT: Final = 1 << 53  # beyond, a number is no longer exact in JSON
 MAX_SUM: Final = 1 << 62
 MAX_STEP_NS: Final = 10**16  # 115 days
 _ROUNDING_NS: Final = 10**4
@@ -23,9 +22,9 @@ def validate_identity(identity: Mapping[str, Any]) -> None:
     """Raises RankFileError."""
     numbers = (identity["local_rank"], identity["attempt"])
     clocks = (identity["wall_ns"], identity["monotonic_ns"])
-    if not identity["job_id"] or identity["world_size"] > MAX_WORLD_SIZE:
+    if not identity["job_id"] or identity["world_size"] > MAX_WORLD:
         raise RankFileError("impossible rank")
-    if not (_within(numbers, MAX_WORLD_SIZE) and _within(clocks, MAX_SUM)):
+    if not (_within(numbers, MAX_WORLD) and _within(clocks, MAX_SUM)):
         raise RankFileError("impossible rank")
 
 
@@ -43,7 +42,7 @@ def validate_counters(counters: RankCounters) -> None:
 
 def validate_lanes(lanes: Iterable[Lane]) -> None:
     """Raises RankFileError."""
-    if not _within((lane.peer + 1 for lane in lanes), MAX_WORLD_SIZE):  # -1: no peer
+    if not _within((lane.peer + 1 for lane in lanes), MAX_WORLD):  # -1: no peer
         raise RankFileError("impossible peer")
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.prometheus.answer import Labels, Series
-from laggard.collector.scrape.bounds import MAX_WORLD
 from laggard.constants import PHASES
+from laggard.limits import MAX_WORLD
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.medians import last_axis_median
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.scrape.bounds import MAX_CLOCK, MAX_COUNT, MAX_SECONDS, require
+from laggard.limits import MAX_CLOCK, MAX_COUNT, MAX_SECONDS
 from laggard.locate.step_tables import END, FIRST_PHASE, START, STEP, STEP_COLUMNS, WORK, Table
+from laggard.wire.codec import require
 from laggard.wire.ranks import PackedSteps
 
 MAX_STEPS: Final = 1 << 17

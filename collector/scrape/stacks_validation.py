@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from laggard.collector.scrape.bounds import require
 from laggard.collector.scrape.validation import decode_bounded
 from laggard.stacks.sampled import Sampled, SampledError, text_of
 from laggard.wire import WireError
+from laggard.wire.codec import require
 from laggard.wire.stacks import (
     STACKS_ASKED_SCHEMA,
     STACKS_SCHEMA,

@@ -13,6 +13,12 @@ class WireError(ValueError):
     """A document is not JSON, or not of the expected type. The text names the place in it."""
 
 
+def require(condition: bool, problem: str) -> None:
+    """Raises WireError with `problem` if the condition does not hold."""
+    if not condition:
+        raise WireError(problem)
+
+
 def encode(value: Any) -> bytes:
     return msgspec.json.encode(value)
 

@@ -6,9 +6,23 @@ counted and not listed; listed are those of this node, those behind, and those w
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated, Final, TypeAlias
 
-Launches = dict[str, int]
+import msgspec
+from msgspec import Meta
+
+from laggard.limits import MAX_TEXT, MAX_WORLD, Count, CountOrNone, Name, Peer, RankNumber, Seconds, Text, WorldSize
+
+MAX_JOBS: Final = 64
+MAX_COMMUNICATORS: Final = 1024
+MAX_LISTED: Final = 4096
+"""The most ranks that are listed of a job."""
+
+STATES: Final = ("off", "no_job", "waiting", "hooked", "asked", "too_old", "failed")
+"""The states, in this order: not asked because it is switched off; nobody listens; a job listens that may still be in
+its initialisation; all ranks have rank files; the last answer was good; NCCL before 2.28.7; no good answer."""
+
+Launches: TypeAlias = Annotated[dict[Text, Count], Meta(max_length=32)]
 """Collectives launched, by NCCL's name of the operation (AllReduce, ...), without zeros. Sends and receives are not
 counted, nor what is launched inside a CUDA graph."""
 
@@ -22,18 +36,18 @@ class RasRank(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     process of its own node: running, stopped, gone; empty where it sees nothing.
     """
 
-    rank: int
-    host: str
-    pid: int
-    gpu: int
+    rank: RankNumber
+    host: Text
+    pid: CountOrNone
+    gpu: Peer
     launches: Launches = {}
-    unchanged_seconds: float = 0.0
-    readings: int = 1
-    async_error: int = 0  # ncclResult_t
+    unchanged_seconds: Seconds = 0.0
+    readings: Count = 1
+    async_error: Count = 0  # ncclResult_t
     missing: bool = False
     unresponsive: bool = False
     dead: bool = False
-    process: str = ""
+    process: Annotated[str, Meta(pattern="^(running|stopped|gone)?$")] = ""
 
 
 class RasCommunicator(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,17 +56,17 @@ class RasCommunicator(msgspec.Struct, frozen=True, omit_defaults=True):
     communicator changed. `starting`, `ending`: some rank is still being initialised, or has begun to leave. `left_out`:
     how many ranks that should be listed are not."""
 
-    id: str
-    size: int
-    answered: int
+    id: Text
+    size: WorldSize
+    answered: Count
     launches: Launches
-    at_front: int
-    unchanged_seconds: float
-    readings: int
-    ranks: tuple[RasRank, ...]
+    at_front: Count
+    unchanged_seconds: Seconds
+    readings: Count
+    ranks: Annotated[tuple[RasRank, ...], Meta(max_length=MAX_LISTED)]
     starting: bool = False
     ending: bool = False
-    left_out: int = 0
+    left_out: Annotated[int, Meta(ge=0, le=MAX_WORLD)] = 0
 
 
 class RasJob(msgspec.Struct, frozen=True):
@@ -61,22 +75,17 @@ class RasJob(msgspec.Struct, frozen=True):
     `owner` is the uid that listens, according to the kernel. `local_hosts`: those of its hosts that are this node.
     """
 
-    job_id: str
-    owner: int
-    nccl_version: str
-    age_seconds: float
-    local_hosts: tuple[str, ...]
-    communicators: tuple[RasCommunicator, ...]
+    job_id: Name
+    owner: Count
+    nccl_version: Text
+    age_seconds: Seconds
+    local_hosts: Annotated[tuple[Text, ...], Meta(max_length=256)]
+    communicators: Annotated[tuple[RasCommunicator, ...], Meta(max_length=MAX_COMMUNICATORS)]
 
 
 class RasSource(msgspec.Struct, frozen=True, omit_defaults=True):
     """The knowledge of the agent from NCCL RAS. `state` is one of STATES and `reason` says more, for people."""
 
-    state: str
-    reason: str = ""
-    jobs: tuple[RasJob, ...] = ()
-
-
-STATES = ("off", "no_job", "waiting", "hooked", "asked", "too_old", "failed")
-"""The states, in this order: not asked because it is switched off; nobody listens; a job listens that may still be in
-its initialisation; all ranks have rank files; the last answer was good; NCCL before 2.28.7; no good answer."""
+    state: Annotated[str, Meta(pattern=f"^({'|'.join(STATES)})$")]
+    reason: Annotated[str, Meta(max_length=4 * MAX_TEXT)] = ""
+    jobs: Annotated[tuple[RasJob, ...], Meta(max_length=MAX_JOBS)] = ()

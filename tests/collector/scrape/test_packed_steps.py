@@ -17,11 +17,12 @@ from support.mutated import mutated
 from support.steps import StepRow, step_table
 
 from laggard.agent.ranks.packed_steps import pack
-from laggard.agent.ranks.validation import MAX_COUNT, MAX_STEP_NS, is_valid_step
+from laggard.agent.ranks.validation import MAX_STEP_NS, is_valid_step
 from laggard.collector.scrape import validation
 from laggard.collector.scrape.packed_steps import MAX_STEPS
 from laggard.collector.scrape.validation import validate_ranks_answer
 from laggard.constants import PHASES
+from laggard.limits import MAX_COUNT
 from laggard.locate.step_tables import STEP_COLUMNS
 from laggard.rankfile import Step
 from laggard.wire import WireError, decode, encode
