@@ -1,7 +1,7 @@
 """docs/install.md, tried: its own commands, word for word, in a fresh Debian whose first process is systemd.
 
     install_check.py [PART...]
-        parts: extras, systemd, deb, rpm, ansible, kubernetes, slurm, image, kubelet; all where none is named
+        parts: extras, systemd, kubernetes, slurm, image, kubelet; all where none is named
 
 As root, with mmdebstrap and systemd-container (Debian's packages), and buildah and crun for image. The fresh systems
 have no network: what pip installs is fetched here before. Each part ends with a first answer, and prints what it saw;
@@ -21,17 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent))
-from install_check_parts.ansible import PACKAGES as ANSIBLE_PACKAGES
-from install_check_parts.ansible import check_ansible
-from install_check_parts.deb import check_deb
 from install_check_parts.extras import check_extras
 from install_check_parts.fresh_root import BASE_PACKAGES, SLURM_PACKAGES, base_archive
 from install_check_parts.image import check_image
 from install_check_parts.kubelet import check_kubelet
 from install_check_parts.kubernetes import check_kubernetes
 from install_check_parts.node import absent
-from install_check_parts.rpm import PACKAGES as RPM_PACKAGES
-from install_check_parts.rpm import check_rpm
 from install_check_parts.site import Site, wheels
 from install_check_parts.slurm import check_slurm
 from install_check_parts.systemd import PACKAGES as SYSTEMD_PACKAGES
@@ -40,9 +35,6 @@ from install_check_parts.systemd import check_systemd
 ROOT = Path(__file__).resolve().parents[1]
 PARTS: dict[str, tuple[Callable[[Site], None], tuple[str, ...]]] = {
     "systemd": (check_systemd, BASE_PACKAGES + SYSTEMD_PACKAGES),
-    "deb": (check_deb, BASE_PACKAGES),
-    "rpm": (check_rpm, BASE_PACKAGES + RPM_PACKAGES),
-    "ansible": (check_ansible, BASE_PACKAGES + ANSIBLE_PACKAGES),
     "kubernetes": (check_kubernetes, BASE_PACKAGES),
     "slurm": (check_slurm, BASE_PACKAGES + SLURM_PACKAGES),
 }
