@@ -25,7 +25,7 @@ Made by `scripts/privileges_docs.py` from `deploy/systemd`, `deploy/kubernetes` 
 it current, and another traces the daemons (strace): what they open is in the last table, what they call is in the
 units' filters. [security.md](security.md) has what an attacker can do.
 
-`laggard healthcheck` and `laggard-prolog` run as root, for seconds, as SLURM's prolog does. They start no listener.
+`laggard healthcheck` runs as root, for seconds, as SLURM's prolog does. It starts no listener.
 """
 
 
