@@ -162,8 +162,8 @@ soak:
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
-# docs/install.md and the .deb of `make release`, tried in fresh Debians whose first process is systemd: docs/release.md. As
-# root; ARGS="systemd", "deb", "slurm", "image": a part.
+# docs/install.md, tried in fresh Debians whose first process is systemd: docs/release.md. As root; ARGS="systemd",
+# "slurm", "image": a part.
 install-check:
 	@scripts/setup --install-check
 	@$(BIN)/python scripts/install_check.py $(ARGS)
@@ -173,7 +173,7 @@ docs:
 	@scripts/setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# sdist, wheel, .deb, manual page, completion and bill of materials, in dist/: docs/release.md. The container image is
+# sdist, wheel, manual page, completion and bill of materials, in dist/: docs/release.md. The container image is
 # built where there is podman: deploy/container/Containerfile.
 release:
 	@scripts/setup

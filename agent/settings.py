@@ -43,8 +43,8 @@ class AgentSettings(Settings, frozen=True):
     """The largest age of the rank files' contents in a response to a scrape. The API reads the files for every
     request."""
     gate_socket: str = GATE_SOCKET
-    """The Unix socket at which SLURM's prologs ask, which then start no Python; empty: none. Its folder must be there,
-    and only the agent or root may write in it: systemd makes it. docs/contracts.md has the protocol."""
+    """The Unix socket at which SLURM's prologs ask, which then start no laggard; empty: none. Its folder must be
+    there, and only the agent or root may write in it: systemd makes it. docs/contracts.md has the protocol."""
     ras_interval_seconds: float = MIN_INTERVAL_SECONDS
     """The time between two questions to NCCL RAS about jobs that run without hooks, at least 10; 0: never asked.
     docs/ras.md."""

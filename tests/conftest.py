@@ -19,7 +19,6 @@ pytest_plugins = (
     "support.order",
     "support.machines",
     "support.judge",
-    "support.laggard_ask",
     "support.agents",
     "support.alerting",
     "support.browsing",

@@ -50,9 +50,6 @@ PG_DUMP = "tests/collector/incidents/test_backup.py::test_a_dump_is_restored_int
 SWITCH = "tests/test_wheelhouse.py::test_a_link_is_switched_without_a_moment_in_which_laggard_is_gone"
 ROUTES = "tests/deploy/test_alertmanager_routes.py::test_an_alert_goes_to_whom_the_example_means"
 RUNBOOKS = "tests/deploy/test_alertmanager_routes.py::test_runbooks_get_an_address_by_the_pages_command"
-APPARMOR_UNITS = "needs systemd on a kernel with AppArmor; tests/vm/test_apparmor.py reads them"
-APPARMOR = "tests/vm/test_apparmor.py::test_the_kernel_enforces_them_and_the_daemons_run_under_them"
-SELINUX = "needs a kernel with SELinux and its policy; tests/deploy/test_selinux.py compiles the module"
 GPUS = "needs GPUs, or a SLURM cluster that has them"
 
 REVIEWED = {
@@ -63,17 +60,15 @@ REVIEWED = {
     "/opt/laggard/bin/python3 -c": BACKUP,
     "/opt/laggard-NEW/bin/pip install": INSTALLED,
     ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": SCREENSHOTS,
-    "apparmor_parser": APPARMOR,
     "amtool check-config": "tests/deploy/test_alertmanager_routes.py::test_amtool_takes_it",
     "amtool config routes test": ROUTES,
-    "dnf install": "needs RHEL or its kin; make install-check installs the package by rpm",
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "git": "needs the key of the person who publishes, and the public repository",
-    "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
+    "helm install": FIRST_ANSWER,
+    "helm template": FIRST_ANSWER,
+    "helm upgrade": FIRST_ANSWER,
     "sbatch --exclude=$(laggard exclude)": "tests/slurm/test_suspects.py, where a job is submitted so",
     "install": INSTALLED,
-    "install -D -m 644 -t /etc/apparmor.d/abstractions": APPARMOR,
-    "install -m 644 -t /etc/apparmor.d": APPARMOR,
     "install -m 600 -o laggard": BACKUP,
     "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
     "install -D -t /etc/prometheus/laggard": RULES,
@@ -83,11 +78,8 @@ REVIEWED = {
     "echo {}": INSTALLED,
     "kubectl annotate": f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere",
     "kubectl apply -f docs/examples/cert-manager.yaml": f"{_MANIFESTS}::test_the_examples_hold_against_the_schemas",
-    "kubectl apply -k": MANIFESTS,
     "kubectl create namespace": MANIFESTS,
-    "kubectl delete -f": FIRST_ANSWER,
     "kubectl get nodes": FIRST_ANSWER,
-    "kubectl kustomize": MANIFESTS,
     "kubectl label namespace": MANIFESTS,
     "kubectl laggard": PLUGIN,
     "kubectl -n laggard exec": A_CLUSTER,
@@ -95,7 +87,6 @@ REVIEWED = {
     "kubectl -n laggard rollout": A_CLUSTER,
     "kubectl taint nodes": FIRST_ANSWER,
     "ln -s laggard-NEW": SWITCH,
-    "make -f /usr/share/selinux/devel/Makefile": SELINUX,
     "make": "its targets are looked up in the Makefile",
     "mv -T": SWITCH,
     "openssl rand": "tests/acknowledge/test_at_collector.py::test_nobody_without_the_token_changes_anything",
@@ -107,7 +98,6 @@ REVIEWED = {
     "pip install laggard[mcp]": "make install-check installs each extra by itself",
     "pip install laggard[postgres]": "make install-check installs each extra by itself",
     "kubectl -n laggard create secret": A_CLUSTER,
-    "kubectl -n laggard patch": A_CLUSTER,
     "podman push": "needs a registry",
     "podman build": "needs podman and its registry: what it copies is looked up below",
     "printf targets:": INSTALLED,
@@ -120,8 +110,6 @@ REVIEWED = {
     "rm -f /var/lib/laggard/incidents.sqlite-wal": BACKUP,
     "rm -rf /opt/laggard": INSTALLED,
     "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER,
-    "restorecon": SELINUX,
-    "semodule": SELINUX,
     "sed -i s|runbook_url:": RUNBOOKS,
     "sqlite3": BACKUP,
     "sed -i": f"{_MANIFESTS}::test_with_tls_another_namespace_is_in_every_name",
@@ -133,9 +121,6 @@ REVIEWED = {
     "torchrun": "tests/trainer_hooks/test_ways_to_start.py::test_each_rank_is_recorded",
     "umask 077": BACKUP,
     "userdel": INSTALLED,
-    "cp -r deploy/apparmor/systemd/.": APPARMOR_UNITS,
-    "cp -r deploy/selinux/systemd/.": SELINUX,
-    "cd": SELINUX,
     "{ useradd": INSTALLED,
     "useradd": INSTALLED,
     "}": INSTALLED,

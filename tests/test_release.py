@@ -17,8 +17,7 @@ PLACES = {
     "pyproject.toml": r'^version = "(.*)"$',
     "CHANGELOG.md": r"\A# .*?^## ([\d.]+): ",
     "deploy/helm/laggard/Chart.yaml": r"^(?:version|appVersion): (.*)$",
-    "deploy/kubernetes/base/kustomization.yaml": r"newTag: (.*)$",
-    "deploy/kubernetes/overlays/report-only/kustomization.yaml": r"newTag: (.*)$",
+    "deploy/kubernetes/agent.yaml": r'image: "registry.example.org/laggard:(.*)"$',
     "deploy/kubernetes/examples/gated-job.yaml": r"image: laggard:(.*)$",
     "docs/openapi/agent.json": r'^  "version": "(.*)",$',
 }

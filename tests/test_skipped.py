@@ -15,7 +15,7 @@ from support.skipped import for_want_of_programs
 def test_parts_are_named_once_with_the_programs_that_they_want() -> None:
     skipped = [
         ("tests/kubernetes/test_access.py::test_a", "Skipped: etcd, kube-apiserver not found; needs etcd and kubectl"),
-        ("tests/kubernetes/test_access.py::test_b[x::y]", "Skipped: needs kubectl 1.24 or newer, for its kustomize"),
+        ("tests/kubernetes/test_access.py::test_b[x::y]", "Skipped: needs kubectl 1.24 or newer"),
         ("tests/slurm/test_gang.py::test_c", "Skipped: needs SLURM (slurmd): scripts/setup --system installs it"),
         ("tests/test_release.py", "Skipped: PROMTOOL IS NOT INSTALLED: unseen by Prometheus"),
         ("tests/rings/test_keep.py::test_d", "Skipped: needs root, and network namespaces"),

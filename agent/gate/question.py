@@ -1,4 +1,4 @@
-"""A prolog's question to the agent, and the answer: one line each (docs/contracts.md)."""
+"""A prolog's question to the agent, the path of a GET, and the answer, a line (docs/contracts.md)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Final, NamedTuple
 from laggard.probes.gate_question import PROFILE, SCHEMA
 from laggard.probes.runner.job_gpus import parse_gpus
 
-MAX_QUESTION_BYTES: Final = 512
 MAX_WAIT_SECONDS: Final = 60.0
-WAIT: Final = "WAIT"
-"""The line before the answer, where that takes a while: the prolog knows that somebody works on it."""
 
-_LINE: Final = re.compile(
-    rf"{re.escape(SCHEMA)} {PROFILE} "
-    r"(?P<fingerprint>[0-9a-f]{32}) (?P<boot>[0-9a-f-]{36}) (?P<newer>[0-9]{1,12}) "
-    r"(?P<gpus>-|[0-9,-]{1,128}) (?P<wait>[0-9]{1,6})"
+_PATH: Final = re.compile(
+    rf"/{SCHEMA}/{PROFILE}/"
+    r"(?P<fingerprint>[0-9a-f]{32})/(?P<boot>[0-9a-f-]{36})/(?P<newer>[0-9]{1,12})/"
+    r"(?P<gpus>-|[0-9,-]{1,128})/(?P<wait>[0-9]{1,6})"
 )
 
 
@@ -51,9 +48,9 @@ class Answer(NamedTuple):
         return f"PASS {self.age_seconds}" if self.passes else f"CHECK {self.reason}"
 
 
-def parse_question(line: str) -> Question:
+def parse_question(path: str) -> Question:
     """Raises WrongQuestion."""
-    found = _LINE.fullmatch(line)
+    found = _PATH.fullmatch(path)
     gpus = None if not found or found["gpus"] == "-" else parse_gpus(found["gpus"])
     if not found or (gpus is None and found["gpus"] != "-"):
         raise WrongQuestion

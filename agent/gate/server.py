@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from laggard.agent.gate.question import MAX_QUESTION_BYTES, WAIT, Answer, Question, WrongQuestion, parse_question
+from laggard.agent.gate.question import Answer, Question, WrongQuestion, parse_question
 from laggard.agent.prober.loop import ROUND, ProbeLoop, uptime
 
 log = logging.getLogger("laggard.agent")
@@ -27,12 +27,13 @@ QUESTION_SECONDS: Final = 2.0
 """The time for a whole question."""
 
 MAX_REQUEST_BYTES: Final = 4096
-"""The largest HTTP request, as curl sends one."""
+"""The largest request, as curl sends one."""
 
 _TICK_SECONDS: Final = 0.1
 _PAUSE_SECONDS: Final = 0.05
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
-_HTTP: Final = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+_WAIT: Final = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nWAIT\n"
+"""What comes before the answer, at once: the prolog knows that somebody works on it."""
 
 
 class _Prolog:
@@ -43,7 +44,6 @@ class _Prolog:
         self.until = until
         self.data = b""
         self.question: Question | None = None
-        self.speaks_http = False
         self.asked_at = 0.0  # seconds since boot
 
 
@@ -122,20 +122,18 @@ class GateServer:
             self._end(prolog)
             return
         prolog.data += data
-        prolog.speaks_http = prolog.data.startswith(b"GET /")
-        end, most = (b"\r\n\r\n", MAX_REQUEST_BYTES) if prolog.speaks_http else (b"\n", MAX_QUESTION_BYTES)
-        if end in prolog.data:
+        if b"\r\n\r\n" in prolog.data:
             self._asked(prolog)
-        elif len(prolog.data) > most:
+        elif len(prolog.data) > MAX_REQUEST_BYTES:
             self._end(prolog)
 
     def _asked(self, prolog: _Prolog) -> None:
-        line = prolog.data.split(b"\n", 1)[0].decode("ascii", "replace")
-        if prolog.speaks_http:  # GET /gate/1/prolog/... HTTP/1.1
-            path = line.split(" ")[1].strip("/").replace("/", " ")
-            line = path.replace(" ", "/", 1)
+        if not _sent(prolog.connection, _WAIT):
+            self._end(prolog)
+            return
+        path = prolog.data.split(b"\r\n", 1)[0].decode("ascii", "replace").split(" ")[1:2]
         try:
-            prolog.question = parse_question(line)
+            prolog.question = parse_question("".join(path))
         except WrongQuestion:
             self._send(prolog, "CHECK question")
             return
@@ -144,9 +142,6 @@ class GateServer:
         answer = self._judge(prolog.question)
         if answer.passes or not answer.cure or not prolog.question.wait_seconds:
             self._send(prolog, answer.line)
-            return
-        if not prolog.speaks_http and not _sent(prolog.connection, f"{WAIT}\n"):
-            self._end(prolog)
             return
         self._loop.want(answer.cure)
 
@@ -175,7 +170,7 @@ class GateServer:
                 self._send(prolog, self._judge(prolog.question).line)
 
     def _send(self, prolog: _Prolog, line: str) -> None:
-        _sent(prolog.connection, f"{_HTTP if prolog.speaks_http else ''}{line}\n")
+        _sent(prolog.connection, f"{line}\n")
         self._end(prolog)
 
     def _end(self, prolog: _Prolog) -> None:
@@ -186,7 +181,7 @@ class GateServer:
 
 
 def _sent(connection: socket.socket, text: str) -> bool:
-    """A line fits the kernel's buffer: who does not take it is gone."""
+    """It fits the kernel's buffer: who does not take it is gone."""
     try:
         return connection.send(text.encode("ascii")) == len(text)
     except OSError:

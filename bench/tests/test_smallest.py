@@ -65,9 +65,11 @@ def test_healthcheck(bench: Bench) -> None:
 
 def test_prolog(bench: Bench) -> None:
     ended = bench("prolog", "--runs", 2, "--others", 1, "--storm", 2)
-    for what in ("alone", "beside 1 others", "2 at once, with an agent", "2 at once, without one"):
-        assert 0 < ended.value(what, "ms") <= ended.value(what, "ms", place=2)
-    assert "| 2 at once, with an agent | 2 of 2: " in ended.out
+    for what in ("alone", "beside 1 others", "2 at once"):
+        for way in ("curl", "Python"):
+            assert 0 < ended.value(f"{what}, {way}", "ms") <= ended.value(f"{what}, {way}", "ms", place=2)
+            assert f"| 2 at once, {way} | 2 of 2: " in ended.out
+    assert "| 2 at once, without an agent | 2 of 2: " in ended.out
 
 
 def test_agent(bench: Bench) -> None:

@@ -4,6 +4,7 @@ systemd in a fresh Debian that is the node and, for each pod, the image."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 from support.control_plane import ControlPlane, missing
+from support.helm_command import helm_first
 
 from install_check_parts.fresh_root import FreshRoot
 from install_check_parts.site import Site, commands
@@ -38,26 +40,28 @@ def check_kubernetes(site: Site) -> None:
 
 
 def _apply(site: Site, plane: ControlPlane) -> None:
-    """The page's own commands, by kubectl, on a cluster as NVIDIA's operator leaves it."""
+    """The page's own commands, by kubectl and Helm, on a cluster as NVIDIA's operator leaves it."""
     runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
     plane.do("POST", "/apis/node.k8s.io/v1/runtimeclasses", {**runtime, "handler": "nvidia"})
     plane.add_node(NODE, ADDRESS)
     block = commands(site.repository / "docs" / "kubernetes.md", "First answer")[0]
     for line in block.splitlines():
-        if line.startswith(("kubectl kustomize", "kubectl apply")):
+        if line.startswith(("helm ", "kubectl create ", "kubectl label ")):
             print(f"  $ {line}", flush=True)
-            _kubectl(site, plane, line)
+            _run(site, plane, line)
     plane.wait_until(lambda: _pods(plane, "laggard-agent"))
 
 
-def _kubectl(site: Site, plane: ControlPlane, line: str) -> str:
-    words = shlex.split(line, comments=True)[1:]
-    if words[0] == "kustomize":
-        command = ["kubectl", *words]
-    else:
-        command = ["kubectl", f"--server={plane.url}", f"--token={plane.administrator_token}",
-                   f"--certificate-authority={plane.ca_file}", *words]  # fmt: skip
-    done = subprocess.run(command, cwd=site.repository, capture_output=True, text=True, timeout=300)
+def _run(site: Site, plane: ControlPlane, line: str) -> str:
+    """What a line of the page prints, as the cluster's administrator."""
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(plane.write_kubeconfig(plane.folder)),
+        "PATH": helm_first(plane.folder),
+    }
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=site.repository, env=environment, capture_output=True, text=True, timeout=300
+    )
     if done.returncode:
         sys.exit(f"install-check: {line}: {done.stderr}")
     return done.stdout
@@ -161,7 +165,7 @@ def _first_answers(site: Site, plane: ControlPlane) -> None:
     line = [it for it in commands(site.repository / "docs" / "kubernetes.md", "First answer")[0].splitlines()
             if it.startswith("kubectl get nodes")][0]  # fmt: skip
     plane.wait_until(lambda: (plane.condition(NODE) or {}).get("reason") not in (None, "AgentSilent"))
-    told = _kubectl(site, plane, line)
+    told = _run(site, plane, line)
     print(f"  $ {line}\n{told}", flush=True)
     if NODE not in told or "<none>" in told:
         sys.exit("install-check: the node has no condition")

@@ -111,8 +111,8 @@ class Site:
             sys.exit(f"install-check: {restarts}\n{logs[-4000:]}")
 
     def traces(self) -> list[str]:
-        """The paths that have laggard's name, but for this repository, logs, and what dpkg remembers."""
-        left_out = ("/source", "/proc", "/sys", "/home", "/var/log", "/var/lib/dpkg", *map(str, self._binds))
+        """The paths that have laggard's name, but for this repository and logs."""
+        left_out = ("/source", "/proc", "/sys", "/home", "/var/log", *map(str, self._binds))
         pruned = " -o ".join(f"-path {path}" for path in left_out)
         found = self.root.run(f"find / \\( {pruned} \\) -prune -o -name '*laggard*' -print", check=False).stdout
         return sorted(found.split())

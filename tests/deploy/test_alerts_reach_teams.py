@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from support.alerting import Alerting, needs_alertmanager, wait_for
+from support.chart import NO_HELM, rendered
 from support.paths import REPOSITORY
 from support.ports import free_port
 
@@ -21,7 +22,6 @@ from laggard.agent.web.metrics import agent_metrics
 
 pytestmark = [pytest.mark.slow, needs_alertmanager]
 
-KUBERNETES = REPOSITORY / "deploy" / "kubernetes" / "components" / "pod-monitor" / "pod-monitor.yaml"
 BROKEN = "GPU_LOST"
 
 
@@ -37,7 +37,9 @@ def pods(folder: Path, agents: dict[str, dict[str, str]]) -> dict[str, Any]:
     """What Prometheus' operator makes of the PodMonitor, with a file in place of Kubernetes. `agents`: the labels of
     the node that each runs on, by address. The operator calls the job what `jobLabel` names, and writes the relabelings
     in Prometheus' own spelling (its documentation, RelabelConfig)."""
-    (endpoint,) = (monitor := yaml.safe_load(KUBERNETES.read_text())["spec"])["podMetricsEndpoints"]
+    pytest.importorskip("helm_python", reason=NO_HELM)
+    (monitor,) = (it["spec"] for it in rendered({"podMonitor": True}) if it["kind"] == "PodMonitor")
+    (endpoint,) = monitor["podMetricsEndpoints"]
     of_job = "__meta_kubernetes_pod_label_" + "".join(c if c.isalnum() else "_" for c in monitor["jobLabel"])
     (folder / "pods.json").write_text(
         json.dumps(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import httpx
 import pytest
+from support.chart import NO_HELM
 from support.made_pages import expect_current, script
 from support.paths import REPOSITORY
 from support.ports import free_port
@@ -36,6 +37,7 @@ CHANGING = re.compile(r"(?:mkdir|unlink|rename|rmdir|symlink|link|chmod|fchmodat
 
 
 def test_the_page_is_current() -> None:
+    pytest.importorskip("helm_python", reason=NO_HELM)
     written = expect_current("privileges_docs", "privileges.md")
     for unit in UNITS.glob("*.service"):
         assert f"`{unit.name}`" in written

@@ -116,9 +116,8 @@ def agent(folder: Path, *start: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_real_agent_vouches_until_it_is_gone_or_is_of_another_version(tmp_path: Path, laggard_ask: Path) -> None:
+def test_a_real_agent_vouches_until_it_is_gone_or_is_of_another_version(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "deploy/slurm", tmp_path / "slurm")
-    shutil.copy(laggard_ask, tmp_path / "slurm/laggard-ask")
     (tmp_path / "run/agent").mkdir(parents=True)
     for path in (tmp_path / "run", tmp_path / "run/agent"):
         path.chmod(0o755)

@@ -1,17 +1,12 @@
-"""Another namespace by kustomize's `namespace:` alone, with a real kubectl, API server and controller."""
+"""Another namespace by Helm's `--namespace` alone, with a real API server and controller."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from support.paths import REPOSITORY
 
 from laggard.kubernetes.api_server import ApiServer
 from laggard.kubernetes.controller import Controller
@@ -24,21 +19,9 @@ OWN = "gpu-tools"
 
 
 @pytest.fixture
-def installed(own_control_plane: Any, tmp_path: Path) -> Any:
-    """The control plane with overlays/taint in the namespace OWN, as `kubectl apply -k` makes it, twice."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("needs kubectl")
-    overlay = os.path.relpath(REPOSITORY / "deploy/kubernetes/overlays/taint", tmp_path)
-    keys = {"namespace": OWN, "resources": [overlay]}
-    head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-    (tmp_path / "kustomization.yaml").write_text(head + yaml.safe_dump(keys))
-    environment = {**os.environ, "KUBECONFIG": str(own_control_plane.write_kubeconfig(tmp_path))}
-    for mode in ([], ["--server-side", "--force-conflicts"]):
-        done = subprocess.run(
-            [kubectl, "apply", *mode, "-k", str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
+def installed(own_control_plane: Any, kubernetes_tools: Any) -> Any:
+    """The control plane with the taint, in the namespace OWN."""
+    kubernetes_tools.apply(own_control_plane, kubernetes_tools.render({"controller": {"taint": "on"}}, OWN))
     return own_control_plane
 
 

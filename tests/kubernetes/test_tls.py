@@ -1,4 +1,4 @@
-"""TLS as the manifests and the chart ask for it: real daemons run with what is rendered.
+"""TLS as the chart asks for it: real daemons run with what is rendered.
 
 The certificates are as cert-manager would make them; who probes shows none, as the kubelet."""
 
@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import trustme
 import yaml
+from support.chart import NO_HELM, rendered
 from support.paths import REPOSITORY
 
 from laggard.http.tls import client_context
@@ -31,20 +32,10 @@ SECONDS = 120.0
 SECRETS = ("agent", "collector", "controller", "prometheus")
 
 
-def helm_chart() -> list[dict[str, Any]]:
-    helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library")
-    with helm.Chart.load(REPOSITORY / "deploy" / "helm" / "laggard") as chart:
-        values = {"tls": {"enabled": True}, "podMonitor": True}
-        texts = chart.render(values, name="laggard", namespace="laggard")
-    return [it for name, text in texts.items() if name.endswith(".yaml") for it in yaml.safe_load_all(text) if it]
-
-
-@pytest.fixture(params=["kustomize", "helm"])
-def items(request: pytest.FixtureRequest, kubernetes_tools: Any) -> list[dict[str, Any]]:
-    if request.param == "helm":
-        return helm_chart()
-    monitors = kubernetes_tools.manifests / "components" / "pod-monitor-tls" / "pod-monitors.yaml"
-    return [*kubernetes_tools.render("overlays/tls"), *yaml.safe_load_all(monitors.read_text())]
+@pytest.fixture
+def items() -> list[dict[str, Any]]:
+    pytest.importorskip("helm_python", reason=NO_HELM)
+    return rendered({"tls": {"enabled": True}, "podMonitor": True})
 
 
 def certificates() -> dict[str, Any]:
@@ -62,8 +53,7 @@ class Site:
         self.authority = trustme.CA()
         for secret, names in certificates().items():
             self.issue(secret, *names)
-        maps = {it["metadata"]["name"]: it["data"] for it in items if it["kind"] == "ConfigMap"}
-        self.files = {"-".join(name.split("-")[:2]): data for name, data in maps.items()}
+        self.files = {it["metadata"]["name"]: it["data"] for it in items if it["kind"] == "ConfigMap"}
         kinds = ("DaemonSet", "Deployment")
         self.pods = {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if it["kind"] in kinds}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.laggard_ask import agent_that_says
+from support.gate_agent import agent_that_says
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -19,18 +19,16 @@ case "$*" in *"--profile prolog"*) echo "$*" >>{folder}/prologs; sleep {seconds}
 
 
 @pytest.fixture
-def asking(cluster: Any, laggard_ask: Path) -> Iterator[Path]:
+def asking(cluster: Any) -> Iterator[Path]:
     """Prologs of n1 ask the agent in this folder, as in /run/laggard, which is gone at the end."""
     run = cluster.folder / "run-n1"
     (run / "agent").mkdir(parents=True)
     for path in (run, run / "agent"):
         path.chmod(0o755)
-    shutil.copy(laggard_ask, cluster.folder / "gate/laggard-ask")
     (cluster.folder / "settings/asks").touch()
     (cluster.folder / "prologs").unlink(missing_ok=True)
     yield run
     (cluster.folder / "settings/asks").unlink()
-    (cluster.folder / "gate/laggard-ask").unlink()
     shutil.rmtree(run)
 
 

@@ -1,6 +1,5 @@
 """A real Kubernetes control plane on loopback: etcd, kube-apiserver, kube-controller-manager, with RBAC, admission and
 server-side validation. There is no kubelet and no scheduler: nodes are objects that a test makes, no container runs.
-With an address of its own, for nodes that are real (scripts/install_check_parts/node.py), there is a scheduler as well.
 
 The programs are looked for in the folder that KUBE_BIN names, packed (kube-apiserver.xz) or not, and in PATH.
 """
@@ -31,7 +30,6 @@ HOW = (
     "source or taken from a distribution) into a folder, name it in KUBE_BIN, and install etcd (apt: etcd-server)"
 )
 PATIENCE_SECONDS = 180.0
-LOOPBACK = "127.0.0.1"
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 
@@ -64,15 +62,13 @@ def program(name: str, folder: Path) -> str:
 
 
 class ControlPlane:
-    """`request` asks as the cluster's administrator. `address`: where the API server listens; one that is not
-    loopback's is reached by nodes and pods."""
+    """`request` asks as the cluster's administrator."""
 
-    def __init__(self, folder: Path, address: str = LOOPBACK) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._address = address
         self._processes: list[subprocess.Popen[bytes]] = []
         etcd, peer, secure, manager = free_ports(4)
-        self.url = f"https://{address}:{secure}"
+        self.url = f"https://127.0.0.1:{secure}"
         self.ca_file = folder / "certs" / "apiserver.crt"
         self._token = secrets.token_hex(16)
         subprocess.run(["openssl", "genrsa", "-out", "sa.key", "2048"], cwd=folder, capture_output=True, check=True)
@@ -83,8 +79,6 @@ class ControlPlane:
             self._start_api_server(etcd, secure)
             self._client = self._wait_until_ready()
             self._start_controller_manager(manager)
-            if address != LOOPBACK:
-                self._start_scheduler()
         except BaseException:
             self.close()
             raise
@@ -180,9 +174,9 @@ class ControlPlane:
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{etcd}",
             f"--secure-port={port}",
-            f"--bind-address={self._address}",
+            "--bind-address=127.0.0.1",
             # 192.0.2.1 is of RFC 5737: a machine may have no route, and loopback is refused here.
-            f"--advertise-address={'192.0.2.1' if self._address == LOOPBACK else self._address}",
+            "--advertise-address=192.0.2.1",
             "--cert-dir=certs",
             "--service-account-key-file=sa.key",
             "--service-account-signing-key-file=sa.key",
@@ -210,14 +204,9 @@ class ControlPlane:
             f"--secure-port={port}",
             "--leader-elect=false",
             # Nodes without a kubelet would be called unreachable.
-            f"--controllers=*{',-node-lifecycle-controller' if self._address == LOOPBACK else ''}",
+            "--controllers=*,-node-lifecycle-controller",
             f"--root-ca-file={self.ca_file}",
         )
-
-    def _start_scheduler(self) -> None:
-        config, (port,) = self.folder / "admin.kubeconfig", free_ports(1)
-        here = ("--bind-address=127.0.0.1", f"--secure-port={port}", "--leader-elect=false")
-        self._start("kube-scheduler", f"--kubeconfig={config}", *here)
 
     def _wait_until_ready(self) -> httpx.Client:
         deadline = time.monotonic() + PATIENCE_SECONDS

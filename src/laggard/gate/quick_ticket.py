@@ -1,4 +1,4 @@
-"""The ticket: what the next prologs may ask this node's agent without starting Python (deploy/slurm/gate.sh).
+"""The ticket: what the next prologs may ask this node's agent without starting laggard (deploy/slurm/gate.sh).
 
 Python alone knows what its gate judges, and by which thresholds. A prolog that has run as a whole writes that down, for
 an hour, in a folder of root's. Where the agent's report would not stand for its own probes, there is no ticket, nor

@@ -25,7 +25,7 @@ _PRIVATE: Final = ("JobContainerType", "NamespaceType")
 """SLURM's setting that gives jobs directories of their own, and its name in newer versions."""
 
 _GANG_SCRIPT: Final = "prolog-gang.sh"
-_PROLOGS: Final = ("prolog.sh", "laggard-prolog", _GANG_SCRIPT)
+_PROLOGS: Final = ("prolog.sh", _GANG_SCRIPT)
 _HEALTH_CHECKS: Final = ("healthcheck.sh",)
 _MAX_SCRIPT_BYTES: Final = 1 << 16
 _SNIPPET: Final = "add the lines of deploy/slurm/slurm.conf.snippet"

@@ -93,7 +93,7 @@ class ApiServer:
             return answer
         if answer.status in (_NOT_THERE, _CONFLICT) and body is not None:
             raise Changed(f"cannot {what}: {answer.why}")
-        hint = "; see the ClusterRole in deploy/kubernetes/components" if answer.status == 403 else ""
+        hint = "; see the ClusterRole in deploy/helm/laggard/templates" if answer.status == 403 else ""
         raise ApiError(f"cannot {what} at {without_login(self._url)}: {answer.why}{hint}")
 
     def _token(self) -> str:

@@ -15,7 +15,7 @@ _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def own_process(module: str, *words: str) -> tuple[str, ...]:
     """The command that runs a module of this laggard, as `python -m` does. The child finds laggard also where this
-    Python finds it by a launcher alone, as in the Debian package; and it imports nothing from the working directory,
+    Python finds it by a launcher alone; and it imports nothing from the working directory,
     which any user may write."""
     flags = [flag for flag, is_set in (("-s", sys.flags.no_user_site), ("-E", sys.flags.ignore_environment)) if is_set]
     return (sys.executable, *flags, "-c", _START, _ROOT, module, *words)

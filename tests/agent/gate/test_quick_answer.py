@@ -184,10 +184,12 @@ def test_the_fingerprint_is_of_the_node_and_of_the_version(monkeypatch: pytest.M
     assert fingerprint("n1") != mine, "the same probes in another order is not the same laggard"
 
 
-def test_a_question_is_one_line_of_a_fixed_form() -> None:
-    line = f"gate/1 prolog {'a' * 32} {BOOT} 7 0,2-3 5000"
-    assert parse_question(line) == Question("a" * 32, BOOT, 7, frozenset({0, 2, 3}), 5.0)
-    assert parse_question(line.replace("0,2-3", "-")).gpus is None
+ASKED = f"/gate/1/prolog/{'a' * 32}/{BOOT}/7/0,2-3/5000"
+
+
+def test_a_question_is_a_path_of_a_fixed_form() -> None:
+    assert parse_question(ASKED) == Question("a" * 32, BOOT, 7, frozenset({0, 2, 3}), 5.0)
+    assert parse_question(ASKED.replace("0,2-3", "-")).gpus is None
 
 
 @pytest.mark.parametrize(
@@ -195,15 +197,15 @@ def test_a_question_is_one_line_of_a_fixed_form() -> None:
     [
         ("gate/1", "gate/2"),
         ("prolog", "epilog"),
-        ("aaaa ", "AAAA "),
-        (" 7 ", " -7 "),
+        ("aaaa/", "AAAA/"),
+        ("/7/", "/-7/"),
         ("0,2-3", "2-"),
         ("0,2-3", "0,"),
-        (" 5000", ""),
-        (" 5000", " 5000 x"),
-        (" 5000", " 5000\r"),
+        ("/5000", ""),
+        ("/5000", "/5000/x"),
+        ("/5000", "/5000\r"),
     ],
 )
 def test_anything_else_is_no_question(old: str, new: str) -> None:
     with pytest.raises(WrongQuestion):
-        parse_question(f"gate/1 prolog {'a' * 32} {BOOT} 7 0,2-3 5000".replace(old, new))
+        parse_question(ASKED.replace(old, new))

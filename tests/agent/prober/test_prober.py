@@ -172,7 +172,7 @@ finally:
 
 @pytest.mark.slow
 def test_it_starts_where_a_launcher_alone_finds_laggard(tmp_path: Path) -> None:
-    """As in the Debian package, whose Python has laggard in none of its own folders."""
+    """The Python has laggard in none of its own folders."""
     library, launcher = tmp_path / "lib", tmp_path / "launcher"
     library.mkdir()
     launcher.write_text(LAUNCHER)
