@@ -180,12 +180,6 @@ def test_cost(bench: Bench) -> None:
     assert len([name for name in ended.rows if name.startswith("laggard ")]) >= 3
 
 
-def test_demo_table(bench: Bench) -> None:
-    ended = bench("demo_table", "--slowed", 1, "--calm", 0, "--no-write")
-    stage, injected, verdict, *_, mark = ended.row("1")
-    assert (stage, mark) in (("0", "right"), ("0", "WRONG")) and injected.startswith("rank ") and verdict
-
-
 def test_ring(bench: Bench) -> None:
     ended = bench("ring", "--mebibytes", 1, "--pairs", 3)
     assert "1 MiB: bare busbw " in ended.out
