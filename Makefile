@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites golden gpu-check soak docs release wheelhouse install-check format clean
+.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real golden gpu-check soak docs release wheelhouse install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -137,17 +137,6 @@ bench-engines:
 bench-real:
 	@scripts/setup
 	@$(BIN)/python bench/real_quality.py $(ARGS)
-
-# Tests that others wrote, without the hooks and with them: docs/others-suites.md.
-#   make others-suites ARGS="--deepspeed https://github.com/deepspeedai/DeepSpeed"
-others-suites:
-	@scripts/setup
-	@$(BIN)/python scripts/others_suites.py $(ARGS)
-
-# Thirty demos, a quarter of an hour: the table in docs/demo-table.md.
-demo-table:
-	@scripts/setup
-	@$(BIN)/python bench/demo_table.py $(ARGS)
 
 # What takes longer than a change may wait, as root, some forty minutes: the release, tried (install-check), then twenty
 # minutes of faults: no crash, no leak, right verdicts, every incident kept (docs/soak.md). ARGS="--minutes 3": the faults.

@@ -88,15 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = f'{len(results)} cases{part} made by `make bench-locate ARGS="{again}"`.'
     report = document(results, list(tools), told)
     print(report)
-    lost = misses(results, name)
     (flags.out / "results.json").write_text(json.dumps([one._asdict() for one in results], indent=1))
     (flags.out / "report.md").write_text(report)
-    (flags.out / "misses.md").write_text(lost)
+    (flags.out / "misses.md").write_text(misses(results, name))
     print(f"Everything, and each miss with its command: {flags.out}", file=sys.stderr)
     if flags.write:
         page = REPOSITORY / "docs" / "benchmark.md"
         page.write_text(put_into(page.read_text(), "results", report))
-        (REPOSITORY / "docs" / "benchmark-misses.md").write_text(lost)
     return 0
 
 

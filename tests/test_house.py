@@ -70,13 +70,14 @@ CLIENTS = {
     "h11": ("collector/scrape/answer_reader.py", "collector/web/request_lengths.py"),
     "httpx": (
         *("collector/prometheus/", "collector/locate_command/", "src/laggard/collector_client.py"),
-        *("src/laggard/dashboards/", "src/laggard/kubernetes/"),
+        "src/laggard/kubernetes/",
     ),
+    "requests": ("src/laggard/dashboards.py",),
 }
 """Who uses which HTTP client beside laggard's own: docs/decisions/005-own-http.md."""
 
 
-def test_there_is_no_fourth_http_client() -> None:
+def test_there_is_no_fifth_http_client() -> None:
     used = {
         (name, str(path.relative_to(REPOSITORY)))
         for room in ROOMS

@@ -21,7 +21,6 @@ RUNNING = (
     ("small_training", 1, ("all", "hook_peers")),
     ("laggard agent", 1, ("agent", "--bare", "--seconds", 600)),
     ("collector --config", 1, ("collector_prometheus", "--nodes", 4, "--rest", 600)),
-    ("demo/train.py", 4, ("demo_table", "--no-write")),
     ("laggard collector", 3, ("evaluators_killed",)),
     ("warm_server", 3, ("every_engine", "--engine", "ddp", "--case", "forward", "--out", "results.jsonl")),
     ("laggard collector", 1, ("fleet", "--nodes", 32, "--jobs", 3)),

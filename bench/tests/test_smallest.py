@@ -81,12 +81,6 @@ def test_agent(bench: Bench) -> None:
     assert ended.value("every step in the rings", "ms") > 0
 
 
-def test_collector_round(bench: Bench) -> None:
-    ended = bench("collector_round", "--agents", 8, "--jobs", 1, 2, "--rounds", 2)
-    assert len([line for line in ended.out.splitlines() if line.startswith("| 8 | ")]) == 2
-    assert ended.row("8")[0] == "1" and all(float(cell.removesuffix(" s")) >= 0 for cell in ended.row("8")[1:7])
-
-
 def test_collector_prometheus(bench: Bench) -> None:
     ended = bench("collector_prometheus", "--nodes", 4, "--rest", 2)
     assert 0 < ended.value("the verdict after the start", "s") < 200
@@ -180,12 +174,6 @@ def test_cost(bench: Bench) -> None:
     assert "2 weeks, " in ended.out and "GPU-hours planted" in ended.out
     assert "the truth is in the interval in " in ended.out
     assert len([name for name in ended.rows if name.startswith("laggard ")]) >= 3
-
-
-def test_demo_table(bench: Bench) -> None:
-    ended = bench("demo_table", "--slowed", 1, "--calm", 0, "--no-write")
-    stage, injected, verdict, *_, mark = ended.row("1")
-    assert (stage, mark) in (("0", "right"), ("0", "WRONG")) and injected.startswith("rank ") and verdict
 
 
 def test_ring(bench: Bench) -> None:

@@ -43,7 +43,7 @@ COMMANDS = (
     Command("findings", "laggard.acknowledge.command", "list or explain the codes of findings, or acknowledge some"),
     Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
     Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes; find the slow one"),
-    Command("dashboards", "laggard.dashboards.command", "write Grafana's dashboards to files, or push them to Grafana"),
+    Command("dashboards", "laggard.dashboards", "write Grafana's dashboards to files, or push them to Grafana"),
     Command(
         "locate",
         "laggard.collector.locate_command.command",
@@ -78,6 +78,7 @@ _ALL = (*COMMANDS, *AGENT_PARTS)
 EXTRAS = {
     "numpy": "locate",
     "optuna": "tune",
+    "grafana_api": "grafana",
     "mcp": "mcp",
     "psycopg": "postgres",
     **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector"),

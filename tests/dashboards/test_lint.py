@@ -7,17 +7,12 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import yaml
+from support.boards import BOARDS, Board
 from support.paths import REPOSITORY
 
-from laggard.dashboards.dashboard import dashboard_json
-from laggard.dashboards.registry import DASHBOARDS
-
-Board = dict[str, Any]
-MADE = [dashboard_json(dashboard) for dashboard in DASHBOARDS]
 EXCLUDED = yaml.safe_load((REPOSITORY / "deploy" / "grafana" / "lint.yml").read_text())["exclusions"]
 ELSEWHERE = {"target-promql-rule", "target-logql-rule", "target-logql-auto-rule"}
 UNITS = {"short", "percentunit", "s", "bytes", "binBps"}
@@ -127,9 +122,9 @@ BREAKS: dict[str, Callable[[Board, Board], object]] = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_boards_keep_the_rule_and_a_broken_one_does_not(rule: str) -> None:
-    for board in MADE:
+    for board in BOARDS:
         assert not list(RULES[rule](board)), board["uid"]
-    broken = copy.deepcopy(next(board for board in MADE if board["uid"] == "laggard-job"))
+    broken = copy.deepcopy(next(board for board in BOARDS if board["uid"] == "laggard-job"))
     BREAKS[rule](broken, panels_of(broken)[0])
     assert list(RULES[rule](broken)), "the rule finds nothing wrong with a board that breaks it"
 
@@ -145,7 +140,7 @@ def test_each_rule_is_kept_or_excluded_for_a_reason() -> None:
     assert all(each["reason"] for each in EXCLUDED.values())
 
 
-@pytest.mark.parametrize("board", MADE, ids=[board["uid"] for board in MADE])
+@pytest.mark.parametrize("board", BOARDS, ids=[board["uid"] for board in BOARDS])
 def test_the_grid_and_the_variables(board: Board) -> None:
     """No two panels overlap, each has an id of its own, and no query asks for a variable that there is not."""
     variables = {variable["name"] for variable in board["templating"]["list"]}

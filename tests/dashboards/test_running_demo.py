@@ -17,11 +17,9 @@ from urllib.parse import quote
 
 import pytest
 import yaml
+from support.boards import BOARDS
 from support.paths import REPOSITORY
 from support.scraping import Asked, api_of, started
-
-from laggard.dashboards.dashboard import dashboard_json
-from laggard.dashboards.registry import DASHBOARDS
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "rules.yml"
 SECONDS = 240.0
@@ -113,8 +111,7 @@ def empty(asked: Asked, left: list[tuple[str, str, str]]) -> list[tuple[str, str
 
 
 def test_each_panel_has_data_while_a_demo_runs(asked: Asked) -> None:
-    boards = [dashboard_json(dashboard) for dashboard in DASHBOARDS]
-    panels = [(board["uid"], panel) for board in boards for panel in board["panels"] if panel["type"] != "row"]
+    panels = [(board["uid"], panel) for board in BOARDS for panel in board["panels"] if panel["type"] != "row"]
     left = [(uid, panel["title"], target["expr"]) for uid, panel in panels for target in panel["targets"]]
     assert set(DOES_NOT_HAPPEN) <= {(uid, title) for uid, title, _ in left}, "a panel that no board has"
     deadline = time.monotonic() + SECONDS

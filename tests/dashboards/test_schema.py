@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-
-from laggard.dashboards.dashboard import dashboard_json
-from laggard.dashboards.registry import DASHBOARDS
+from support.boards import BOARDS, Board
 
 pytest.importorskip("grafana_foundation_sdk", reason="no Python below 3.11 has it: the boards' form was not looked at")
 
 from support.grafana_schema import problems_of
 
-Board = dict[str, Any]
-MADE = {dashboard.uid: dashboard_json(dashboard) for dashboard in DASHBOARDS}
+BY_UID = {board["uid"]: board for board in BOARDS}
 
 BROKEN: dict[str, Callable[[Board, Board], object]] = {
     "panels[1].gridpos": lambda _, panel: panel.update(gridpos=panel.pop("gridPos")),
@@ -37,14 +33,14 @@ BROKEN: dict[str, Callable[[Board, Board], object]] = {
 """Where the schema is broken, and what breaks it, of the board of a job and its first panel."""
 
 
-@pytest.mark.parametrize("uid", MADE)
+@pytest.mark.parametrize("uid", BY_UID)
 def test_a_board_has_the_form(uid: str) -> None:
-    assert problems_of(MADE[uid]) == []
+    assert problems_of(BY_UID[uid]) == []
 
 
 @pytest.mark.parametrize("where", BROKEN)
 def test_a_broken_board_is_told_of(where: str) -> None:
-    board = json.loads(json.dumps(MADE["laggard-job"]))  # panels share their options
+    board = copy.deepcopy(BY_UID["laggard-job"])
     BROKEN[where](board, board["panels"][1])
     problems = problems_of(board)
     assert len(problems) == 1 and problems[0].startswith(f".{where}: "), problems

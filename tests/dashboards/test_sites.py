@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.boards import BOARDS
 from support.synthetic_fleet import COLLECTOR, NODES, ONE_CLUSTER, Prometheus, Site, fleet_in_prometheus
 
-from laggard.dashboards.dashboard import dashboard_json
-from laggard.dashboards.registry import DASHBOARDS
-
-MADE = [dashboard_json(dashboard) for dashboard in DASHBOARDS]
 TARGETS = [
-    (made["uid"], panel, target)
-    for made in MADE
-    for panel in made["panels"]
+    (board["uid"], panel, target)
+    for board in BOARDS
+    for panel in board["panels"]
     if panel["type"] != "row"
     for target in panel["targets"]
 ]
@@ -114,8 +111,8 @@ def test_all_clusters_are_shown_together(site: tuple[Site, Prometheus]) -> None:
 
 def test_annotations_tell_of_a_culprit_once(site: tuple[Site, Prometheus]) -> None:
     described, prometheus = site
-    for made in MADE:
-        for annotation in made["annotations"]["list"]:
+    for board in BOARDS:
+        for annotation in board["annotations"]["list"]:
             expr = asked(annotation["expr"].replace("offset 1m", "offset 1d"), described.clusters[0], "")
             (new,) = prometheus.query(expr)
             assert set(re.findall(r"{{(\w+)}}", annotation["titleFormat"])) <= set(new["metric"])
@@ -135,22 +132,22 @@ def test_a_job_that_went_on_on_other_nodes_has_one_row_a_rank(tmp_path: Path) ->
 
 
 def test_links_between_boards_keep_time_cluster_and_data_source() -> None:
-    for made in MADE:
-        (links,) = made["links"]
+    for board in BOARDS:
+        (links,) = board["links"]
         assert links["includeVars"] and links["keepTime"]
-        text = str(made["panels"])
+        text = str(board["panels"])
         for url in re.findall(r"'url': '(/d/[^']+)'", text):
             for kept in ("${datasource:queryparam}", "${cluster:queryparam}", "${__url_time_range}"):
-                assert kept in url, (made["uid"], url)
+                assert kept in url, (board["uid"], url)
 
 
 def test_every_query_is_of_the_clusters_that_were_chosen() -> None:
-    for made in MADE:
-        cluster = made["templating"]["list"][1]
+    for board in BOARDS:
+        cluster = board["templating"]["list"][1]
         assert (cluster["name"], cluster["allValue"], cluster["current"]["value"]) == ("cluster", ".*", ["$__all"])
-        queries = [target["expr"] for panel in made["panels"] for target in panel.get("targets", ())]
-        queries += [annotation["expr"] for annotation in made["annotations"]["list"]]
-        queries += [variable["query"] for variable in made["templating"]["list"][2:]]
+        queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+        queries += [annotation["expr"] for annotation in board["annotations"]["list"]]
+        queries += [variable["query"] for variable in board["templating"]["list"][2:]]
         for query in queries:
             for selected in re.findall(r"laggard_\w+(?::\w+)?(\{[^}]*\}|)|process_\w+(\{[^}]*\})", query):
                 assert 'cluster=~"$cluster"' in "".join(selected), query
