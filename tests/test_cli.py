@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from laggard.cli import main
+from laggard import left
+from laggard.cli import COMMANDS, main
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,12 @@ def test_a_command_without_its_packages_names_the_extra(missing: str, words: lis
     assert done.returncode == 64, done.stderr
     said = f"laggard: this needs packages of the extra `{extra}`: pip install 'laggard[{extra}]'\n"
     assert done.stderr == said
+
+
+@pytest.mark.parametrize("name", left.COMMANDS)
+def test_a_command_that_left_names_in_one_line_what_serves_instead(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert name not in {command.name for command in COMMANDS}
+    assert main([name, "--json"]) == 64
+    assert capsys.readouterr().err == f"laggard: `laggard {name}` left: {left.COMMANDS[name]}\n"

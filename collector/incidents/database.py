@@ -13,11 +13,9 @@ from laggard.collector.incidents import (
     digest_rows,
     fault_rows,
     incident_rows,
-    loss_rows,
     node_rows,
     notice_rows,
     postgres,
-    run_rows,
     sqlite_file,
 )
 from laggard.collector.incidents.confirmation_rows import MAX_CONFIRMATIONS
@@ -28,10 +26,8 @@ from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.incident_rows import Rows
 from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
-from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, Told
-from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.schema import VERSION
 from laggard.database_url import is_database_url
 from laggard.wire.digest import Digest
@@ -39,7 +35,6 @@ from laggard.wire.exclusion import Confirmation
 
 __all__ = [
     "MAX_CONFIRMATIONS",
-    "MAX_LOSSES",
     "VERSION",
     "DatabaseError",
     "IncidentDatabase",
@@ -50,12 +45,8 @@ __all__ = [
     "read_digest",
     "read_faults",
     "read_incidents",
-    "read_losses",
     "read_machine",
 ]
-
-MAX_LOSSES: Final = 200_000
-"""The most losses that one answer is made from, the newest."""
 
 FULL_SHARE, PRUNED_SHARE = 0.9, 0.8
 """The share of max_bytes from which on incidents are dropped, and that until which they are."""
@@ -151,8 +142,8 @@ class IncidentDatabase:
             confirmation_rows.keep(engine, confirmations, now - self._keep_seconds)
 
     def keep_nodes(self, rows: NodeRows, now: float) -> None:
-        """Stores faults, names and runs, in place of what was stored of them, and drops what is too old or too much.
-        Raises DatabaseError, and then nothing is stored."""
+        """Stores faults and names, in place of what was stored of them, and drops what is too old or too much. Raises
+        DatabaseError, and then nothing is stored."""
         with self._changing() as engine:
             node_rows.keep(engine, rows, now - self._keep_seconds, self._max_bytes)
 
@@ -178,8 +169,7 @@ class IncidentDatabase:
             return confirmation_rows.read(self.engine)
 
     def open_nodes(self, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
-        """The open faults, the names and the runs that go on, and the faults that have ended since. Raises
-        DatabaseError."""
+        """The open faults, the names, and the faults that have ended since. Raises DatabaseError."""
         with self.engine.told():
             return node_rows.read_open(self.engine, since)
 
@@ -223,14 +213,3 @@ def read_faults(place: str, since: float) -> tuple[Fault, ...]:
     """The faults of all machines that were open then or later. Raises DatabaseError."""
     with reading(place) as engine:
         return fault_rows.read_since(engine, since) if engine.has_table("faults") else ()
-
-
-def read_losses(place: str, since: float, owner: int | None, limit: int) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-    """The losses by incidents that lasted then or later, the newest `limit`, and the runs that were seen since. Raises
-    DatabaseError."""
-    with reading(place) as engine:
-        if not loss_rows.has_loss_tables(engine):
-            rows = incident_rows.read(engine, IncidentQuery(owner=owner, since=since, limit=limit)).incidents
-            return tuple(map(Loss.of, rows)), ()
-        losses = loss_rows.read_since(engine, since, owner, limit)
-        return losses, run_rows.read_since(engine, since, owner, node_rows.MAX_ROWS)

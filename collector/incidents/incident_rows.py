@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from laggard.collector.incidents.documents import decoded
 from laggard.collector.incidents.engine import Engine, count, put
 from laggard.collector.incidents.incident import Incident, IncidentQuery
-from laggard.collector.incidents.loss_rows import drop_beside, has_loss_tables, keep_beside
 from laggard.wire import encode
 
 TABLES: Final = """
@@ -22,6 +21,16 @@ CREATE TABLE incidents (
 CREATE INDEX of_job ON incidents (job_id, id);
 CREATE INDEX by_end ON incidents (closed_at);
 """
+
+NODE_TABLES: Final = """
+CREATE TABLE incident_nodes (
+    node TEXT NOT NULL,
+    id INTEGER NOT NULL,
+    PRIMARY KEY (node, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX nodes_of_incident ON incident_nodes (id);
+"""
+"""The nodes that incidents are on, to look them up by."""
 
 _PUT: Final = put("incidents", ("id", "owner", "job_id", "closed_at", "document"), 1)
 
@@ -39,7 +48,14 @@ def store(engine: Engine, incidents: Iterable[Incident]) -> None:
     """Stores incidents, in place of what was stored of them, within the transaction of whoever calls it."""
     rows = tuple(incidents)
     engine.many(_PUT, [(it.id, it.owner, it.job_id, it.closed_at, encode(it)) for it in rows])
-    keep_beside(engine, rows)
+    _keep_nodes(engine, rows)
+
+
+def _keep_nodes(engine: Engine, incidents: Iterable[Incident]) -> None:
+    incidents = tuple(incidents)
+    engine.many("DELETE FROM incident_nodes WHERE id = ?", [(it.id,) for it in incidents])
+    nodes = [(node, it.id) for it in incidents for node in it.culprit.machines]
+    engine.many("INSERT INTO incident_nodes VALUES (?, ?) ON CONFLICT DO NOTHING", nodes)
 
 
 def drop_older(engine: Engine, moment: float) -> None:
@@ -62,8 +78,8 @@ def drop_some_of_heaviest(engine: Engine) -> bool:
 
 
 def _drop(engine: Engine, chosen: str, words: tuple[object, ...]) -> None:
-    """Drops the incidents whose ids the statement `chosen` selects, and what is kept beside them."""
-    drop_beside(engine, chosen, words)
+    """Drops the incidents whose ids the statement `chosen` selects, and the rows of their nodes."""
+    engine.run(f"DELETE FROM incident_nodes WHERE id IN ({chosen})", words)
     engine.run(f"DELETE FROM incidents WHERE id IN ({chosen})", words)
 
 
@@ -74,7 +90,7 @@ def read(engine: Engine, query: IncidentQuery) -> Rows:
         "(closed_at IS NULL OR closed_at >= ?)": query.since,
         "id < ?": query.before,
     }
-    if query.node is not None and has_loss_tables(engine):
+    if query.node is not None and engine.has_table("incident_nodes"):
         conditions["id IN (SELECT id FROM incident_nodes WHERE node = ?)"] = query.node
     elif query.node is not None:  # those that name it anywhere; matches() looks where
         conditions["instr(document, ?) > 0"] = encode(query.node)
@@ -91,9 +107,9 @@ def count_open(engine: Engine) -> int:
     return count(engine, "incidents WHERE closed_at IS NULL")
 
 
-def fill_beside(engine: Engine) -> None:
-    """Fills the tables beside the incidents, in a file of a release that had none."""
+def fill_nodes(engine: Engine) -> None:
+    """Fills the table of incidents' nodes, in a file of a release that had none."""
     last = 0
     while rows := engine.run("SELECT id, document FROM incidents WHERE id > ? ORDER BY id LIMIT 1000", (last,)):
-        keep_beside(engine, decoded((document for _, document in rows), Incident))
+        _keep_nodes(engine, decoded((document for _, document in rows), Incident))
         last = rows[-1][0]

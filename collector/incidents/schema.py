@@ -10,9 +10,7 @@ from laggard.collector.incidents import (
     digest_rows,
     fault_rows,
     incident_rows,
-    loss_rows,
     notice_rows,
-    run_rows,
 )
 
 VERSION: Final = 5
@@ -21,11 +19,11 @@ VERSION: Final = 5
 STEPS: Final = {
     0: incident_rows.TABLES,
     1: digest_rows.TABLES,
-    2: loss_rows.TABLES + fault_rows.TABLES + run_rows.TABLES,
+    2: incident_rows.NODE_TABLES + fault_rows.TABLES,
     3: notice_rows.TABLES + advice_rows.TABLES,
     4: confirmation_rows.TABLES,
 }
 """The statements, by version, that make the next one of it."""
 
 FILLED_FROM_INCIDENTS: Final = 3
-"""The version whose new tables are filled from the incidents that are there."""
+"""The version whose table of incidents' nodes is filled from the incidents that are there."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from laggard.collector.incidents.engine import DatabaseError
-from laggard.collector.incidents.incident_rows import fill_beside
+from laggard.collector.incidents.incident_rows import fill_nodes
 from laggard.collector.incidents.schema import FILLED_FROM_INCIDENTS, STEPS, VERSION
 from laggard.text.words import printable_line
 
@@ -130,7 +130,7 @@ class SqliteFile(SqliteReader):
             for statement in statements.split(";"):
                 self.connection.execute(statement)
             if version == FILLED_FROM_INCIDENTS:
-                fill_beside(self)
+                fill_nodes(self)
             self.connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             self.connection.execute(f"PRAGMA user_version = {version}")
 

@@ -13,7 +13,6 @@ from laggard.collector.incidents.kept_digest import KeptDigest
 from laggard.collector.incidents.newest import Newest
 from laggard.collector.incidents.notice import Notice, NoticeChanges, Told
 from laggard.collector.incidents.outbox import MAX_WAITING
-from laggard.collector.incidents.run import Run
 from laggard.wire.exclusion import Confirmation
 
 MAX_UNWRITTEN = 8192
@@ -29,7 +28,7 @@ MAX_UNWRITTEN_TOLD = 65_536
 """The most incidents of which waits for the disk what was told of them."""
 
 MAX_UNWRITTEN_ROWS = 65_536
-"""The most faults, names and runs that wait for the disk; then the oldest are lost."""
+"""The most faults and names that wait for the disk; then the oldest are lost."""
 
 
 class Batch(NamedTuple):
@@ -42,7 +41,7 @@ class Batch(NamedTuple):
     told: dict[int, Told | None]
     done: tuple[str, ...]
     confirmations: dict[tuple[str, float], Confirmation]
-    rows: dict[tuple[object, ...], Fault | NodeName | Run]
+    rows: dict[tuple[object, ...], Fault | NodeName]
 
     @property
     def changes(self) -> NoticeChanges:
@@ -59,7 +58,7 @@ class Waiting:
         self.notices: Newest[str, Notice] = Newest(MAX_WAITING)
         self.told: Newest[int, Told | None] = Newest(MAX_UNWRITTEN_TOLD)
         self.confirmations: Newest[tuple[str, float], Confirmation] = Newest(MAX_CONFIRMATIONS)
-        self.rows: Newest[tuple[object, ...], Fault | NodeName | Run] = Newest(MAX_UNWRITTEN_ROWS)
+        self.rows: Newest[tuple[object, ...], Fault | NodeName] = Newest(MAX_UNWRITTEN_ROWS)
 
     def __bool__(self) -> bool:
         incidents = (self.incidents, self.notices, self.told)

@@ -12,7 +12,6 @@ from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT
 from laggard.collector.incidents.kept_advice import DEFAULT_LIMIT as DEFAULT_ADVISED_RUNS
 from laggard.collector.incidents.kept_advice import MAX_LIMIT as MAX_ADVISED_RUNS
-from laggard.collector.ledger.ledger import GROUPS
 from laggard.collector.web.heatmap import MEASURES, ORDERS
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
@@ -36,7 +35,6 @@ Node = Annotated[Name | None, Meta(description="A node's name.")]
 Switch = Name
 Measure = Literal[MEASURES]  # type: ignore[valid-type]
 Order = Literal[ORDERS]  # type: ignore[valid-type]
-Group = Literal[GROUPS]  # type: ignore[valid-type]
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -166,12 +164,6 @@ class Advice(Question, frozen=True, kw_only=True):
 
 class History(Question, frozen=True, kw_only=True):
     node: Annotated[Name, Meta(description="A node's name.")]
-
-
-class Cost(Question, frozen=True, kw_only=True):
-    since: Annotated[UnixTime | None, Meta(description="From this Unix time on. Without: the last seven days.")] = None
-    until: Annotated[UnixTime | None, Meta(description="Up to this Unix time. Without: now.")] = None
-    by: Annotated[Group, Meta(description="What the rows are.")] = "cause"
 
 
 def is_on(switch: str) -> bool:

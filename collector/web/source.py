@@ -11,9 +11,7 @@ from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.incidents.kept_advice import AdviceQuery
-from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.outbox import Outbox
-from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -62,8 +60,6 @@ class Incidents(Protocol):
     def machine(self, node: str, limit: int) -> MachineRows: ...
 
     def all_faults(self, since: float) -> tuple[Fault, ...]: ...
-
-    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]: ...
 
     def told_state(self) -> HistoryState: ...
 

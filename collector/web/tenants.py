@@ -23,8 +23,6 @@ from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.incidents.kept_advice import AdviceQuery
-from laggard.collector.incidents.loss import Loss
-from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -67,7 +65,7 @@ TENANT: Final = frozenset(
             "/api/v1/ranks",
             "/api/v1/timeline",
         ),
-        *("/api/v1/history", "/api/v1/cost"),
+        "/api/v1/history",
         *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
         *("/api/v1/stacks", "/api/v1/advice"),
     )
@@ -244,10 +242,6 @@ class TenantIncidents:
 
     def all_faults(self, since: float) -> tuple[Fault, ...]:
         return ()
-
-    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-        losses, runs = self._incidents.losses(since, self._uid)
-        return tuple(it for it in losses if it.owner == self._uid), tuple(it for it in runs if it.owner == self._uid)
 
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         return tuple(it for it in self.open if it.culprit.kind == "slow_link")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
-from laggard import __version__
+from laggard import __version__, left
 from laggard.errors import EXIT_USAGE, UsageError
 
 
@@ -57,7 +57,6 @@ COMMANDS = (
     Command("advice", "laggard.collector.advice_command", "say what became of advice: was it done, and what it gained"),
     Command("exclude", "laggard.suspects.exclude_command", "list the nodes that the next job is to leave out"),
     Command("confirm", "laggard.suspects.confirm_command", "measure a suspect node against peers: slow, or acquitted"),
-    Command("cost", "laggard.collector.cost_command", "what incidents cost, in GPU-hours and money"),
     Command(
         "mcp", "laggard.assistant.command", "answer an assistant's questions to a collector, over standard input (MCP)"
     ),
@@ -151,7 +150,10 @@ def _missing_extra(error: BaseException) -> str | None:
 
 def _run(words: list[str]) -> int:
     words = _launchers_word_behind_command(words)
-    parser = _parser(_command_name(words))
+    name = _command_name(words)
+    if name in left.COMMANDS:
+        raise UsageError(f"`laggard {name}` left: {left.COMMANDS[name]}")
+    parser = _parser(name)
     arguments, rest = parser.parse_known_args(words)
     if not arguments.command:
         parser.print_help(sys.stderr)

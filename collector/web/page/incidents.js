@@ -45,8 +45,9 @@ function boxOf(incident, now, jobs, ofAll) {
 function summaryOf(incident, now, job) {
   const isOpen = incident.closed_at === null;
   const costs = incident.most_recoverable_ratio ? `cost up to ${Math.round(100 * incident.most_recoverable_ratio)} % of the step time` : "";
+  const hours = incident.lost_gpu_hours >= 0.05 ? `took ${incident.lost_gpu_hours.toFixed(1)} GPU-hours` : "";
   const back = incident.returned ? `came back: it had been over for ${age(Math.max(0, incident.opened_at - incident.returned.ended_at))}` : "";
-  const sub = [job, costs, back, incident.gaps ? `left out ${count(incident.gaps, "time")}` : ""].filter(Boolean).join("; ");
+  const sub = [job, costs, hours, back, incident.gaps ? `left out ${count(incident.gaps, "time")}` : ""].filter(Boolean).join("; ");
   const what = element("span", { className: "incident-what" }, element("b", { text: incident.what }));
   if (sub) what.append(element("span", { className: "sub", text: sub }));
   const state = element("span", {}, element("span", { className: "state", text: isOpen ? "open" : "closed", "data-tone": isOpen ? "fail" : "" }));

@@ -4,7 +4,6 @@ import { readAddress, writeAddress } from "./address.js";
 import { showAdvice } from "./advice.js";
 import { showAnswer } from "./answer.js";
 import { showChanges } from "./changes.js";
-import { showCost } from "./cost.js";
 import { byId, element, setText } from "./dom.js";
 import { showFindings } from "./findings.js";
 import { showFleet } from "./fleet.js";
@@ -39,7 +38,6 @@ const state = {
   summary: null,
   answeredAt: null,
   lostAt: null,
-  costAt: -Infinity,
 };
 
 // Shows another view. `back`: whether the browser's back button leads from it to this one.
@@ -129,14 +127,6 @@ function answered(summary) {
 }
 
 const adviceAsked = (job) => ask("/api/v1/advice", { limit: ADVISED }, job);
-const COST_MILLISECONDS = 60000; // a ledger changes slowly, and takes longer than all else
-
-// The cost of the last seven days, or null where it was asked for a moment ago.
-function costAsked() {
-  if (performance.now() - state.costAt < COST_MILLISECONDS) return null;
-  state.costAt = performance.now();
-  return ask("/api/v1/cost", {}, null);
-}
 
 // All jobs and nodes, or those that the reader looks for.
 async function refreshFleet() {
@@ -149,14 +139,12 @@ async function refreshFleet() {
     incidentsAsked({ limit: MOST_INCIDENTS }),
     ask("/api/v1/findings", { limit: FINDINGS }, null),
     incidentAsked(),
-    costAsked(),
   ];
-  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings, one, cost) => {
+  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings, one) => {
     answered(summary);
     showFindings(findings);
     showFleet({ tiles, jobs: summary.jobs, counts: summary.counts, find: state.find });
     showRings(ring);
-    if (cost) showCost(cost);
     showNodes(nodes, { find: state.find, onMore: refresh });
     showAllIncidents(incidents, one, true);
     document.title = `${byId("fleet-sentence").textContent} · laggard`;

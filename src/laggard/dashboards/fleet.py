@@ -262,5 +262,38 @@ FLEET: Final = Dashboard(
                 ),
             ),
         ),
+        Row(
+            "What incidents took, and what fails again and again",
+            (
+                Panel(
+                    "GPU-hours lost a day",
+                    "timeseries",
+                    (Query(f"kind:laggard_lost_gpu_hours:increase1d{{{IN_CLUSTER}}}", "{{kind}} {{cluster}}"),),
+                    "By kind of culprit, in the 24 hours before, while they were watched. A rank's hour is one.",
+                    stacked=True,
+                ),
+                Panel(
+                    "Failures in 30 days",
+                    "table",
+                    (Query(f"sort_desc({said('laggard_node_failures')})", instant=True),),
+                    "Times in which a machine had a critical finding: three, or one within a week of a repair.",
+                    columns=(("hostname", "Machine"), ("Value", "Failures"), ("cluster", "Cluster")),
+                    thresholds=bad_above(3, 5),
+                ),
+                Panel(
+                    "Came back",
+                    "table",
+                    (Query(f"sort_desc({said('laggard_node_fault_returned')})", instant=True),),
+                    "Open findings that had been over less than a week before, and how often.",
+                    columns=(
+                        ("hostname", "Machine"),
+                        ("code", "Finding"),
+                        ("device", "Device"),
+                        ("Value", "Times"),
+                        ("cluster", "Cluster"),
+                    ),
+                ),
+            ),
+        ),
     ),
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.cost import COST
 from laggard.dashboards.fleet import FLEET
 from laggard.dashboards.job import JOB
 from laggard.dashboards.node import NODE
 
-DASHBOARDS: Final = (COST, FLEET, JOB, NODE)
+DASHBOARDS: Final = (FLEET, JOB, NODE)

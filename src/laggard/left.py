@@ -1,0 +1,17 @@
+"""What left laggard, by name, and what serves instead. Values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_COST: Final = "an incident has lost_gpu_hours, and laggard_lost_gpu_seconds_total counts them: multiply by your price"
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "cost": "`laggard incidents --json` has lost_gpu_hours, and laggard_lost_gpu_seconds_total counts them",
+}
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "gpu_hour_price": _COST,
+    "currency": _COST,
+}
