@@ -36,7 +36,6 @@ from laggard.diagnose.document import Diagnosis
 from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
-from laggard.recommend.outcome.values import AdviceDocument
 from laggard.reports.documents import (
     CampaignDocument,
     ModelDocument,
@@ -81,7 +80,6 @@ DOCUMENTS = (
     Document(Recommendation, "`laggard recommend --format json`, `/api/v1/recommendation` of the collector"),
     Document(Diagnosis, "`laggard diagnose --format json`"),
     Document(IncidentsDocument, "`laggard incidents --format json`, `/api/v1/incidents` of the collector"),
-    Document(AdviceDocument, "`laggard advice --format json`, `/api/v1/advice` of the collector"),
     Document(Notification, "the collector's webhook ([notifications.md](notifications.md))"),
     Document(NodeHistoryDocument, "`laggard incidents --node N --format json`, `/api/v1/history` of the collector"),
     Document(Ring, "`laggard ring --format json`"),

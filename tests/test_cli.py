@@ -49,3 +49,12 @@ def test_a_command_that_left_names_in_one_line_what_serves_instead(
     assert name not in {command.name for command in COMMANDS}
     assert main([name, "--json"]) == 64
     assert capsys.readouterr().err == f"laggard: `laggard {name}` left: {left.COMMANDS[name]}\n"
+
+
+@pytest.mark.parametrize("end", ["", "=x"])
+@pytest.mark.parametrize("name", left.FLAGS)
+def test_a_flag_that_left_names_in_one_line_what_serves_instead(
+    name: str, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(f"{name}{end}".split()) == 64
+    assert capsys.readouterr().err.endswith(f" left: {left.FLAGS[name]}\n")

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from laggard.collector.incidents import advice_rows, confirmation_rows, digest_rows, fault_rows
+from laggard.collector.incidents import confirmation_rows, digest_rows, fault_rows
 from laggard.collector.incidents.database import reading
 from laggard.collector.incidents.documents import decoded
 from laggard.collector.incidents.engine import Engine, Store
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import KeptDigest, incident_of, of_incident
 from laggard.collector.incidents.notice import Notice, Told
 from laggard.collector.incidents.postgres import PostgresReader, PostgresStore
@@ -33,7 +32,7 @@ _PART: Final = 500
 _NO_BOUND: Final = 1 << 40
 """A copy drops nothing: the next collector bounds it by its settings."""
 
-_TABLES: Final = ("incidents", "faults", "names", "digests", "advice", "confirmations", "notices", "told")
+_TABLES: Final = ("incidents", "faults", "names", "digests", "confirmations", "notices", "told")
 
 
 class Copied(Counter[str]):
@@ -113,12 +112,6 @@ def _digests(engine: Engine, part: Part, ids: SharedIds) -> int:
     return count
 
 
-def _advice(engine: Engine, part: Part, ids: SharedIds) -> int:
-    found = tuple(decoded((row[-1] for row in part), RunAdvice))
-    advice_rows.put_later(engine, found)
-    return len(found)
-
-
 def _confirmations(engine: Engine, part: Part, ids: SharedIds) -> int:
     found = tuple(decoded((row[-1] for row in part), Confirmation))
     confirmation_rows.put_all(engine, found)
@@ -144,7 +137,6 @@ _KINDS: Final[Sequence[tuple[str, str, Callable[[Engine, Part, SharedIds], int]]
     ("faults", "id", _faults),
     ("names", "node, machine", _names),
     ("digests", "owner, job_id, started_at, run", _digests),
-    ("advice", "owner, job_id, started_at", _advice),
     ("confirmations", "node, at", _confirmations),
     ("told", "incident", _told),
     ("notices", "made_at, id", _notices),

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from laggard.collector.incidents import (
-    advice_rows,
     confirmation_rows,
     digest_rows,
     fault_rows,
@@ -24,7 +23,6 @@ from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.incident_rows import Rows
-from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, Told
@@ -40,7 +38,6 @@ __all__ = [
     "IncidentDatabase",
     "Rows",
     "Stored",
-    "read_advice",
     "read_confirmations",
     "read_digest",
     "read_faults",
@@ -123,12 +120,6 @@ class IncidentDatabase:
         with self.engine.told():
             return notice_rows.read_told(self.engine)
 
-    def keep_advice(self, runs: Iterable[RunAdvice], now: float) -> None:
-        """Stores what was advised of runs, in place of what was stored of them, and drops what is too old or too much.
-        Raises DatabaseError, and then nothing is stored."""
-        with self._changing() as engine:
-            advice_rows.keep(engine, runs, now - self._keep_seconds, self._max_bytes)
-
     def keep_digests(self, kept: Iterable[KeptDigest], now: float) -> None:
         """Stores digests, in place of those of the same run, and drops what is too old or too much. Raises
         DatabaseError, and then nothing is stored."""
@@ -183,12 +174,6 @@ def read_incidents(place: str, query: IncidentQuery) -> tuple[Rows, int]:
     """The incidents that a database holds, and how many of them are open. Raises DatabaseError."""
     with reading(place) as engine:
         return incident_rows.read(engine, query), incident_rows.count_open(engine)
-
-
-def read_advice(place: str, query: AdviceQuery, kind: type[advice_rows.Kept]) -> tuple[advice_rows.Kept, ...]:
-    """Reads what was advised of runs, the newest first, with their digests or without. Raises DatabaseError."""
-    with reading(place) as engine:
-        return advice_rows.read(engine, query, kind)
 
 
 def read_digest(place: str, asked: AskedDigest) -> Digest | None:

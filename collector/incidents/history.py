@@ -18,12 +18,10 @@ from typing import NamedTuple
 from msgspec import structs
 
 from laggard.address import without_login
-from laggard.collector.incidents.advice_rows import Kept
 from laggard.collector.incidents.database import (
     MAX_CONFIRMATIONS,
     DatabaseError,
     IncidentDatabase,
-    read_advice,
     read_digest,
     read_faults,
     read_incidents,
@@ -40,7 +38,6 @@ from laggard.collector.incidents.incident import (
     IncidentsDocument,
     with_confirmation,
 )
-from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest, incident_of, of_incident
 from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.moved_jobs import Moved
@@ -57,8 +54,6 @@ from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
 from laggard.collector.incidents.waiting import Batch, Waiting
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.database_url import is_database_url
-from laggard.recommend.outcome.calibration import outcomes_by_kind
-from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
@@ -262,32 +257,6 @@ class IncidentHistory:
             if self.state.state == "off":
                 self.outbox.forget(self.outbox.done())
             self._changed.notify_all()
-
-    def keep_advice(self, runs: Iterable[RunAdvice]) -> None:
-        """Keeps what was advised of runs. While there is no database it is lost."""
-        with self._changed:
-            if self.state.state == "on":
-                self._waiting.advice.put(((it.owner, it.job_id, it.started_at), it) for it in runs)
-                self._changed.notify_all()
-
-    def advice(self, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
-        """Returns what was advised of runs, the newest first; nothing where there is no database."""
-        if self.told_state().state != "on":
-            return ()
-        try:
-            return read_advice(self._settings.path, query, kind)
-        except DatabaseError as error:
-            log.error("no advice of earlier runs: %s", error)
-            return ()
-
-    def advice_document(self, query: AdviceQuery) -> AdviceDocument:
-        """The answer to a query, with the outcomes of all that is kept of that owner."""
-        runs = self.advice(query, RunOutcomes)
-        every = self.advice(AdviceQuery(query.owner, limit=MAX_LIMIT), RunOutcomes)
-        kinds = outcomes_by_kind(it for run in every for it in run.advised)
-        state = self.told_state()
-        history = AdviceHistory(state.state, state.reason)
-        return AdviceDocument(runs=runs, kinds=kinds, now=self._clock().wall, history=history)
 
     def machine(self, node: str, limit: int) -> MachineRows:
         """The faults of the machine of that name, the newest first, and its names."""
@@ -540,7 +509,6 @@ class IncidentHistory:
         self.state = HistoryState("on", bytes=stored.bytes)
         try:
             self._database.keep_digests(batch.digests.values(), wall)
-            self._database.keep_advice(batch.advice.values(), wall)
         except DatabaseError as error:  # incidents are worth more
             log.error("no digests of runs: %s", error)
             return stored.notices

@@ -47,7 +47,7 @@ _ROW_BYTES: Final = 200
 """The bytes that a row takes beside its document: header, other columns, entries in indexes. laggard's estimate."""
 
 _DOCUMENTS: Final = (
-    "incidents", "faults", "names", "digests", "advice", "notices", "told", "confirmations", "acknowledgements",
+    "incidents", "faults", "names", "digests", "notices", "told", "confirmations", "acknowledgements",
 )  # fmt: skip
 
 _WORDS: Final = (

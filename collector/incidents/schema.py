@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.collector.incidents import (
-    advice_rows,
     confirmation_rows,
     digest_rows,
     fault_rows,
@@ -20,7 +19,7 @@ STEPS: Final = {
     0: incident_rows.TABLES,
     1: digest_rows.TABLES,
     2: incident_rows.NODE_TABLES + fault_rows.TABLES,
-    3: notice_rows.TABLES + advice_rows.TABLES,
+    3: notice_rows.TABLES,
     4: confirmation_rows.TABLES,
 }
 """The statements, by version, that make the next one of it."""

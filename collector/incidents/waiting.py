@@ -8,7 +8,6 @@ from typing import NamedTuple
 from laggard.collector.incidents.confirmation_rows import MAX_CONFIRMATIONS
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import KeptDigest
 from laggard.collector.incidents.newest import Newest
 from laggard.collector.incidents.notice import Notice, NoticeChanges, Told
@@ -20,9 +19,6 @@ MAX_UNWRITTEN = 8192
 
 MAX_UNWRITTEN_DIGESTS = 256
 """The most digests that wait for the disk; then the oldest are lost."""
-
-MAX_UNWRITTEN_ADVICE = 256
-"""The most runs whose advice waits for the disk; then the oldest are lost."""
 
 MAX_UNWRITTEN_TOLD = 65_536
 """The most incidents of which waits for the disk what was told of them."""
@@ -36,7 +32,6 @@ class Batch(NamedTuple):
 
     incidents: dict[int, Incident]
     digests: dict[tuple[int, str, str], KeptDigest]
-    advice: dict[tuple[int, str, float], RunAdvice]
     notices: dict[str, Notice]
     told: dict[int, Told | None]
     done: tuple[str, ...]
@@ -54,7 +49,6 @@ class Waiting:
     def __init__(self) -> None:
         self.incidents: Newest[int, Incident] = Newest(MAX_UNWRITTEN)
         self.digests: Newest[tuple[int, str, str], KeptDigest] = Newest(MAX_UNWRITTEN_DIGESTS)
-        self.advice: Newest[tuple[int, str, float], RunAdvice] = Newest(MAX_UNWRITTEN_ADVICE)
         self.notices: Newest[str, Notice] = Newest(MAX_WAITING)
         self.told: Newest[int, Told | None] = Newest(MAX_UNWRITTEN_TOLD)
         self.confirmations: Newest[tuple[str, float], Confirmation] = Newest(MAX_CONFIRMATIONS)
@@ -62,7 +56,7 @@ class Waiting:
 
     def __bool__(self) -> bool:
         incidents = (self.incidents, self.notices, self.told)
-        others = (self.digests, self.advice, self.confirmations, self.rows)
+        others = (self.digests, self.confirmations, self.rows)
         return any(len(kind) > 0 for kind in (*incidents, *others))
 
     def take(self, done: tuple[str, ...]) -> Batch:
@@ -70,7 +64,6 @@ class Waiting:
         return Batch(
             self.incidents.take(),
             self.digests.take(),
-            self.advice.take(),
             self.notices.take(),
             self.told.take(),
             done,
@@ -79,7 +72,7 @@ class Waiting:
         )
 
     def put_back(self, batch: Batch, done: Iterable[str]) -> None:
-        """Takes what could not be written, to try it again, but digests and advice. `done`: as of take(), now."""
+        """Takes what could not be written, to try it again, but digests. `done`: as of take(), now."""
         ended = set(done)
         self.incidents.put_back(batch.incidents)
         self.notices.put_back({key: it for key, it in batch.notices.items() if key not in ended})

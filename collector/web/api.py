@@ -22,7 +22,6 @@ from laggard.acknowledge.matching import of_node
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.fleet.ring_plan import plan_rings
 from laggard.collector.incidents.incident import query_for
-from laggard.collector.incidents.kept_advice import advice_query_for
 from laggard.collector.incidents.kept_digest import of_incident
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
@@ -98,7 +97,6 @@ class Api:
             Route("/api/v1/incidents", self.incidents),
             Route("/api/v1/history", self.history),
             Route("/api/v1/recommendation", self.recommendation),
-            Route("/api/v1/advice", self.advice),
         ]
 
     def nodes(self, request: Request) -> Response:
@@ -260,13 +258,6 @@ class Api:
         job = snapshot.job(asked.job_name)
         key = ("recommendation", job and job.key)
         return _sent(self.answers.get(snapshot, key, lambda: encode(recommend(situation_of(snapshot, asked.job_name)))))
-
-    def advice(self, request: Request) -> Response:
-        asked = questions.Advice.of(request)
-        latest = self.source.snapshot.job(None) if asked.job == "" else None
-        query = advice_query_for(str(latest.key) if latest else asked.job or None)
-        query = query._replace(since=asked.since, limit=asked.limit)
-        return _json(self.source.incidents.advice_document(query))
 
     def _check_name(self, asked: questions.OfJob) -> None:
         """Raises HTTPException, which Starlette answers, where several users' jobs have the name."""

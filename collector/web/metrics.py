@@ -21,7 +21,6 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.node_history import Failures, Offender
 from laggard.collector.node_labels import NodeLabels
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.advice_outcomes import AdviceOutcomes
 from laggard.collector.web.exclusions import exclusions
 from laggard.collector.web.past import PastLook, returned_faults
 from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
@@ -36,14 +35,13 @@ Samples = dict[tuple[str, ...], float]
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, what became of the OTLP messages and of the tries to send a notification, and of advice, how many
-    nodes the next job is to leave out and why, and which fail again and again."""
+    away and why, what became of the OTLP messages and of the tries to send a notification, how many nodes the next
+    job is to leave out and why, and which fail again and again."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
     otlp_exports: Mapping[str, int] = {}
     webhook_tries: Mapping[str, int] = {}
-    advice_outcomes: Mapping[tuple[str, str], int] = {}
     excluded: Mapping[str, int] = {}
     offenders: tuple[Offender, ...] = ()
 
@@ -58,7 +56,6 @@ class CollectorMetrics:
     otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
     webhook_tries: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
-    outcomes: AdviceOutcomes = dataclasses.field(default_factory=AdviceOutcomes)
     exclude_seconds: float = CollectorSettings().exclude_seconds
     past: PastLook = dataclasses.field(default_factory=PastLook)
 
@@ -72,11 +69,10 @@ class CollectorMetrics:
 
     def _own(self) -> Own:
         recommended = self.recommended.look(_own_jobs(self.source.snapshot))
-        outcomes = self.outcomes.look(self.source.incidents)
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
         often = self.past.look(self.source.incidents)
-        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, outcomes, excluded, often)
+        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, excluded, often)
 
 
 def collector_metrics(
@@ -96,8 +92,7 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports, webhook_tries, outcomes, excluded, often = own()
-    yield _family("laggard_advice_outcomes", {labels: float(n) for labels, n in outcomes.items()})
+    recommended, ended, otlp_exports, webhook_tries, excluded, often = own()
     yield from _of_webhook(incidents, webhook_tries)
     yield from _of_recommendations(recommended)
     yield from _of_the_past(incidents, often)

@@ -10,8 +10,6 @@ from starlette.requests import Request
 
 from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT
-from laggard.collector.incidents.kept_advice import DEFAULT_LIMIT as DEFAULT_ADVISED_RUNS
-from laggard.collector.incidents.kept_advice import MAX_LIMIT as MAX_ADVISED_RUNS
 from laggard.collector.web.heatmap import MEASURES, ORDERS
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
@@ -152,14 +150,6 @@ class Incidents(OfNode, frozen=True, kw_only=True):
     before: Annotated[Number | None, Meta(description="Those with a lower number, to read on.")] = None
     limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="So many.")] = DEFAULT_LIMIT
     open: Annotated[Switch, Meta(description="1: those that last, alone. 0, or nothing: all.")] = ""
-
-
-class Advice(Question, frozen=True, kw_only=True):
-    job: Annotated[
-        Name | None, Meta(description="That for this job's runs; with no name, of the job that progressed last.")
-    ] = None
-    since: Annotated[UnixTime | None, Meta(description="That which was given at this Unix time, or later.")] = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_ADVISED_RUNS, description="Of so many runs.")] = DEFAULT_ADVISED_RUNS
 
 
 class History(Question, frozen=True, kw_only=True):

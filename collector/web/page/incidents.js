@@ -1,6 +1,5 @@
 // Incidents, the newest first; each opens to its evidence: how it began, how it was last, and what to do.
 
-import { outcomeOf } from "./advice.js";
 import { writeAddress } from "./address.js";
 import { byId, element, setText } from "./dom.js";
 import { age, capital, count, moment, ranges } from "./format.js";
@@ -58,14 +57,12 @@ function summaryOf(incident, now, job) {
 }
 
 // What shows it. An incident that stayed as it began is told once.
-function storyOf({ id, opened_as: first, culprit: last, opened_at: opened_at, seen_at: seen, closed_at: closed }) {
+function storyOf({ opened_as: first, culprit: last, opened_at: opened_at, seen_at: seen, closed_at: closed }) {
   const same = JSON.stringify(first) === JSON.stringify(last);
   const parts = same ? [] : [chapterOf(`As it began, ${moment(opened_at)}`, first)];
   parts.push(chapterOf(`${closed === null ? "Now" : "At last"}, ${moment(seen)}`, last));
-  const became = outcomeOf(id);
-  const outcome = became ? [element("p", { className: "outcome" }, element("b", { text: "What became of it: " }), became)] : [];
   const todo = last.advice ? [element("p", {}, element("b", { text: "What to do: " }), capital(last.advice))] : [];
-  return [...todo, ...outcome, ...parts];
+  return [...todo, ...parts];
 }
 
 function chapterOf(title, culprit) {

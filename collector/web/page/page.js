@@ -1,7 +1,6 @@
 // Asks the collector every few seconds and shows the answer. Changes nothing there.
 
 import { readAddress, writeAddress } from "./address.js";
-import { showAdvice } from "./advice.js";
 import { showAnswer } from "./answer.js";
 import { showChanges } from "./changes.js";
 import { byId, element, setText } from "./dom.js";
@@ -30,8 +29,6 @@ const MOST_INCIDENTS = 50; // of all jobs together
 const FINDINGS = 100;
 
 const JOBS = 40;
-
-const ADVISED = 50; // runs of which it is shown what became of advice
 
 const state = {
   ...readAddress(location),
@@ -126,7 +123,6 @@ function answered(summary) {
   showJobs(summary);
 }
 
-const adviceAsked = (job) => ask("/api/v1/advice", { limit: ADVISED }, job);
 
 // All jobs and nodes, or those that the reader looks for.
 async function refreshFleet() {
@@ -149,7 +145,6 @@ async function refreshFleet() {
     showAllIncidents(incidents, one, true);
     document.title = `${byId("fleet-sentence").textContent} · laggard`;
   });
-  await attempt([adviceAsked(null)], showAdvice);
 }
 
 async function refreshNode() {
@@ -196,7 +191,6 @@ async function refresh() {
     showNodes(nodes, { onMore: refresh });
     showAllIncidents(incidents, one, false);
   });
-  await attempt([adviceAsked(job)], showAdvice);
   await attempt([ask("/api/v1/recommendation")], showRecommendation); // last: it takes the longest, and changes the least
   if (state.card) byId(`${state.card}-card`).scrollIntoView();
   if (state.card) look({ card: "" }); // once: the reader goes on from there

@@ -177,13 +177,6 @@ METRICS: tuple[Metric, ...] = (
         ("reason",),
     ),
     Metric(
-        "laggard_advice_outcomes",
-        "gauge",
-        "Advice that is kept, by target and by what became of it: waiting, not_done, not_known, gained, no_difference, "
-        "lost, not_comparable.",
-        ("target", "outcome"),
-    ),
-    Metric(
         "laggard_connections_turned_away_total",
         "counter",
         "Connections that the daemon closed or refused since too many were open.",

@@ -628,7 +628,7 @@ def test_what_a_run_was_like_when_an_incident_began_is_of_the_row(url: str) -> N
 def test_commands_start_without_psycopg(tmp_path: Path) -> None:
     """A file is read without what only PostgreSQL needs."""
     text = (
-        "import sys; from laggard.collector import incidents_command, advice_command; "
+        "import sys; from laggard.collector import incidents_command; "
         "print([name for name in ('psycopg', 'numpy') if name in sys.modules])"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
