@@ -220,6 +220,8 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
         yield f"    {known.node} was measured {_clock(known.at)}, and {known.outcome}: {known.why}"
     if it.most_recoverable_ratio:
         yield f"    cost up to {100 * it.most_recoverable_ratio:.0f} % of the step time"
+    if it.lost_gpu_hours >= 0.05:
+        yield f"    took {it.lost_gpu_hours:,.1f} GPU-hours"
     if it.returned:
         yield f"    {returned_text(it.returned, it.opened_at)}"
     if it.gaps:

@@ -11,11 +11,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
 from laggard.collector import arenas
-from laggard.collector.advice.book import AdviceBook
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.evaluators.evaluator import Evaluator
 from laggard.collector.fleet import fleet_wide
@@ -24,7 +22,6 @@ from laggard.collector.fleet.outliers import FleetComparison, NodeComparison, wi
 from laggard.collector.fleet.returned import with_returns
 from laggard.collector.incidents.fault import NodeSight
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.collector.jobs.calm import CalmJobs
 from laggard.collector.jobs.held_culprits import HeldCulprits
@@ -113,7 +110,6 @@ class ScrapeLoop:
         self._calm = CalmJobs()
         self._asked_for = True  # whether somebody asked for this round
         self._pasts = OwnPasts()
-        self._advice = AdviceBook(partial(self.incidents.advice, kind=RunAdvice))
         self._incidents_told: set[int] = set()
         self.connections = KeptConnections()
         self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
@@ -295,9 +291,6 @@ class ScrapeLoop:
             self._incidents_told | {begun[it.key] for it in made if it.key in begun}
         )
         self.incidents.keep(kept)
-        if self.incidents.told_state().state == "on":
-            taken = await asyncio.to_thread(self._advice.take, made, self.snapshot, self.incidents.open, time.time())
-            self.incidents.keep_advice(taken)
 
     async def digest(self, name: str | None, run: str) -> Digest | None:
         """The digest of a run: `now`, what is held of the job that ClusterSnapshot.job() finds; `first`, `last` or

@@ -61,8 +61,6 @@ def serve(
         settings.max_drain_ratio,
         protocol.table.ended,
         exclude_seconds=settings.exclude_seconds,
-        gpu_hour_price=settings.gpu_hour_price,
-        currency=settings.currency,
     )
     otlp = sending(send_to, "laggard-collector", _instance(listener), metrics.families, metrics.otlp_exports)
     config = uvicorn.Config(

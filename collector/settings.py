@@ -193,10 +193,6 @@ class CollectorSettings(Settings, frozen=True):
     webhook_format: str = "json"
     """The form of what is posted. json: `laggard.notification/1`, signed; text: one line, as Slack, Mattermost and
     those like them take it."""
-    gpu_hour_price: float | None = None
-    """The price of a GPU-hour, for `laggard cost`: then it tells losses in money, too. Left out: in GPU-hours alone."""
-    currency: str = ""
-    """The name of the currency of gpu_hour_price, such as EUR."""
     otlp_endpoint: str = ""
     """The whole URL to which the collector's metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty:
     nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
@@ -280,7 +276,7 @@ def load_settings(
     }
     settings = structs.replace(settings, **{name: value for name, value in flags.items() if value is not None})
     settings = _with_database_of_file(_with_somebody_to_watch(settings))
-    checks = (_check_numbers, _check_money, _check_rings, _check_timeout, _check_places, _check_addresses)
+    checks = (_check_numbers, _check_rings, _check_timeout, _check_places, _check_addresses)
     for check in (*checks, _check_evaluators):
         check(settings)
     return settings
@@ -321,14 +317,6 @@ def _check_numbers(settings: CollectorSettings) -> None:
             raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
     if settings.exclude_seconds > MAX_SECONDS:
         raise UsageError(f"exclude_seconds is {settings.exclude_seconds:g}: give 604800 (a week) at most")
-
-
-def _check_money(settings: CollectorSettings) -> None:
-    price = settings.gpu_hour_price
-    if price is not None and not (math.isfinite(price) and price >= 0):
-        raise UsageError(f"gpu_hour_price is {price}: give a number from 0 on")
-    if len(settings.currency) > 16 or not settings.currency.isprintable():
-        raise UsageError("currency is longer than 16 characters, or holds one that is not printable")
 
 
 def _check_rings(settings: CollectorSettings) -> None:

@@ -21,7 +21,6 @@ import msgspec
 from laggard.catalogue.command import FindingsDocument
 from laggard.catalogue.metrics_command import MetricsDocument
 from laggard.collector.incidents.incident import IncidentsDocument
-from laggard.collector.ledger.ledger import CostDocument
 from laggard.collector.node_history import NodeHistoryDocument
 from laggard.collector.web.documents import (
     HeatDocument,
@@ -37,7 +36,6 @@ from laggard.diagnose.document import Diagnosis
 from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
-from laggard.recommend.outcome.values import AdviceDocument
 from laggard.reports.documents import (
     CampaignDocument,
     ModelDocument,
@@ -82,10 +80,8 @@ DOCUMENTS = (
     Document(Recommendation, "`laggard recommend --format json`, `/api/v1/recommendation` of the collector"),
     Document(Diagnosis, "`laggard diagnose --format json`"),
     Document(IncidentsDocument, "`laggard incidents --format json`, `/api/v1/incidents` of the collector"),
-    Document(AdviceDocument, "`laggard advice --format json`, `/api/v1/advice` of the collector"),
     Document(Notification, "the collector's webhook ([notifications.md](notifications.md))"),
     Document(NodeHistoryDocument, "`laggard incidents --node N --format json`, `/api/v1/history` of the collector"),
-    Document(CostDocument, "`laggard cost --format json`, `/api/v1/cost` of the collector"),
     Document(Ring, "`laggard ring --format json`"),
     Document(TuneDocument, "`laggard tune --format json`"),
     Document(FindingsDocument, "`laggard findings list --format json`"),

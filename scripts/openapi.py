@@ -20,14 +20,12 @@ from laggard.agent.web import questions as agent
 from laggard.agent.web.routes import ErrorBody
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.incidents.incident import IncidentsDocument
-from laggard.collector.ledger.ledger import CostDocument
 from laggard.collector.node_history import NodeHistoryDocument
 from laggard.collector.web import documents
 from laggard.collector.web import questions as collector
 from laggard.collector.web.newest_ring import NewestRing
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
-from laggard.recommend.outcome.values import AdviceDocument
 from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.digest import Digest
@@ -143,11 +141,7 @@ COLLECTOR = {
     "/api/v1/targets": Question("The agents, for Prometheus' http_sd.", tuple[documents.ScrapeTargets, ...]),
     "/api/v1/incidents": Question("Culprits over time, the latest first.", IncidentsDocument, collector.Incidents),
     "/api/v1/history": Question("What a machine has behind it.", NodeHistoryDocument, collector.History),
-    "/api/v1/cost": Question("What incidents cost, in GPU-hours.", CostDocument, collector.Cost),
     "/api/v1/recommendation": Question("What to change for a job.", Recommendation, collector.OfJob, (409,)),
-    "/api/v1/advice": Question(
-        "What was advised of runs, what became of it, and how often it was right.", AdviceDocument, collector.Advice
-    ),
     "/api/v1/rings/due": Question(
         "Asked by an idle node that has the token: whether a ring is due. docs/rings.md",
         RingDue,

@@ -72,3 +72,12 @@ def test_the_agents_help_lists_its_parts_and_each_part_has_flags_of_its_own(caps
         assert flag in capsys.readouterr().out
     assert main(["agent", "--idle-rings", "--reader"]) == 64
     assert "unknown argument '--reader'; see `laggard agent --idle-rings --help`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["", "=x"])
+@pytest.mark.parametrize("name", left.FLAGS)
+def test_a_flag_that_left_names_in_one_line_what_serves_instead(
+    name: str, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(f"{name}{end}".split()) == 64
+    assert capsys.readouterr().err.endswith(f" left: {left.FLAGS[name]}\n")

@@ -169,11 +169,6 @@ def test_nccl_lines(bench: Bench) -> None:
         assert 0 < ended.value(f"{lines}, a line", "us") < ended.value(f"{lines}, a line of a job's output", "us")
 
 
-def test_cost(bench: Bench) -> None:
-    ended = bench("cost", "--weeks", 2, "--each", 1, "--row", "input", "--incidents", 500, "--rounds", 1)
-    assert "2 weeks, " in ended.out and "GPU-hours planted" in ended.out
-    assert "the truth is in the interval in " in ended.out
-    assert len([name for name in ended.rows if name.startswith("laggard ")]) >= 3
 
 
 def test_ring(bench: Bench) -> None:

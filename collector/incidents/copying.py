@@ -11,18 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from laggard.collector.incidents import advice_rows, confirmation_rows, digest_rows, fault_rows, run_rows
+from laggard.collector.incidents import confirmation_rows, digest_rows, fault_rows
 from laggard.collector.incidents.database import reading
 from laggard.collector.incidents.documents import decoded
 from laggard.collector.incidents.engine import Engine, Store
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.kept_advice import RunAdvice
 from laggard.collector.incidents.kept_digest import KeptDigest, incident_of, of_incident
 from laggard.collector.incidents.notice import Notice, Told
 from laggard.collector.incidents.postgres import PostgresReader, PostgresStore
-from laggard.collector.incidents.run import Run
-from laggard.collector.incidents.same import merged_run
 from laggard.collector.incidents.shared_rows import SharedIds, store_faults, store_incidents
 from laggard.collector.incidents.stores import open_database
 from laggard.wire import encode
@@ -35,7 +32,7 @@ _PART: Final = 500
 _NO_BOUND: Final = 1 << 40
 """A copy drops nothing: the next collector bounds it by its settings."""
 
-_TABLES: Final = ("incidents", "faults", "names", "runs", "digests", "advice", "confirmations", "notices", "told")
+_TABLES: Final = ("incidents", "faults", "names", "digests", "confirmations", "notices", "told")
 
 
 class Copied(Counter[str]):
@@ -57,7 +54,7 @@ def copy_database(source: str, target: str, writer: str) -> Copied:
                 copied[table] += read
                 copied["damaged"] += len(part) - read
         if isinstance(new, PostgresStore):
-            for table in ("incidents", "faults", "runs"):
+            for table in ("incidents", "faults"):
                 new.run(f"UPDATE {table} SET writer = ? WHERE writer = ''", (writer,))
         copied.update({f"{table} new": _count(new, table) - before[table] for table in _TABLES})
         return copied
@@ -103,14 +100,6 @@ def _names(engine: Engine, part: Part, ids: SharedIds) -> int:
     return len(found)
 
 
-def _runs(engine: Engine, part: Part, ids: SharedIds) -> int:
-    found = tuple(decoded((row[-1] for row in part), Run))
-    for it in found:
-        there = run_rows.read_one(engine, it.owner, it.job_id, it.began_at)
-        run_rows.store(engine, [it if there is None else merged_run(there, it)])
-    return len(found)
-
-
 def _digests(engine: Engine, part: Part, ids: SharedIds) -> int:
     count = 0
     for owner, job_id, _, run, document in part:
@@ -120,12 +109,6 @@ def _digests(engine: Engine, part: Part, ids: SharedIds) -> int:
             digest_rows.put_later(engine, KeptDigest(owner, job_id, run, digest))
             count += 1
     return count
-
-
-def _advice(engine: Engine, part: Part, ids: SharedIds) -> int:
-    found = tuple(decoded((row[-1] for row in part), RunAdvice))
-    advice_rows.put_later(engine, found)
-    return len(found)
 
 
 def _confirmations(engine: Engine, part: Part, ids: SharedIds) -> int:
@@ -152,9 +135,7 @@ _KINDS: Final[Sequence[tuple[str, str, Callable[[Engine, Part, SharedIds], int]]
     ("incidents", "id", _incidents),
     ("faults", "id", _faults),
     ("names", "node, machine", _names),
-    ("runs", "owner, job_id, began_at", _runs),
     ("digests", "owner, job_id, started_at, run", _digests),
-    ("advice", "owner, job_id, started_at", _advice),
     ("confirmations", "node, at", _confirmations),
     ("told", "incident", _told),
     ("notices", "made_at, id", _notices),

@@ -8,16 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from laggard.collector.incidents import (
-    advice_rows,
     confirmation_rows,
     digest_rows,
     fault_rows,
     incident_rows,
-    loss_rows,
     node_rows,
     notice_rows,
     postgres,
-    run_rows,
     sqlite_file,
 )
 from laggard.collector.incidents.confirmation_rows import MAX_CONFIRMATIONS
@@ -26,12 +23,9 @@ from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.incident_rows import Rows
-from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
-from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, Told
-from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.schema import VERSION
 from laggard.database_url import is_database_url
 from laggard.wire.digest import Digest
@@ -39,23 +33,17 @@ from laggard.wire.exclusion import Confirmation
 
 __all__ = [
     "MAX_CONFIRMATIONS",
-    "MAX_LOSSES",
     "VERSION",
     "DatabaseError",
     "IncidentDatabase",
     "Rows",
     "Stored",
-    "read_advice",
     "read_confirmations",
     "read_digest",
     "read_faults",
     "read_incidents",
-    "read_losses",
     "read_machine",
 ]
-
-MAX_LOSSES: Final = 200_000
-"""The most losses that one answer is made from, the newest."""
 
 FULL_SHARE, PRUNED_SHARE = 0.9, 0.8
 """The share of max_bytes from which on incidents are dropped, and that until which they are."""
@@ -132,12 +120,6 @@ class IncidentDatabase:
         with self.engine.told():
             return notice_rows.read_told(self.engine)
 
-    def keep_advice(self, runs: Iterable[RunAdvice], now: float) -> None:
-        """Stores what was advised of runs, in place of what was stored of them, and drops what is too old or too much.
-        Raises DatabaseError, and then nothing is stored."""
-        with self._changing() as engine:
-            advice_rows.keep(engine, runs, now - self._keep_seconds, self._max_bytes)
-
     def keep_digests(self, kept: Iterable[KeptDigest], now: float) -> None:
         """Stores digests, in place of those of the same run, and drops what is too old or too much. Raises
         DatabaseError, and then nothing is stored."""
@@ -151,8 +133,8 @@ class IncidentDatabase:
             confirmation_rows.keep(engine, confirmations, now - self._keep_seconds)
 
     def keep_nodes(self, rows: NodeRows, now: float) -> None:
-        """Stores faults, names and runs, in place of what was stored of them, and drops what is too old or too much.
-        Raises DatabaseError, and then nothing is stored."""
+        """Stores faults and names, in place of what was stored of them, and drops what is too old or too much. Raises
+        DatabaseError, and then nothing is stored."""
         with self._changing() as engine:
             node_rows.keep(engine, rows, now - self._keep_seconds, self._max_bytes)
 
@@ -178,8 +160,7 @@ class IncidentDatabase:
             return confirmation_rows.read(self.engine)
 
     def open_nodes(self, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
-        """The open faults, the names and the runs that go on, and the faults that have ended since. Raises
-        DatabaseError."""
+        """The open faults, the names, and the faults that have ended since. Raises DatabaseError."""
         with self.engine.told():
             return node_rows.read_open(self.engine, since)
 
@@ -193,12 +174,6 @@ def read_incidents(place: str, query: IncidentQuery) -> tuple[Rows, int]:
     """The incidents that a database holds, and how many of them are open. Raises DatabaseError."""
     with reading(place) as engine:
         return incident_rows.read(engine, query), incident_rows.count_open(engine)
-
-
-def read_advice(place: str, query: AdviceQuery, kind: type[advice_rows.Kept]) -> tuple[advice_rows.Kept, ...]:
-    """Reads what was advised of runs, the newest first, with their digests or without. Raises DatabaseError."""
-    with reading(place) as engine:
-        return advice_rows.read(engine, query, kind)
 
 
 def read_digest(place: str, asked: AskedDigest) -> Digest | None:
@@ -223,11 +198,3 @@ def read_faults(place: str, since: float) -> tuple[Fault, ...]:
     """The faults of all machines that were open then or later. Raises DatabaseError."""
     with reading(place) as engine:
         return fault_rows.read_since(engine, since)
-
-
-def read_losses(place: str, since: float, owner: int | None, limit: int) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-    """The losses by incidents that lasted then or later, the newest `limit`, and the runs that were seen since. Raises
-    DatabaseError."""
-    with reading(place) as engine:
-        losses = loss_rows.read_since(engine, since, owner, limit)
-        return losses, run_rows.read_since(engine, since, owner, node_rows.MAX_ROWS)

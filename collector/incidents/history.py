@@ -18,17 +18,13 @@ from typing import NamedTuple
 from msgspec import structs
 
 from laggard.address import without_login
-from laggard.collector.incidents.advice_rows import Kept
 from laggard.collector.incidents.database import (
     MAX_CONFIRMATIONS,
-    MAX_LOSSES,
     DatabaseError,
     IncidentDatabase,
-    read_advice,
     read_digest,
     read_faults,
     read_incidents,
-    read_losses,
     read_machine,
 )
 from laggard.collector.incidents.fault import Fault, NodeName, NodeSight
@@ -42,28 +38,22 @@ from laggard.collector.incidents.incident import (
     IncidentsDocument,
     with_confirmation,
 )
-from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunAdvice
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest, incident_of, of_incident
-from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.moved_jobs import Moved
 from laggard.collector.incidents.newest import Newest
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMaker
 from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
-from laggard.collector.incidents.run import Run
-from laggard.collector.incidents.run_tracker import RunTracker
 from laggard.collector.incidents.same import merged_fault, merged_incident
 from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.incidents.shared_rows import SharedIds
-from laggard.collector.incidents.sights import observation, run_sight
+from laggard.collector.incidents.sights import observation
 from laggard.collector.incidents.stores import open_database
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
 from laggard.collector.incidents.waiting import Batch, Waiting
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.database_url import is_database_url
-from laggard.recommend.outcome.calibration import outcomes_by_kind
-from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
@@ -134,7 +124,6 @@ class IncidentHistory:
         self._writer: threading.Thread | None = None
         self._tracker = IncidentTracker(settings.quiet_seconds, clock())
         self._fault_tracker = FaultTracker(settings.quiet_seconds, clock())
-        self._run_tracker = RunTracker(settings.quiet_seconds, clock())
         self._open_now: tuple[Incident, ...] = ()
         self._faults_now: tuple[Fault, ...] = ()
         self.lost: dict[str, float] = {}
@@ -164,7 +153,7 @@ class IncidentHistory:
         self._writer.start()
 
     def _go_on_with_nodes(self) -> None:
-        """Goes on with the faults, names and runs of the database, and remembers what was over within the week."""
+        """Goes on with the faults and names of the database, and remembers what was over within the week."""
         if self._database is None:
             return
         since = self._clock().wall - WEEK_SECONDS
@@ -178,7 +167,6 @@ class IncidentHistory:
         self._tracker.remember_ends(ended)
         self._fault_tracker = FaultTracker(quiet, moment, rows.faults, rows.names)
         self._fault_tracker.remember(closed)
-        self._run_tracker = RunTracker(quiet, moment, rows.runs)
         self._faults_now = self._fault_tracker.open
 
     def move(self, moved: Moved) -> None:
@@ -215,13 +203,11 @@ class IncidentHistory:
         moment = self._clock()
         changed = self._tracker.observe([observation(job) for job in jobs], moment)
         faults, names = self._fault_tracker.observe(nodes, moment)
-        runs = self._run_tracker.observe([run_sight(job) for job in jobs], moment)
         with self._changed:
             self._note(changed, jobs)
             self._faults_now = self._fault_tracker.open
             self.lost = dict(self._tracker.lost)
-            rows: tuple[Fault | NodeName | Run, ...] = (*faults, *names, *runs)
-            self._waiting.rows.put((_row_key(it), it) for it in rows)
+            self._waiting.rows.put((_row_key(it), it) for it in (*faults, *names))
             self._waiting.incidents.put((it.id, it) for it in changed)
             self._remember(changed)
             self._open_now, self.refused = self._tracker.open, self._tracker.refused
@@ -272,32 +258,6 @@ class IncidentHistory:
                 self.outbox.forget(self.outbox.done())
             self._changed.notify_all()
 
-    def keep_advice(self, runs: Iterable[RunAdvice]) -> None:
-        """Keeps what was advised of runs. While there is no database it is lost."""
-        with self._changed:
-            if self.state.state == "on":
-                self._waiting.advice.put(((it.owner, it.job_id, it.started_at), it) for it in runs)
-                self._changed.notify_all()
-
-    def advice(self, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
-        """Returns what was advised of runs, the newest first; nothing where there is no database."""
-        if self.told_state().state != "on":
-            return ()
-        try:
-            return read_advice(self._settings.path, query, kind)
-        except DatabaseError as error:
-            log.error("no advice of earlier runs: %s", error)
-            return ()
-
-    def advice_document(self, query: AdviceQuery) -> AdviceDocument:
-        """The answer to a query, with the outcomes of all that is kept of that owner."""
-        runs = self.advice(query, RunOutcomes)
-        every = self.advice(AdviceQuery(query.owner, limit=MAX_LIMIT), RunOutcomes)
-        kinds = outcomes_by_kind(it for run in every for it in run.advised)
-        state = self.told_state()
-        history = AdviceHistory(state.state, state.reason)
-        return AdviceDocument(runs=runs, kinds=kinds, now=self._clock().wall, history=history)
-
     def machine(self, node: str, limit: int) -> MachineRows:
         """The faults of the machine of that name, the newest first, and its names."""
         with self._changed:
@@ -329,27 +289,6 @@ class IncidentHistory:
             is_known = self._settings.is_shared and it.id in found
             found[it.id] = merged_fault(found[it.id], it) if is_known else it
         return found
-
-    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-        """The losses by incidents that lasted then or later, of all users or one, and the runs that were seen since."""
-        with self._changed:
-            known = [Loss.of(it) for it in (*self._numbered(self._waiting.incidents), *self.open)]
-            unwritten = [it for it in self._waiting.rows if isinstance(it, Run)]
-            followed = [*unwritten, *self._run_tracker.followed]
-        losses: tuple[Loss, ...] = ()
-        runs: tuple[Run, ...] = ()
-        if self.told_state().state == "on":
-            try:
-                losses, runs = read_losses(self._settings.path, since, owner, MAX_LOSSES)
-            except DatabaseError as error:
-                log.error("the ledger has only what is open: %s", error)
-        mine = (owner,) if owner is not None else None
-        late = [
-            it for it in known if (it.closed_at is None or it.closed_at >= since) and (not mine or it.owner in mine)
-        ]
-        running = [it for it in followed if it.seen_at >= since and (not mine or it.owner in mine)]
-        by_start = {(it.owner, it.job_id, it.began_at): it for it in (*runs, *running)}
-        return tuple({it.id: it for it in (*losses, *late)}.values()), tuple(by_start.values())
 
     def keep(self, digests: Iterable[KeptDigest]) -> None:
         """Keeps digests of runs. While there is no database they are lost."""
@@ -570,7 +509,6 @@ class IncidentHistory:
         self.state = HistoryState("on", bytes=stored.bytes)
         try:
             self._database.keep_digests(batch.digests.values(), wall)
-            self._database.keep_advice(batch.advice.values(), wall)
         except DatabaseError as error:  # incidents are worth more
             log.error("no digests of runs: %s", error)
             return stored.notices
@@ -620,20 +558,15 @@ def _new_id() -> str:
     return f"msg_{secrets.token_hex(12)}"
 
 
-def _row_key(row: Fault | NodeName | Run) -> tuple[object, ...]:
-    if isinstance(row, Fault):
-        return ("fault", row.id)
-    if isinstance(row, NodeName):
-        return ("name", row.node, row.machine)
-    return ("run", row.owner, row.job_id, row.began_at)
+def _row_key(row: Fault | NodeName) -> tuple[object, ...]:
+    return ("fault", row.id) if isinstance(row, Fault) else ("name", row.node, row.machine)
 
 
-def _node_rows(rows: Iterable[Fault | NodeName | Run]) -> NodeRows:
+def _node_rows(rows: Iterable[Fault | NodeName]) -> NodeRows:
     each = tuple(rows)
     return NodeRows(
         tuple(it for it in each if isinstance(it, Fault)),
         tuple(it for it in each if isinstance(it, NodeName)),
-        tuple(it for it in each if isinstance(it, Run)),
     )
 
 

@@ -51,10 +51,8 @@ class Incident(Struct, frozen=True):
     became part of. `gaps`: how often verdicts left it out for a while. `progressed_at`: when the job last got on, by
     its node's clock. `confirmation`: the newest measurement of its node, as a suspect, since it was opened.
 
-    `world_size` is the job's ranks, 0 where it is not known. `lost_seconds`: how much of the job's time it took while
-    it was watched, None in those of a release that did not count; `doubtful_seconds` how much it took besides if it was
-    there while verdicts left it out; `window_seconds` what the first verdict looked back on. `returned`: it came
-    back."""
+    `lost_gpu_hours`: what it took of its job's time while it was watched; a rank's hour is one. Culprits of a job share
+    its time, so that no hour is counted twice. `returned`: it came back."""
 
     id: int
     owner: int
@@ -72,10 +70,7 @@ class Incident(Struct, frozen=True):
     part_of: int | None = None
     progressed_at: float = 0.0
     confirmation: Confirmation | None = None
-    world_size: int = 0
-    lost_seconds: float | None = None
-    doubtful_seconds: float = 0.0
-    window_seconds: float = 0.0
+    lost_gpu_hours: float = 0.0
     returned: Return | None = None
 
     @property

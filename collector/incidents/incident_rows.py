@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from laggard.collector.incidents.documents import decoded
 from laggard.collector.incidents.engine import Engine, count, put
 from laggard.collector.incidents.incident import Incident, IncidentQuery
-from laggard.collector.incidents.loss_rows import drop_beside, keep_beside
 from laggard.wire import encode
 
 TABLES: Final = """
@@ -21,7 +20,14 @@ CREATE TABLE incidents (
 ) STRICT;
 CREATE INDEX of_job ON incidents (job_id, id);
 CREATE INDEX by_end ON incidents (closed_at);
+CREATE TABLE incident_nodes (
+    node TEXT NOT NULL,
+    id INTEGER NOT NULL,
+    PRIMARY KEY (node, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX nodes_of_incident ON incident_nodes (id);
 """
+"""`incident_nodes`: the nodes that incidents are on, to look them up by."""
 
 _PUT: Final = put("incidents", ("id", "owner", "job_id", "closed_at", "document"), 1)
 
@@ -39,7 +45,9 @@ def store(engine: Engine, incidents: Iterable[Incident]) -> None:
     """Stores incidents, in place of what was stored of them, within the transaction of whoever calls it."""
     rows = tuple(incidents)
     engine.many(_PUT, [(it.id, it.owner, it.job_id, it.closed_at, encode(it)) for it in rows])
-    keep_beside(engine, rows)
+    engine.many("DELETE FROM incident_nodes WHERE id = ?", [(it.id,) for it in rows])
+    nodes = [(node, it.id) for it in rows for node in it.culprit.machines]
+    engine.many("INSERT INTO incident_nodes VALUES (?, ?) ON CONFLICT DO NOTHING", nodes)
 
 
 def drop_older(engine: Engine, moment: float) -> None:
@@ -62,8 +70,8 @@ def drop_some_of_heaviest(engine: Engine) -> bool:
 
 
 def _drop(engine: Engine, chosen: str, words: tuple[object, ...]) -> None:
-    """Drops the incidents whose ids the statement `chosen` selects, and what is kept beside them."""
-    drop_beside(engine, chosen, words)
+    """Drops the incidents whose ids the statement `chosen` selects, and the rows of their nodes."""
+    engine.run(f"DELETE FROM incident_nodes WHERE id IN ({chosen})", words)
     engine.run(f"DELETE FROM incidents WHERE id IN ({chosen})", words)
 
 

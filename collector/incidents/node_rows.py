@@ -1,20 +1,18 @@
-"""The rows that a round changes beside the incidents: nodes' faults and names, and jobs' runs. So many are kept."""
+"""The rows that a round changes beside the incidents: nodes' faults and names. So many are kept."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from laggard.collector.incidents import fault_rows, run_rows
+from laggard.collector.incidents import fault_rows
 from laggard.collector.incidents.engine import Engine
 from laggard.collector.incidents.fault import Fault, NodeName
-from laggard.collector.incidents.run import Run
 
 MAX_ROWS: Final = 16_384
-"""The most faults that are over, and the most runs, that are kept; beyond them the oldest are dropped, runs first of
-the user who has the most."""
+"""The most faults that are over and are kept; beyond them the oldest are dropped."""
 
 MAX_ROW_BYTES: Final = 1 << 10
-"""The size of such a row; each of the two tables may take an eighth of the file."""
+"""The size of such a row; the table may take an eighth of the file."""
 
 
 class NodeRows(NamedTuple):
@@ -22,15 +20,13 @@ class NodeRows(NamedTuple):
 
     faults: tuple[Fault, ...] = ()
     names: tuple[NodeName, ...] = ()
-    runs: tuple[Run, ...] = ()
 
 
 def keep(engine: Engine, rows: NodeRows, since: float, max_bytes: int) -> None:
-    """Stores faults, names and runs in place of what was stored of them, and drops what is too old or too much.
+    """Stores faults and names in place of what was stored of them, and drops what is too old or too much.
     `since`: older ones are dropped."""
     fault_rows.store(engine, rows.faults)
     fault_rows.store_names(engine, rows.names)
-    run_rows.store(engine, rows.runs)
     bound(engine, since, max_bytes)
 
 
@@ -38,11 +34,9 @@ def bound(engine: Engine, since: float, max_bytes: int) -> None:
     """Drops what is too old or too much. `since`: older ones are dropped."""
     most = min(MAX_ROWS, max_bytes // 8 // MAX_ROW_BYTES)
     fault_rows.bound(engine, since, most)
-    run_rows.bound(engine, since, most)
 
 
 def read_open(engine: Engine, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
-    """The rows that a collector goes on with: the open faults, the names and the runs; and the faults that ended
-    since."""
+    """The rows that a collector goes on with: the open faults and the names; and the faults that ended since."""
     faults, names = fault_rows.read_open(engine)
-    return NodeRows(faults, names, run_rows.read_open(engine)), fault_rows.read_ended(engine, since)
+    return NodeRows(faults, names), fault_rows.read_ended(engine, since)

@@ -47,8 +47,7 @@ _ROW_BYTES: Final = 200
 """The bytes that a row takes beside its document: header, other columns, entries in indexes. laggard's estimate."""
 
 _DOCUMENTS: Final = (
-    "incidents", "losses", "faults", "names", "runs", "digests", "advice", "notices", "told", "confirmations",
-    "acknowledgements",
+    "incidents", "faults", "names", "digests", "notices", "told", "confirmations", "acknowledgements",
 )  # fmt: skip
 
 _WORDS: Final = (
@@ -65,8 +64,6 @@ ALTER TABLE incidents ADD COLUMN writer TEXT NOT NULL DEFAULT '';
 ALTER TABLE incidents ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
 ALTER TABLE faults ADD COLUMN writer TEXT NOT NULL DEFAULT '';
 ALTER TABLE faults ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
-ALTER TABLE runs ADD COLUMN writer TEXT NOT NULL DEFAULT '';
-ALTER TABLE runs ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
 ALTER TABLE notices ADD COLUMN number BIGINT GENERATED ALWAYS AS IDENTITY;
 ALTER TABLE notices ADD COLUMN claimed_by TEXT NOT NULL DEFAULT '';
 ALTER TABLE notices ADD COLUMN claimed_until TIMESTAMPTZ NOT NULL DEFAULT '-infinity';

@@ -12,18 +12,10 @@ from msgspec import structs
 
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import Incident, family
-from laggard.collector.incidents.run import Run
 from laggard.model import SEVERITIES, Culprit
 
 SLACK_SECONDS: Final = 30.0
 """The most by which rounds of two collectors tell of one moment at different times. laggard's choice: six rounds."""
-
-SAME_START_SECONDS: Final = 2.0
-"""The largest difference between two starts of one run: they are said by a rank's clock, and rank 0 may be another
-process after a scrape that failed."""
-
-UNSEEN_SECONDS: Final = 60.0 + SLACK_SECONDS
-"""The time for which a run that goes on may not have been stored: it is, once a minute."""
 
 T = TypeVar("T", Incident, Fault)
 
@@ -47,22 +39,18 @@ def merged_incident(one: Incident, other: Incident) -> Incident:
     """Returns what both know, under the id of `one`."""
     first, last = (one, other) if one.opened_at <= other.opened_at else (other, one), _seen_last(one, other)
     ratios = [it for it in (one.most_recoverable_ratio, other.most_recoverable_ratio) if it is not None]
-    lost = [it.lost_seconds for it in (one, other) if it.lost_seconds is not None]
     closing = _closing(one, other)
     return structs.replace(
         last,
         id=one.id,
         opened_at=first[0].opened_at,
         opened_as=first[0].opened_as,
-        window_seconds=first[0].window_seconds,
         returned=first[0].returned or first[1].returned,
         findings=tuple(dict.fromkeys((*one.findings, *other.findings)))[:64],
         most_recoverable_ratio=max(ratios, default=None),
         gaps=max(one.gaps, other.gaps),
         progressed_at=max(one.progressed_at, other.progressed_at),
-        world_size=max(one.world_size, other.world_size),
-        lost_seconds=max(lost, default=None),
-        doubtful_seconds=max(one.doubtful_seconds, other.doubtful_seconds),
+        lost_gpu_hours=max(one.lost_gpu_hours, other.lost_gpu_hours),
         closed_at=closing and closing.closed_at,
         closed_because=closing and closing.closed_because,
         part_of=closing and closing.part_of,
@@ -89,39 +77,6 @@ def merged_fault(one: Fault, other: Fault) -> Fault:
         returned=one.returned or other.returned,
         closed_at=closing and closing.closed_at,
         closed_because=closing and closing.closed_because,
-    )
-
-
-def same_run(one: Run, other: Run) -> bool:
-    """Whether they are one start of a job's processes: hooks say when that was, or else they went on at one time."""
-    if one.key != other.key:
-        return False
-    if one.started_at and other.started_at:
-        return abs(one.started_at - other.started_at) <= SAME_START_SECONDS
-    ends = [it.seen_at + UNSEEN_SECONDS if it.ended_at is None else it.ended_at for it in (one, other)]
-    return max(one.began_at, other.began_at) < min(ends)
-
-
-def merged_run(one: Run, other: Run) -> Run:
-    """Returns what both know, under the beginning of `one`."""
-    last = other if other.seen_at >= one.seen_at else one
-    saved = max((one, other), key=lambda it: -1 if it.checkpoint_step is None else it.checkpoint_step)
-    steps = [it.first_step for it in (one, other) if it.first_step >= 0]
-    ended = [it.ended_at for it in (one, other) if it.ended_at is not None and it.ended_at >= last.seen_at]
-    return structs.replace(
-        last,
-        began_at=one.began_at,
-        started_at=one.started_at or other.started_at,
-        script=one.script or other.script,
-        world_size=max(one.world_size, other.world_size),
-        first_step=min(steps, default=-1),
-        last_step=max(one.last_step, other.last_step),
-        progressed_at=max(one.progressed_at, other.progressed_at),
-        step_seconds=max(one.step_seconds, other.step_seconds),
-        slow_seconds=max(one.slow_seconds, other.slow_seconds),
-        checkpoint_step=saved.checkpoint_step,
-        checkpoint_at=saved.checkpoint_at,
-        ended_at=max(ended, default=None),
     )
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.collector.incidents import (
-    advice_rows,
     confirmation_rows,
     digest_rows,
     fault_rows,
     incident_rows,
-    loss_rows,
     notice_rows,
-    run_rows,
 )
 
 VERSION: Final = 5
@@ -23,11 +20,8 @@ TABLES: Final = "".join(
     for rows in (
         incident_rows,
         digest_rows,
-        loss_rows,
         fault_rows,
-        run_rows,
         notice_rows,
-        advice_rows,
         confirmation_rows,
     )
 )

@@ -18,7 +18,6 @@ from laggard.collector.incidents import (
     fault_rows,
     incident_rows,
     node_rows,
-    run_rows,
     shared_notices,
 )
 from laggard.collector.incidents.database import NOTHING_STORED, IncidentDatabase, Stored
@@ -29,13 +28,12 @@ from laggard.collector.incidents.kept_digest import KeptDigest, incident_of, of_
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import Notice, NoticeChanges, Told
 from laggard.collector.incidents.postgres import PostgresStore
-from laggard.collector.incidents.run import Run
-from laggard.collector.incidents.shared_rows import SharedIds, store_faults, store_incidents, store_runs
+from laggard.collector.incidents.shared_rows import SharedIds, store_faults, store_incidents
 from laggard.wire.exclusion import Confirmation
 
 LEFT_SECONDS: Final = 900.0
-"""The time after which an incident or a run that nobody has written is one that nobody watches. Both are written once a
-minute while somebody does, and an incident is closed when its job has been silent for incident_quiet_seconds."""
+"""The time after which an incident that nobody has written is one that nobody watches. It is written once a minute
+while somebody does, and closed when its job has been silent for incident_quiet_seconds."""
 
 LEFT_FAULT_SECONDS: Final = 3 * 3600.0
 """The same of a fault, which is written once an hour."""
@@ -83,9 +81,6 @@ class SharedDatabase(IncidentDatabase):
             text = "UPDATE faults SET writer = ?, written_at = now() WHERE id = ?"
             engine.many(text, [(writer, it.id) for it in faults])
             fault_rows.store_later_names(engine, rows.names)
-            runs = store_runs(engine, rows.runs)
-            text = "UPDATE runs SET writer = ?, written_at = now() WHERE owner = ? AND job_id = ? AND began_at = ?"
-            engine.many(text, [(writer, it.owner, it.job_id, it.began_at) for it in runs])
             node_rows.bound(engine, now - self._keep_seconds, self._max_bytes)
 
     def keep_digests(self, kept: Iterable[KeptDigest], now: float) -> None:
@@ -113,13 +108,11 @@ class SharedDatabase(IncidentDatabase):
         with self.engine.told():
             text = f"SELECT document FROM faults WHERE closed_at IS NULL AND {_MINE} ORDER BY id DESC LIMIT ?"
             faults = documents(run(text, (writer, LEFT_FAULT_SECONDS, 2 * fault_rows.MAX_FAULTS)), Fault)
-            text = f"SELECT document FROM runs WHERE ended_at IS NULL AND {_MINE} ORDER BY seen_at DESC LIMIT 4096"
-            runs = documents(run(text, (writer, self._left_seconds)), Run)
             _, names = fault_rows.read_open(self.engine)
             ended = fault_rows.read_ended(self.engine, since)
         with self._ids.faults.kept():
             faults = tuple(it for it in faults if self._ids.faults.inherit(it.id))
-        return NodeRows(faults, names, runs), ended
+        return NodeRows(faults, names), ended
 
     def notices(self, limit: int) -> tuple[Notice, ...]:
         with self._changing() as engine:
@@ -162,9 +155,6 @@ class SharedDatabase(IncidentDatabase):
         text = f"SELECT document FROM faults WHERE closed_at IS NULL AND {_LEFT} LIMIT 1024"
         faults = documents(engine.run(text, (WEEK_SECONDS,)), Fault)
         fault_rows.store(engine, [structs.replace(it, closed_at=it.seen_at, closed_because="gone") for it in faults])
-        text = f"SELECT document FROM runs WHERE ended_at IS NULL AND {_LEFT} LIMIT 1024"
-        runs = documents(engine.run(text, (self._left_seconds,)), Run)
-        run_rows.store(engine, [structs.replace(it, ended_at=it.seen_at) for it in runs])
 
 
 _LEFT: Final = "written_at < now() - make_interval(secs => ?)"

@@ -13,21 +13,18 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import structs
 
-from laggard.collector.incidents import fault_rows, incident_rows, run_rows
+from laggard.collector.incidents import fault_rows, incident_rows
 from laggard.collector.incidents.documents import decoded, documents
 from laggard.collector.incidents.engine import Engine
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.notice import Notice
-from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.same import (
     SLACK_SECONDS,
     merged_fault,
     merged_incident,
-    merged_run,
     same_fault,
     same_incident,
-    same_run,
 )
 
 MAX_IDS: Final = 65_536
@@ -130,25 +127,6 @@ def store_faults(engine: Engine, faults: Iterable[Fault], ids: Ids) -> tuple[Fau
     stored = tuple(_resolved(engine, _FAULTS, tuple(faults), ids))
     fault_rows.store(engine, stored)
     return stored
-
-
-def store_runs(engine: Engine, runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Stores runs, each under the beginning of its row. Returns them as they are stored."""
-    stored: dict[tuple[int, str, float], Run] = {}
-    for run in runs:
-        near = "owner = ? AND job_id = ? AND seen_at >= ?"
-        text = f"SELECT document FROM runs WHERE {near} ORDER BY began_at DESC LIMIT 64"
-        found = documents(engine.run(text, (run.owner, run.job_id, run.began_at - SLACK_SECONDS)), Run)
-        known = {(it.owner, it.job_id, it.began_at): it for it in found} | {
-            key: it for key, it in stored.items() if it.key == run.key
-        }
-        own = known.get((run.owner, run.job_id, run.began_at))
-        same = own or next((it for it in known.values() if same_run(it, run)), None)
-        merged = run if same is None else merged_run(same, run)
-        stored[merged.owner, merged.job_id, merged.began_at] = merged
-    rows = tuple(stored.values())
-    run_rows.store(engine, rows)
-    return rows
 
 
 def _resolved(engine: Engine, kind: _Kind[T], values: Sequence[T], ids: Ids) -> list[T]:

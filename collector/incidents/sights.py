@@ -8,19 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
-
 from laggard.collector.finding_places import NodeGpus
 from laggard.collector.incidents.fault import MAX_REPORTED, NodeSight, SeenFinding
-from laggard.collector.incidents.run import RunSight
-from laggard.collector.incidents.shares import shares
 from laggard.collector.incidents.tracker import Observation
 from laggard.collector.jobs.snapshot import JobSnapshot
-from laggard.constants import PHASES
 from laggard.locate.node_findings import UNLISTED, UNNAMED
 from laggard.model import Finding, Report, Severity, Verdict
 
-_CHECKPOINT: Final = PHASES.index("checkpoint")
 _XIDS: Final = "gpu_xid"
 _XID_CODE: Final = "GPU_XID"
 _TAKEN_BACK: Final = "xids_taken_back"
@@ -67,36 +61,6 @@ def observation(job: JobSnapshot) -> Observation:
         it.culprits,
         job.progressed_at,
         max(it.world_size, it.ranks_seen),
-        it.window.seconds,
         it.slowdown_ratio,
         job.told,
     )
-
-
-def run_sight(job: JobSnapshot) -> RunSight:
-    it, steps = job.location, job.timings.steps
-    slow = [culprit for culprit in it.culprits if culprit.kind not in ("hung", "dead")]
-    window = it.window
-    count = None if window.first_step is None or window.last_step is None else window.last_step - window.first_step + 1
-    typical = window.step_seconds or (window.seconds / count if count and window.seconds else None)
-    return RunSight(
-        key=job.key,
-        running=job.running,
-        script=job.script,
-        started_at=job.started_at or 0.0,
-        world_size=max(it.world_size, it.ranks_seen),
-        last_step=int(steps[-1]) if len(steps) else -1,
-        progressed_at=job.progressed_at,
-        typical_seconds=typical,
-        slow_share=sum(shares(slow, it.slowdown_ratio)),
-        checkpoint_step=_last_checkpoint(job),
-    )
-
-
-def _last_checkpoint(job: JobSnapshot) -> int | None:
-    """The last step of the window in which a rank was in its phase `checkpoint`."""
-    timings = job.timings
-    if not len(timings.steps) or timings.phase_seconds.shape[2:] != (len(PHASES),):
-        return None
-    saved = np.flatnonzero((timings.phase_seconds[:, :, _CHECKPOINT] > 0).any(axis=1))
-    return int(timings.steps[saved[-1]]) if len(saved) else None

@@ -21,8 +21,7 @@ from starlette.routing import Route
 from laggard.acknowledge.matching import of_node
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.fleet.ring_plan import plan_rings
-from laggard.collector.incidents.incident import WEEK_SECONDS, query_for
-from laggard.collector.incidents.kept_advice import advice_query_for
+from laggard.collector.incidents.incident import query_for
 from laggard.collector.incidents.kept_digest import of_incident
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
@@ -34,7 +33,7 @@ from laggard.collector.web.confirm import confirm_handler
 from laggard.collector.web.documents import LinksDocument, NodeFindingsDocument, TimelineDocument
 from laggard.collector.web.exclusions import exclusions
 from laggard.collector.web.heatmap import MapView, empty_heatmap, heatmap_document, map_medians
-from laggard.collector.web.history import cost_of, node_history_of
+from laggard.collector.web.history import node_history_of
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.idle_rings import idle_ring_handler
 from laggard.collector.web.kept_page import culprit_ranks
@@ -97,9 +96,7 @@ class Api:
             Route("/api/v1/links", self.links),
             Route("/api/v1/incidents", self.incidents),
             Route("/api/v1/history", self.history),
-            Route("/api/v1/cost", self.cost),
             Route("/api/v1/recommendation", self.recommendation),
-            Route("/api/v1/advice", self.advice),
         ]
 
     def nodes(self, request: Request) -> Response:
@@ -254,12 +251,6 @@ class Api:
     def history(self, request: Request) -> Response:
         return _json(node_history_of(self.source.incidents, questions.History.of(request).node, time.time()))
 
-    def cost(self, request: Request) -> Response:
-        asked, now = questions.Cost.of(request), time.time()
-        until = now if asked.until is None else min(asked.until, now)
-        since = until - WEEK_SECONDS if asked.since is None else min(asked.since, until)  # no time: nothing is lost
-        return _json(cost_of(self.source.incidents, self.settings, since, until, asked.by))
-
     def recommendation(self, request: Request) -> Response:
         asked = questions.OfJob.of(request)
         self._check_name(asked)
@@ -267,13 +258,6 @@ class Api:
         job = snapshot.job(asked.job_name)
         key = ("recommendation", job and job.key)
         return _sent(self.answers.get(snapshot, key, lambda: encode(recommend(situation_of(snapshot, asked.job_name)))))
-
-    def advice(self, request: Request) -> Response:
-        asked = questions.Advice.of(request)
-        latest = self.source.snapshot.job(None) if asked.job == "" else None
-        query = advice_query_for(str(latest.key) if latest else asked.job or None)
-        query = query._replace(since=asked.since, limit=asked.limit)
-        return _json(self.source.incidents.advice_document(query))
 
     def _check_name(self, asked: questions.OfJob) -> None:
         """Raises HTTPException, which Starlette answers, where several users' jobs have the name."""

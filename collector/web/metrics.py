@@ -18,13 +18,11 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.ledger.goodput import JobGoodput
-from laggard.collector.node_history import Failures
+from laggard.collector.node_history import Failures, Offender
 from laggard.collector.node_labels import NodeLabels
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.advice_outcomes import AdviceOutcomes
 from laggard.collector.web.exclusions import exclusions
-from laggard.collector.web.past import Past, PastLook, goodput_of, returned_faults
+from laggard.collector.web.past import PastLook, returned_faults
 from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
@@ -37,16 +35,15 @@ Samples = dict[tuple[str, ...], float]
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, what became of the OTLP messages and of the tries to send a notification, and of advice, and how many
-    nodes the next job is to leave out and why."""
+    away and why, what became of the OTLP messages and of the tries to send a notification, how many nodes the next
+    job is to leave out and why, and which fail again and again."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
     otlp_exports: Mapping[str, int] = {}
     webhook_tries: Mapping[str, int] = {}
-    advice_outcomes: Mapping[tuple[str, str], int] = {}
     excluded: Mapping[str, int] = {}
-    past: Past = Past()
+    offenders: tuple[Offender, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +56,8 @@ class CollectorMetrics:
     otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
     webhook_tries: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
-    outcomes: AdviceOutcomes = dataclasses.field(default_factory=AdviceOutcomes)
     exclude_seconds: float = CollectorSettings().exclude_seconds
     past: PastLook = dataclasses.field(default_factory=PastLook)
-    gpu_hour_price: float | None = None
-    currency: str = ""
 
     def of(self, source: ClusterSource) -> CollectorMetrics:
         """Those of another view of the cluster."""
@@ -72,16 +66,13 @@ class CollectorMetrics:
     def families(self) -> Iterator[Metric]:
         snapshot = _own_jobs(self.source.snapshot)
         yield from _families(snapshot, self.source.incidents, self.max_drain_ratio, self._own)
-        if self.gpu_hour_price is not None and not self.source.snapshot.only_of:
-            yield _family("laggard_gpu_hour_price", {(self.currency,): self.gpu_hour_price})
 
     def _own(self) -> Own:
         recommended = self.recommended.look(_own_jobs(self.source.snapshot))
-        outcomes = self.outcomes.look(self.source.incidents)
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
-        past = self.past.look(self.source.incidents)
-        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, outcomes, excluded, past)
+        often = self.past.look(self.source.incidents)
+        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, excluded, often)
 
 
 def collector_metrics(
@@ -101,11 +92,10 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports, webhook_tries, outcomes, excluded, past = own()
-    yield _family("laggard_advice_outcomes", {labels: float(n) for labels, n in outcomes.items()})
+    recommended, ended, otlp_exports, webhook_tries, excluded, often = own()
     yield from _of_webhook(incidents, webhook_tries)
     yield from _of_recommendations(recommended)
-    yield from _of_the_past(snapshot, incidents, past)
+    yield from _of_the_past(incidents, often)
     yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded.get(basis, 0)) for basis in BASES})
     yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
     yield from daemon_families(sum(ended.values()), otlp_exports)
@@ -177,22 +167,11 @@ def _of_webhook(incidents: Incidents, tries: Mapping[str, int]) -> Iterator[Metr
         yield _family("laggard_webhook_lost_total", {(why,): float(n) for why, n in outbox.lost.items()})
 
 
-def _of_the_past(snapshot: ClusterSnapshot, incidents: Incidents, past: Past) -> Iterator[Metric]:
-    """The cost of incidents, what came back, and which machines fail again and again."""
+def _of_the_past(incidents: Incidents, offenders: Iterable[Offender]) -> Iterator[Metric]:
+    """What incidents took, what came back, and which machines fail again and again."""
     yield _family("laggard_lost_gpu_seconds_total", {(kind,): seconds for kind, seconds in incidents.lost.items()})
-    week = past.week
-    bounds = {} if week is None else {"least": week.least, "likely": week.likely, "most": week.most}
-    yield _family("laggard_week_lost_gpu_hours", {(bound,): hours for bound, hours in bounds.items()})
-    by_key = goodput_of(past)
-    jobs: list[tuple[tuple[str, ...], JobGoodput]] = [
-        (_job_labels(job), by_key[job.key]) for job in snapshot.jobs if job.key in by_key
-    ]
-    ettr: Samples = {labels: it.ettr_ratio for labels, it in jobs if it.ettr_ratio is not None}
-    yield _family("laggard_job_ettr_ratio", ettr)
-    goodput: Samples = {labels: it.goodput_ratio for labels, it in jobs if it.goodput_ratio is not None}
-    yield _family("laggard_job_goodput_ratio", goodput)
     yield _family("laggard_node_fault_returned", returned_faults(incidents))
-    often: dict[tuple[str, ...], Failures] = {(it.node,): it.failures for it in past.offenders}
+    often: dict[tuple[str, ...], Failures] = {(it.node,): it.failures for it in offenders}
     yield _family("laggard_node_failures", {node: float(it.lately) for node, it in often.items()})
     between: Samples = {node: it.mtbf_seconds for node, it in often.items() if it.mtbf_seconds is not None}
     yield _family("laggard_node_between_failures_seconds", between)

@@ -1,7 +1,6 @@
-"""The past, as the metrics tell it: what the last week cost, which machines fail again and again, what came back.
+"""The past, as the metrics tell it: which machines fail again and again, and what came back.
 
-The ledger is read anew every few minutes, when somebody asks for the metrics: a week of a large cluster takes tenths of
-a second.
+The machines are read anew every few minutes, when somebody asks for the metrics.
 """
 
 from __future__ import annotations
@@ -10,13 +9,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-from laggard.collector.incidents.incident import WEEK_SECONDS
-from laggard.collector.jobs.job import JobKey
-from laggard.collector.ledger.goodput import JobGoodput
-from laggard.collector.ledger.interval import Amount
-from laggard.collector.ledger.ledger import ledger
 from laggard.collector.node_history import LATELY_SECONDS, Offender, offenders
 from laggard.collector.web.source import Incidents
 
@@ -30,39 +24,27 @@ MAX_RETURNED: Final = 256
 """The most faults that came back and have a series."""
 
 
-class Past(NamedTuple):
-    """`week`: GPU-hours of the last seven days. `jobs`: the goodput of those with the most GPU-hours."""
-
-    week: Amount | None = None
-    jobs: tuple[JobGoodput, ...] = ()
-    offenders: tuple[Offender, ...] = ()
-
-
 class PastLook:
-    """The past, for use from threads: while one looks, the others take what there is."""
+    """The machines that fail again and again, for use from threads: while one looks, the others take what there is."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
-        self._past, self._at = Past(), float("-inf")
+        self._offenders: tuple[Offender, ...] = ()
+        self._at = float("-inf")
 
-    def look(self, incidents: Incidents) -> Past:
+    def look(self, incidents: Incidents) -> tuple[Offender, ...]:
         if self._clock() - self._at >= AGAIN_SECONDS and self._lock.acquire(blocking=False):
             try:
-                self._past = _past(incidents, self._wall())
+                now = self._wall()
+                lately = now - LATELY_SECONDS
+                self._offenders = offenders(incidents.all_faults(lately), lately, now, MAX_OFFENDERS)
             except Exception:  # the other metrics do not suffer by it
                 log.exception("a defect in laggard: nothing of the past in the metrics")
             finally:
                 self._at = self._clock()
                 self._lock.release()
-        return self._past
-
-
-def _past(incidents: Incidents, now: float) -> Past:
-    losses, runs = incidents.losses(now - WEEK_SECONDS)
-    document = ledger(losses, runs, now - WEEK_SECONDS, now)
-    lately = now - LATELY_SECONDS
-    return Past(document.total, document.jobs, offenders(incidents.all_faults(lately), lately, now, MAX_OFFENDERS))
+        return self._offenders
 
 
 def returned_faults(incidents: Incidents) -> dict[tuple[str, ...], float]:
@@ -70,7 +52,3 @@ def returned_faults(incidents: Incidents) -> dict[tuple[str, ...], float]:
     back = (it for it in incidents.faults if it.returned is not None)
     found = {(it.node, it.code, it.device): float(it.returned.times) for it in back if it.returned}
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MAX_RETURNED])
-
-
-def goodput_of(past: Past) -> dict[JobKey, JobGoodput]:
-    return {JobKey(it.owner, it.job_id): it for it in past.jobs}

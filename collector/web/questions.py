@@ -10,9 +10,6 @@ from starlette.requests import Request
 
 from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT
-from laggard.collector.incidents.kept_advice import DEFAULT_LIMIT as DEFAULT_ADVISED_RUNS
-from laggard.collector.incidents.kept_advice import MAX_LIMIT as MAX_ADVISED_RUNS
-from laggard.collector.ledger.ledger import GROUPS
 from laggard.collector.web.heatmap import MEASURES, ORDERS
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
@@ -36,7 +33,6 @@ Node = Annotated[Name | None, Meta(description="A node's name.")]
 Switch = Name
 Measure = Literal[MEASURES]  # type: ignore[valid-type]
 Order = Literal[ORDERS]  # type: ignore[valid-type]
-Group = Literal[GROUPS]  # type: ignore[valid-type]
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -156,22 +152,8 @@ class Incidents(OfNode, frozen=True, kw_only=True):
     open: Annotated[Switch, Meta(description="1: those that last, alone. 0, or nothing: all.")] = ""
 
 
-class Advice(Question, frozen=True, kw_only=True):
-    job: Annotated[
-        Name | None, Meta(description="That for this job's runs; with no name, of the job that progressed last.")
-    ] = None
-    since: Annotated[UnixTime | None, Meta(description="That which was given at this Unix time, or later.")] = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_ADVISED_RUNS, description="Of so many runs.")] = DEFAULT_ADVISED_RUNS
-
-
 class History(Question, frozen=True, kw_only=True):
     node: Annotated[Name, Meta(description="A node's name.")]
-
-
-class Cost(Question, frozen=True, kw_only=True):
-    since: Annotated[UnixTime | None, Meta(description="From this Unix time on. Without: the last seven days.")] = None
-    until: Annotated[UnixTime | None, Meta(description="Up to this Unix time. Without: now.")] = None
-    by: Annotated[Group, Meta(description="What the rows are.")] = "cause"
 
 
 def is_on(switch: str) -> bool:

@@ -10,15 +10,11 @@ from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.incidents.kept_advice import AdviceQuery
-from laggard.collector.incidents.loss import Loss
 from laggard.collector.incidents.outbox import Outbox
-from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.scrape.looked_ranks import LookedRank
-from laggard.recommend.outcome.values import AdviceDocument
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation
@@ -57,13 +53,9 @@ class Incidents(Protocol):
 
     def document(self, query: IncidentQuery) -> IncidentsDocument: ...
 
-    def advice_document(self, query: AdviceQuery) -> AdviceDocument: ...
-
     def machine(self, node: str, limit: int) -> MachineRows: ...
 
     def all_faults(self, since: float) -> tuple[Fault, ...]: ...
-
-    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]: ...
 
     def told_state(self) -> HistoryState: ...
 

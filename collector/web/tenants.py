@@ -22,9 +22,6 @@ from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.incidents.kept_advice import AdviceQuery
-from laggard.collector.incidents.loss import Loss
-from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -36,7 +33,6 @@ from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
 from laggard.collector.tenants.visible import visible, visible_incident, visible_recording
 from laggard.collector.web.connections import PEER
 from laggard.collector.web.source import ClusterSource, Incidents
-from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation
@@ -67,9 +63,9 @@ TENANT: Final = frozenset(
             "/api/v1/ranks",
             "/api/v1/timeline",
         ),
-        *("/api/v1/history", "/api/v1/cost"),
+        "/api/v1/history",
         *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
-        *("/api/v1/stacks", "/api/v1/advice"),
+        "/api/v1/stacks",
     )
 )
 """The routes that are answered to users, from their own source. A route belongs here when its handler reads from the
@@ -245,10 +241,6 @@ class TenantIncidents:
     def all_faults(self, since: float) -> tuple[Fault, ...]:
         return ()
 
-    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-        losses, runs = self._incidents.losses(since, self._uid)
-        return tuple(it for it in losses if it.owner == self._uid), tuple(it for it in runs if it.owner == self._uid)
-
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         return tuple(it for it in self.open if it.culprit.kind == "slow_link")
 
@@ -267,13 +259,6 @@ class TenantIncidents:
         found = self._incidents.document(query._replace(owner=self._uid))
         own = tuple(visible_incident(it, self._uid) for it in found.incidents if it.owner == self._uid)
         return IncidentsDocument(own, found.next, len(self.open), found.now, self.told_state())
-
-    def advice_document(self, query: AdviceQuery) -> AdviceDocument:
-        if query.owner not in (None, self._uid):
-            query = query._replace(until=-1.0)  # another user's: none
-        found = self._incidents.advice_document(query._replace(owner=self._uid))
-        state = self.told_state()
-        return structs.replace(found, history=AdviceHistory(state.state, state.reason))
 
     def told_state(self) -> HistoryState:
         """The reason names the collector's files."""

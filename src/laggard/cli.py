@@ -52,10 +52,8 @@ COMMANDS = (
     Command("stacks", "laggard.stack_answers.command", "show where in the code the ranks of a job are, or stand still"),
     Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
-    Command("advice", "laggard.collector.advice_command", "say what became of advice: was it done, and what it gained"),
     Command("exclude", "laggard.suspects.exclude_command", "list the nodes that the next job is to leave out"),
     Command("confirm", "laggard.suspects.confirm_command", "measure a suspect node against peers: slow, or acquitted"),
-    Command("cost", "laggard.collector.cost_command", "what incidents cost, in GPU-hours and money"),
     Command(
         "mcp", "laggard.assistant.command", "answer an assistant's questions to a collector, over standard input (MCP)"
     ),
@@ -166,6 +164,8 @@ def _run(words: list[str]) -> int:
         parser.print_help(sys.stderr)
         raise UsageError("name a command")
     if rest:
+        if instead := left.FLAGS.get(f"{arguments.command} {rest[0].partition('=')[0]}"):
+            raise UsageError(f"{rest[0]} left: {instead}")
         raise UsageError(f"unknown argument {rest[0]!r}; see `laggard {arguments.command} --help`")
     module = cast(CommandModule, importlib.import_module(_module_name(arguments.command)))
     return module.main(arguments)

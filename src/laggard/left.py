@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+_COST: Final = "an incident has lost_gpu_hours, and laggard_lost_gpu_seconds_total counts them: multiply by your price"
+
+_AGAINST: Final = "`laggard locate --trace AFTER --against BEFORE` says what a change did to a run"
+
 COMMANDS: Final[Mapping[str, str]] = {
+    "advice": _AGAINST,
+    "cost": "`laggard incidents --format json` has lost_gpu_hours, and laggard_lost_gpu_seconds_total counts them",
     "idle-rings": "it is an option of the agent, `laggard agent --idle-rings`",
     "kubernetes-job": "it is an option of the agent, `laggard agent --kubernetes-job`",
     "reader": "it is an option of the agent, `laggard agent --reader`",
+}
+
+FLAGS: Final[Mapping[str, str]] = {
+    "recommend --after": _AGAINST,
+}
+"""By command and flag."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "gpu_hour_price": _COST,
+    "currency": _COST,
 }

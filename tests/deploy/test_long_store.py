@@ -31,7 +31,7 @@ def test_of_each_rank_only_what_is_recorded_for_weeks_is_kept() -> None:
     kept = {name for name in RECORDED if re.fullmatch(RELABEL["regex"], name)}
     assert "rank_phase:laggard_rank_phase_seconds:mean5m" in kept
     assert not {name for name in kept if name.startswith("rank:")}, "each 15 s, of each rank"
-    assert {name for name in RECORDED if name.startswith(("job_id_user", "kind:", "currency:"))} <= kept
+    assert {name for name in RECORDED if name.startswith(("job_id_user", "kind:"))} <= kept
     assert RELABEL["action"] == "keep" and not re.fullmatch(RELABEL["regex"], "laggard_rank_steps_total")
 
 

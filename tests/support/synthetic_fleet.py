@@ -53,8 +53,6 @@ VALUES: dict[str, tuple[str, ...]] = {
     "gpu": ("GPU-1",),
     "world_size": ("4",),
     "attempt": ("0",),
-    "bound": ("least", "likely", "most"),
-    "currency": ("EUR",),
 }
 VERDICTS = {
     ("n0:19400", "mounts"): ("unknown", "unknown"),

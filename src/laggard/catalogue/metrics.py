@@ -111,30 +111,11 @@ METRICS: tuple[Metric, ...] = (
         JOB,
     ),
     Metric(
-        "laggard_job_ettr_ratio",
-        "gauge",
-        "Share of the job's time that was work which lasted, as far as it was seen. Of the 50 largest jobs.",
-        JOB,
-    ),
-    Metric(
-        "laggard_job_goodput_ratio",
-        "gauge",
-        "The same without what slow ranks, hosts and links took.",
-        JOB,
-    ),
-    Metric(
         "laggard_lost_gpu_seconds_total",
         "counter",
         "GPU-seconds that culprits took while they were watched, by kind, since the collector started.",
         ("kind",),
     ),
-    Metric(
-        "laggard_week_lost_gpu_hours",
-        "gauge",
-        "GPU-hours that incidents took in the last seven days: likely, and at least and most in 19 of 20 cases.",
-        ("bound",),
-    ),
-    Metric("laggard_gpu_hour_price", "gauge", "Price of a GPU-hour, where the site gives one.", ("currency",)),
     Metric(
         "laggard_node_fault_returned",
         "gauge",
@@ -194,13 +175,6 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Notifications that were never taken, by why: full (too many waited), too_old (a day).",
         ("reason",),
-    ),
-    Metric(
-        "laggard_advice_outcomes",
-        "gauge",
-        "Advice that is kept, by target and by what became of it: waiting, not_done, not_known, gained, no_difference, "
-        "lost, not_comparable.",
-        ("target", "outcome"),
     ),
     Metric(
         "laggard_connections_turned_away_total",

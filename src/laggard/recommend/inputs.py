@@ -33,7 +33,6 @@ class Inputs(NamedTuple):
     unknown: tuple[str, ...]
     """The parts of the files that could not be judged."""
     deepspeed_path: str | None
-    recordings: tuple[str, ...] = ()
 
 
 def read_inputs(paths: Sequence[str]) -> Inputs:
@@ -51,7 +50,7 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
     if len(configs) > 1:
         raise UsageError(f"give one DeepSpeed configuration: {configs[0]} and {configs[1]} are two")
     if not configs:
-        return Inputs(situation, tuple(unknown), None, tuple(recordings))
+        return Inputs(situation, tuple(unknown), None)
     document = read_json(InputFile(configs[0]).read().text)
     return Inputs(
         situation._replace(
@@ -61,7 +60,6 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
         ),
         tuple(unknown),
         configs[0],
-        tuple(recordings),
     )
 
 

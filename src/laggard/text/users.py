@@ -14,11 +14,6 @@ def by_uid(job: str | None) -> str | None:
         return job
 
 
-def user_name(uid: int) -> str:
-    """The user's name on this machine, else the uid."""
-    return user_text(uid).removeprefix("user ")
-
-
 def user_text(uid: int) -> str:
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"

@@ -26,7 +26,6 @@ from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.kept_digest import LAST, KeptDigest, of_incident
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import OPENED, Notice, NoticeChanges, Told
-from laggard.collector.incidents.run import Run
 from laggard.locate.against.digest import Described, digest_of
 from laggard.model import Culprit, Severity
 from laggard.wire.acknowledgement import Acknowledgement
@@ -36,12 +35,9 @@ WALL = 1.79e9
 TABLES = {
     "incidents": "id, owner, job_id, closed_at, document",
     "incident_nodes": "node, id",
-    "losses": "id, owner, until, document",
     "faults": "id, machine, node, closed_at, document",
     "names": "node, machine, seen_at, document",
-    "runs": "owner, job_id, began_at, seen_at, ended_at, document",
     "digests": "owner, job_id, started_at, run, script, world_size, made_at, document",
-    "advice": "owner, job_id, started_at, script, world_size, made_at, document",
     "confirmations": "node, at, document",
     "notices": "id, made_at, document",
     "told": "incident, document",
@@ -65,8 +61,7 @@ def fill(place: str, incidents: int = 40) -> None:
     database.write([*closed, opened], WALL, NoticeChanges((Notice("msg_1", OPENED, WALL, opened),), told=told))
     fault = Fault(5, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "gpu_xid", WALL, WALL)
     gone = structs.replace(fault, id=4, opened_at=WALL - 90, seen_at=WALL - 80, closed_at=WALL - 80)
-    runs = tuple(Run(1000, "train", WALL + n, WALL + n + 1, ended_at=WALL + n + 1) for n in range(5))
-    database.keep_nodes(NodeRows((fault, gone), (NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",)),), runs), WALL)
+    database.keep_nodes(NodeRows((fault, gone), (NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",)),)), WALL)
     described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
     made = digest_of(timings_of(ranks=4, steps=20), described)
     assert made is not None
@@ -97,7 +92,7 @@ def test_there_and_back_nothing_is_other(
 ) -> None:
     fill(file)
     before = contents(file)
-    assert all(before[table] for table in TABLES if table != "advice")
+    assert all(before[table] for table in TABLES)
     assert main(["incidents", "--database", file, "--copy-to", url, "--writer", "west"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{file} is in {url.partition('?')[0]} now.\n  41 incidents, 41 new\n  2 findings, 2 new\n")

@@ -205,7 +205,7 @@ def test_faults_outlive_the_collector(place: str, watch: Watch) -> None:
     )
 
 
-def test_the_database_bounds_faults_and_runs(place: str) -> None:
+def test_the_database_bounds_faults(place: str) -> None:
     database = open_store(place)
     faults = tuple(
         Fault(n, "n1", "m", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "p", WALL, WALL, closed_at=WALL)

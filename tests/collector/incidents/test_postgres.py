@@ -31,7 +31,6 @@ from laggard.collector.incidents.database import (
     read_confirmations,
     read_faults,
     read_incidents,
-    read_losses,
     reading,
 )
 from laggard.collector.incidents.fault import Fault, NodeName
@@ -40,7 +39,6 @@ from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.kept_digest import KeptDigest, of_incident
 from laggard.collector.incidents.node_rows import NodeRows
 from laggard.collector.incidents.notice import CLOSED, OPENED, Notice, NoticeChanges, Told
-from laggard.collector.incidents.run import Run
 from laggard.collector.incidents.schema import VERSION
 from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.jobs.job import JobKey
@@ -125,8 +123,6 @@ def test_two_collectors_that_see_the_same_make_one_incident(
     observe(clock, one, other, jobs=(job(2, running=False), job(3, name="second", running=False)))
     ended = stored(url)
     assert {it.id for it in ended} == {it.id for it in first} and {it.closed_because for it in ended} == {"job_ended"}
-    losses, _ = read_losses(url, 0.0, None, 100)
-    assert len(losses) == 2
 
 
 def test_one_names_the_rank_first_and_the_other_its_machine_at_once(
@@ -244,23 +240,19 @@ def test_an_id_of_a_write_that_failed_may_be_anothers(url: str, monkeypatch: pyt
     assert {it.id: it.job_id for it in stored(url)} == {7: "b", 8: "a"}
 
 
-def test_faults_runs_and_digests_of_two_are_one(url: str) -> None:
+def test_faults_and_names_of_two_are_one(url: str) -> None:
     one, other = store(url, "one"), store(url, "other")
 
     def fault(number: int, at: float, **changes: Any) -> Fault:
         it = Fault(number, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "gpu_xid", WALL + at, WALL + at)
         return structs.replace(it, **changes)
 
-    run = Run(1000, "train", WALL, WALL + 30, started_at=WALL, step_seconds=9.0)
-    late = structs.replace(run, began_at=WALL + 1, seen_at=WALL + 31, started_at=WALL + 1, step_seconds=8.0)
     name = NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",))
-    one.keep_nodes(NodeRows((fault(5, 0),), (name,), (run,)), WALL)
-    other.keep_nodes(NodeRows((fault(6, 3),), (structs.replace(name, seen_at=WALL + 8),), (late,)), WALL)
+    one.keep_nodes(NodeRows((fault(5, 0),), (name,)), WALL)
+    other.keep_nodes(NodeRows((fault(6, 3),), (structs.replace(name, seen_at=WALL + 8),)), WALL)
     other.keep_nodes(NodeRows((fault(6, 3, seen_at=WALL + 9, closed_at=WALL + 9, closed_because="repaired"),)), WALL)
     (kept,) = read_faults(url, 0.0)
     assert (kept.id, kept.closed_because, kept.opened_at) == (5, "repaired", WALL)
-    _, runs = read_losses(url, 0.0, None, 10)
-    assert [(it.began_at, it.seen_at, it.step_seconds) for it in runs] == [(WALL, WALL + 31, 9.0)]
     rows = one.open_nodes(0.0)[0]
     assert [it.seen_at for it in rows.names] == [WALL + 9], "the later sight holds"
 
@@ -380,17 +372,14 @@ def test_what_nobody_watches_is_closed_once_a_collector_has_been_there_for_long(
 ) -> None:
     gone, here = store(url, "gone"), store(url, "here")
     gone.write([incident(1, job="a")], WALL)
-    gone.keep_nodes(NodeRows(runs=(Run(1000, "a", WALL, WALL + 30),)), WALL)
     gone.close()
-    for table in ("incidents", "runs"):
-        here.engine.run(f"UPDATE {table} SET written_at = now() - interval '1 hour'")
+    here.engine.run("UPDATE incidents SET written_at = now() - interval '1 hour'")
     here.news(False, 10)
     assert stored(url)[0].closed_at is None, "all may have been away, and it first"
     monkeypatch.setattr(here, "_opened_at", time.monotonic() - 3600)
     here.news(False, 10)
     (found,) = stored(url)
     assert (found.closed_because, found.closed_at) == ("ended_while_down", found.seen_at)
-    assert read_losses(url, 0.0, None, 10)[1][0].ended_at == WALL + 30
     late = store(url, "gone")
     late.write([incident(1, job="a", seen_at=WALL + 400)], WALL)
     assert stored(url)[0].closed_at is None, "it was watched all the same"
@@ -639,7 +628,7 @@ def test_what_a_run_was_like_when_an_incident_began_is_of_the_row(url: str) -> N
 def test_commands_start_without_psycopg(tmp_path: Path) -> None:
     """A file is read without what only PostgreSQL needs."""
     text = (
-        "import sys; from laggard.collector import cost_command, incidents_command, advice_command; "
+        "import sys; from laggard.collector import incidents_command; "
         "print([name for name in ('psycopg', 'numpy') if name in sys.modules])"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
