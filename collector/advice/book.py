@@ -14,7 +14,6 @@ from msgspec import structs
 
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.kept_advice import AdviceQuery, RunAdvice
-from laggard.collector.incidents.notice import gist
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.own_past import Made
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
@@ -128,7 +127,7 @@ def run_of(made: Made, snapshot: ClusterSnapshot, incidents: Sequence[Incident],
     findings = _findings(snapshot, nodes)
     answered = {row.node for row in snapshot.nodes if row.state == "up" and row.verdict not in (None, UNKNOWN)}
     items = recommend(situation_of(snapshot, str(key))).items
-    ids = {gist(it.culprit): it.id for it in incidents if it.key == key}
+    ids = {_gist(it.culprit): it.id for it in incidents if it.key == key}
     return RunAdvice(
         owner=key.owner,
         job_id=key.job_id,
@@ -139,8 +138,13 @@ def run_of(made: Made, snapshot: ClusterSnapshot, incidents: Sequence[Incident],
         digest=digest,
         findings=findings,
         judged_nodes=tuple(sorted(node for node in answered if node in nodes)),
-        advised=advised_of(items, _culprits(job), findings, wall, lambda culprit: ids.get(gist(culprit))),
+        advised=advised_of(items, _culprits(job), findings, wall, lambda culprit: ids.get(_gist(culprit))),
     )
+
+
+def _gist(culprit: Culprit) -> tuple[object, ...]:
+    """What tells a culprit from another one for a reader: its kind and place, not its phase or its findings."""
+    return culprit.kind, culprit.ranks, culprit.machines, culprit.device, culprit.stopped
 
 
 def _culprits(job: JobSnapshot) -> Sequence[Culprit]:

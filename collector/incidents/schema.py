@@ -11,7 +11,6 @@ from laggard.collector.incidents import (
     fault_rows,
     incident_rows,
     loss_rows,
-    notice_rows,
     run_rows,
 )
 
@@ -22,7 +21,7 @@ STEPS: Final = {
     0: incident_rows.TABLES,
     1: digest_rows.TABLES,
     2: loss_rows.TABLES + fault_rows.TABLES + run_rows.TABLES,
-    3: notice_rows.TABLES + advice_rows.TABLES,
+    3: advice_rows.TABLES,
     4: confirmation_rows.TABLES,
 }
 """The statements, by version, that make the next one of it."""

@@ -12,7 +12,6 @@ from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.incidents.kept_advice import AdviceQuery
 from laggard.collector.incidents.loss import Loss
-from laggard.collector.incidents.outbox import Outbox
 from laggard.collector.incidents.run import Run
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
@@ -35,11 +34,13 @@ class Incidents(Protocol):
     def opened(self) -> Mapping[str, int]: ...
 
     @property
+    def closed(self) -> Mapping[str, int]: ...
+
+    @property
     def refused(self) -> int: ...
 
     @property
-    def outbox(self) -> Outbox | None:
-        """The notices that wait for the webhook; no user's view has any."""
+    def closed_lately(self) -> tuple[Incident, ...]: ...
 
     @property
     def faults(self) -> tuple[Fault, ...]: ...

@@ -10,6 +10,7 @@ from typing import Final, TypeVar, get_args, get_type_hints
 import msgspec
 
 from laggard.errors import UsageError
+from laggard.left import SETTINGS as LEFT
 
 T = TypeVar("T", bound="Settings")
 
@@ -113,9 +114,11 @@ def _texts(tree: object) -> Iterator[str]:
 
 def yaml_message(message: str, keys: Iterable[str]) -> str:
     """msgspec's message in the words of YAML, with the valid keys where one is not known: `$.a.b` becomes `a.b`, a
-    field is a key, an array a list."""
+    field is a key, an array a list. Of a key that has left it says what serves instead."""
     text = re.sub(r"`\$\.?", "`", message).replace(" - at ``", "")
     unknown = re.match(r"Object contains unknown field `([^`]*)`(.*)", text)
+    if unknown and (instead := LEFT.get(unknown[1])):
+        return f"the key `{unknown[1]}` has left{unknown[2]}: {instead}"
     if unknown:
         return f"unknown key `{unknown[1]}`{unknown[2]}{_hint(unknown[1], list(keys))}"
     for word, meaning in _WORDS.items():
