@@ -30,7 +30,6 @@ from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address
 from laggard.http.tls import ServerTls, client_context
 from laggard.locate.verdict import locate
-from laggard.otlp.settings import destination
 from laggard.token_file import read_token_file
 from laggard.web_config import load_web_config
 
@@ -63,7 +62,6 @@ def main(arguments: argparse.Namespace) -> int:
     discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
-    send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     client_context()  # raises where what it shows agents cannot be read
     _check_tenants(settings, tls)
     _check_tokens(settings)
@@ -75,7 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
         log_to_stderr(arguments.log_level, arguments.log_format)
         tokens = stacks_tokens(settings)
         sent = tokens.sent if tokens else None
-        serve(listener, ScrapeLoop(discovery, settings, locate, watch, sent), settings, tls, send_to)
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch, sent), settings, tls)
     return 0
 
 

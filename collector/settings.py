@@ -189,13 +189,6 @@ class CollectorSettings(Settings, frozen=True):
     """The price of a GPU-hour, for `laggard cost`: then it tells losses in money, too. Left out: in GPU-hours alone."""
     currency: str = ""
     """The name of the currency of gpu_hour_price, such as EUR."""
-    otlp_endpoint: str = ""
-    """The whole URL to which the collector's metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty:
-    nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
-    otlp_interval_seconds: float = 30.0
-    """The time from the start of one such message to the next."""
-    otlp_headers_file: str = ""
-    """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 
     @property
     def shows_tenants_their_own(self) -> bool:

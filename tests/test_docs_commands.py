@@ -102,7 +102,6 @@ REVIEWED = {
     "pip install .": INSTALLED,
     "pip install .[locate]": "make install-check installs each extra by itself",
     "pip install laggard[tune]": "make install-check installs each extra by itself",
-    "pip install laggard[otlp]": "make install-check installs each extra by itself",
     "pip install laggard[mcp]": "make install-check installs each extra by itself",
     "pip install laggard[postgres]": "make install-check installs each extra by itself",
     "kubectl -n laggard create secret": A_CLUSTER,

@@ -39,12 +39,10 @@ Samples = dict[tuple[str, ...], float]
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, what became of the OTLP messages and of advice, and how many nodes the next job is to leave
-    out and why."""
+    away and why, what became of advice, and how many nodes the next job is to leave out and why."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
-    otlp_exports: Mapping[str, int] = {}
     advice_outcomes: Mapping[tuple[str, str], int] = {}
     excluded: Mapping[str, int] = {}
     past: Past = Past()
@@ -57,7 +55,6 @@ class CollectorMetrics:
     source: ClusterSource
     max_drain_ratio: float
     ended: Mapping[str, int] = dataclasses.field(default_factory=Counter)
-    otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
     outcomes: AdviceOutcomes = dataclasses.field(default_factory=AdviceOutcomes)
     exclude_seconds: float = CollectorSettings().exclude_seconds
@@ -81,7 +78,7 @@ class CollectorMetrics:
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
         past = self.past.look(self.source.incidents)
-        return Own(recommended, self.ended, self.otlp_exports, outcomes, excluded, past)
+        return Own(recommended, self.ended, outcomes, excluded, past)
 
 
 def collector_metrics(
@@ -101,13 +98,13 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports, outcomes, excluded, past = own()
+    recommended, ended, outcomes, excluded, past = own()
     yield _family("laggard_advice_outcomes", {labels: float(n) for labels, n in outcomes.items()})
     yield from _of_recommendations(recommended)
     yield from _of_the_past(snapshot, incidents, past)
     yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded.get(basis, 0)) for basis in BASES})
     yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
-    yield from daemon_families(sum(ended.values()), otlp_exports)
+    yield from daemon_families(sum(ended.values()))
 
 
 def _own_jobs(snapshot: ClusterSnapshot) -> ClusterSnapshot:

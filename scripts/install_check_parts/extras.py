@@ -16,7 +16,6 @@ USES = {
     "": (*LAGGARD, "findings", "explain", "DISK_FULL"),
     "collector": (*LAGGARD, "collector", "--check-config"),
     "grafana": ("-c", "import httpx, laggard.dashboards.push"),
-    "otlp": ("-c", "from laggard.otlp.message import load; load()"),
     "terminal": ("-c", "import laggard.collector.top.screen"),
     "mcp": ("-c", "import laggard.assistant.command; from mcp.server import MCPServer"),
     "postgres": ("-c", "import psycopg, laggard.collector.incidents.stores"),

@@ -207,12 +207,6 @@ METRICS: tuple[Metric, ...] = (
         "(not_taken), all places were taken (refused).",
         ("reason",),
     ),
-    Metric(
-        "laggard_otlp_exports_total",
-        "counter",
-        "Messages that were sent, or not (failed), to `otlp_endpoint`; absent where there is none.",
-        ("outcome",),
-    ),
     *PROCESS_METRICS,
     Metric(
         "laggard_fleet_finding",

@@ -43,17 +43,10 @@ class _Closed(Busy):
     """The other side closed the connection and said nothing."""
 
 
-_JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
-
-
 class _Request(NamedTuple):
-    """`body_counts`: whether an answer is only one with the whole of its body."""
-
     method: str
     url: str
     body: bytes | None = None
-    headers: Mapping[str, str] = _JSON
-    body_counts: bool = True
 
 
 class ClientResponse(NamedTuple):
@@ -70,12 +63,6 @@ def get(url: str, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> 
 def post(url: str, body: bytes, timeout_seconds: float) -> ClientResponse:
     """Sends JSON, as get(). NoResponse has what the other side says to a refusal."""
     return _ask(_Request("POST", url, body), timeout_seconds)
-
-
-def send(url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> None:
-    """Posts `body` with `headers`, Content-Type among them. Raises NoResponse where the status is not 200: nothing that
-    the other side says is in its text."""
-    _ask(_Request("POST", url, body, headers, body_counts=False), timeout_seconds)
 
 
 def _ask(request: _Request, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> ClientResponse:
@@ -147,8 +134,7 @@ def _converse(connection: socket.socket, parts: SplitResult, request: _Request, 
     host = parts.netloc.rpartition("@")[2]
     head = f"{request.method} {target} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\nConnection: close\r\n"
     if body is not None:
-        head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
-        head += f"Content-Length: {len(body)}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     connection.sendall(f"{head}\r\n".encode("latin-1") + (body or b""))
     return _parse(_receive_all(connection, deadline), request)
 
@@ -176,13 +162,13 @@ def _parse(data: bytes, request: _Request) -> ClientResponse:
     if words[1] == "426":
         raise NoResponse(SPEAKS_TLS)
     if words[1] != "200":
-        told = request.body_counts and (request.body is not None or words[1] == _MISDIRECTED)
+        told = request.body is not None or words[1] == _MISDIRECTED
         reason = _one_line(body[:_MAX_REASON_BYTES]) if told else ""
         kind = Busy if words[1] == _UNAVAILABLE else NoResponse
         raise kind(f"HTTP {words[1]}" + (f": {reason}" if reason else ""))
     fields = (line.partition(":") for line in lines)
     headers = {name.strip().lower(): value.strip() for name, _, value in fields}
-    if request.body_counts and headers.get("content-length") != str(len(body)):
+    if headers.get("content-length") != str(len(body)):
         raise NoResponse("an answer that is not complete")
     return ClientResponse(body, headers)
 
