@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import signal
-from collections import Counter
 from typing import Final
 
 from laggard.agent.gate.serving import answering_prologs
@@ -32,8 +31,6 @@ from laggard.daemon import (
 )
 from laggard.http.listen import bind, split_address, url_of
 from laggard.http.server import Server
-from laggard.otlp.sending import sending
-from laggard.otlp.settings import destination
 from laggard.probes.profiles import PROFILES, find_profile
 from laggard.service_manager import supervised
 from laggard.web_config import load_web_config
@@ -67,7 +64,6 @@ def main(arguments: argparse.Namespace) -> int:
     known_probes = know_probes(settings.profile, settings.node)  # raises on a bad profile, as the prober would unheard
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
-    send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     stacks_tokens = read_stacks_tokens(settings.stacks, settings.stacks_token_file)
     if asked_about_settings(arguments, settings):
         return 0
@@ -84,7 +80,6 @@ def main(arguments: argparse.Namespace) -> int:
         cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
         ras = _ras_asker(settings, cached_ranks)
         traffic = TrafficWatch(lambda: cached_ranks.get().ranks)
-        exports: Counter[str] = Counter()
         router = Router(
             settings.node,
             ranks,
@@ -93,7 +88,6 @@ def main(arguments: argparse.Namespace) -> int:
             ras,
             traffic,
             turned_away=lambda: server.turned_away,
-            otlp_exports=exports,
             stacks=StackService.made(ranks, cached_ranks, settings.stacks, stacks_tokens),
         )
         server = Server(listener, router.handle, error_response, tls=tls, max_kept=MAX_KEPT)
@@ -106,10 +100,8 @@ def main(arguments: argparse.Namespace) -> int:
             ras.start()
         traffic.start()
         server.start()
-        instance = f"{settings.node}:{listener.getsockname()[1]}"
-        otlp = sending(send_to, "laggard-agent", instance, router.families, exports)
         prologs = answering_prologs(settings.gate_socket, probe_loop, known_probes)
-        with otlp, prologs, supervised(url_of(listener, tls)):
+        with prologs, supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
         probe_loop.stop()

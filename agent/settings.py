@@ -56,13 +56,6 @@ class AgentSettings(Settings, frozen=True):
     stacks_token_file: str = ""
     """A file with the secret by which a collector proves who it is when it reads stacks or asks for them; empty: nobody
     can. No other user may be able to read it."""
-    otlp_endpoint: str = ""
-    """The whole URL to which the metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty: nowhere
-    (docs/otlp.md). It needs `laggard[otlp]`."""
-    otlp_interval_seconds: float = 30.0
-    """The time from the start of one such message to the next."""
-    otlp_headers_file: str = ""
-    """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 
 
 RAS_ADDRESS = "localhost:28028"

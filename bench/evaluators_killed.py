@@ -8,15 +8,14 @@ which it recovers as after a crash) and started again some seconds later, as a s
 kill a fault begins, in a job of its own. Every evaluator is asked for every job, all the time.
 
 It counts verdicts that are wrong, which `unknown` is not: `ok` on a job with a slow rank, a rank named that is not
-slow. Incidents that were lost or doubled: at the end each fault has to have one. Notifications of their opening: one
-each. And from each kill on the seconds until the last answer that was not right, from any evaluator that runs, and
-until the fault that began then has its incident.
+slow. Incidents that were lost or doubled: at the end each fault has to have one. And from each kill on
+the seconds until the last answer that was not right, from any evaluator that runs, and until the fault that began then
+has its incident.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -160,23 +159,15 @@ class Trial:
         assert found is not None
         return Counter(it["job_id"] for it in found)
 
-    def openings(self) -> Counter[str]:
-        """How many notifications told of the opening of a job's incident."""
-        self.fleet.heard.read()
-        bodies = [json.loads(it["body"]) for it in self.fleet.heard.requests]
-        return Counter(it["incident"]["job_id"] for it in bodies if it["event"] == "opened")
-
 
 def counts(trial: Trial, asked: EvaluatorProcess) -> list[Figure]:
-    """What went wrong with the verdicts, incidents and notifications, by the evaluator that is asked."""
+    """What went wrong with the verdicts and incidents, by the evaluator that is asked."""
     faults = [job for job, slow in TRUTH.items() if slow] + trial.faults
-    incidents, openings = trial.incidents(asked), trial.openings()
+    incidents = trial.incidents(asked)
     return [
         single("wrong verdicts", len(trial.wrong), "", 0.0),
         single("incidents lost", sum(incidents[job] == 0 for job in faults), "", 0.0),
         single("incidents doubled", sum(max(0, incidents[job] - 1) for job in incidents), "", 0.0),
-        single("notifications lost", sum(openings[job] == 0 for job in faults), "", 0.0),
-        single("notifications doubled", sum(max(0, openings[job] - 1) for job in openings), "", 0.0),
     ]
 
 

@@ -22,7 +22,6 @@ _WORDS = {
     "digests": "digest",
     "advice": "advised run",
     "confirmations": "measurement",
-    "notices": "notification",
 }
 
 

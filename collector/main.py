@@ -25,13 +25,11 @@ from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, incidents_writer, load_settings
 from laggard.collector.tenants.viewer import Admission
 from laggard.collector.web.stacks import stacks_tokens
-from laggard.collector.webhook.receiver import receiver_of
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address
 from laggard.http.tls import ServerTls, client_context
 from laggard.locate.verdict import locate
-from laggard.otlp.settings import destination
 from laggard.secret_files import read_token_file
 from laggard.web_config import load_web_config
 
@@ -64,11 +62,9 @@ def main(arguments: argparse.Namespace) -> int:
     discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
-    send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     client_context()  # raises where what it shows agents cannot be read
     _check_tenants(settings, tls)
     _check_tokens(settings)
-    receiver_of(settings)  # raises where it could send nothing
     watch = _watch(settings)
     if asked_about_settings(arguments, settings, _unmatched(settings)):
         return 0
@@ -77,7 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
         log_to_stderr(arguments.log_level, arguments.log_format)
         tokens = stacks_tokens(settings)
         sent = tokens.sent if tokens else None
-        serve(listener, ScrapeLoop(discovery, settings, locate, watch, sent), settings, tls, send_to)
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch, sent), settings, tls)
     return 0
 
 

@@ -424,7 +424,6 @@ def _history_settings(settings: CollectorSettings) -> HistorySettings:
         keep_seconds=settings.incidents_keep_seconds,
         quiet_seconds=settings.incident_quiet_seconds,
         optional=settings.incidents_database == INCIDENTS_DATABASE,
-        notify=bool(settings.webhook_url_file),
         takes_over=bool(settings.evaluators),
         writer=incidents_writer(settings, os.environ),
     )

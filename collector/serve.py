@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
 import signal
 import socket
@@ -25,12 +24,8 @@ from laggard.collector.web.connection_table import MAX_WAITING, kept_places
 from laggard.collector.web.connections import bounded
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tls_connections import after_handshake
-from laggard.collector.webhook.sender import notifying
-from laggard.environment import node_name
 from laggard.http.listen import url_of
 from laggard.http.tls import ServerTls
-from laggard.otlp.sending import sending
-from laggard.otlp.settings import Destination
 from laggard.service_manager import supervised
 
 log = logging.getLogger("laggard.collector")
@@ -46,10 +41,8 @@ def serve(
     scrape_loop: ScrapeLoop,
     settings: CollectorSettings,
     tls: ServerTls | None = None,
-    send_to: Destination | None = None,
 ) -> None:
-    """Scrapes and serves until SIGTERM or SIGINT. `tls`: where given, it serves nothing else. `send_to`: where the
-    metrics are sent."""
+    """Scrapes and serves until SIGTERM or SIGINT. `tls`: where given, it serves nothing else."""
     garbage.look_rarely()
     arenas.give_back()
     log.info("listening on %s", url_of(listener, tls))
@@ -62,7 +55,6 @@ def serve(
         protocol.table.ended,
         exclude_seconds=settings.exclude_seconds,
     )
-    otlp = sending(send_to, "laggard-collector", _instance(listener), metrics.families, metrics.otlp_exports)
     config = uvicorn.Config(
         make_app(scrape_loop, settings, metrics),
         http=after_handshake(protocol, tls) if tls else protocol,  # type: ignore[arg-type]  # all that makes one will do
@@ -73,14 +65,8 @@ def serve(
         proxy_headers=False,  # uvicorn would take a client's word, X-Forwarded-For, for its address
         timeout_graceful_shutdown=1,
     )
-    webhook = notifying(settings, scrape_loop.incidents.outbox, metrics.webhook_tries)
-    with otlp, webhook, supervised(url_of(listener, tls)):
+    with supervised(url_of(listener, tls)):
         asyncio.run(_serve(_Server(config, protocol.table.note_refused), listener, scrape_loop))
-
-
-def _instance(listener: socket.socket) -> str:
-    """The collector as `instance` has it where it is scraped."""
-    return f"{node_name(os.environ)}:{listener.getsockname()[1]}"
 
 
 def _affordable(max_connections: int, concurrency: int) -> int:

@@ -185,21 +185,6 @@ class CollectorSettings(Settings, frozen=True):
     """The time for which an incident is kept after it was closed."""
     incident_quiet_seconds: float = 300.0
     """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
-    webhook_url_file: str = ""
-    """A file with the URL to which is posted that an incident opened, has another culprit, or closed
-    (docs/notifications.md); empty: nowhere."""
-    webhook_secret_file: str = ""
-    """A file with the secret by which such requests are signed: whsec_ and 24 to 64 bytes in base64."""
-    webhook_format: str = "json"
-    """The form of what is posted. json: `laggard.notification/1`, signed; text: one line, as Slack, Mattermost and
-    those like them take it."""
-    otlp_endpoint: str = ""
-    """The whole URL to which the collector's metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty:
-    nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
-    otlp_interval_seconds: float = 30.0
-    """The time from the start of one such message to the next."""
-    otlp_headers_file: str = ""
-    """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 
     @property
     def shows_tenants_their_own(self) -> bool:

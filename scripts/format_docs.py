@@ -31,7 +31,6 @@ from laggard.collector.web.documents import (
     TimelineDocument,
 )
 from laggard.collector.web.newest_ring import NewestRing
-from laggard.collector.webhook.body import Notification
 from laggard.diagnose.document import Diagnosis
 from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
@@ -80,7 +79,6 @@ DOCUMENTS = (
     Document(Recommendation, "`laggard recommend --format json`, `/api/v1/recommendation` of the collector"),
     Document(Diagnosis, "`laggard diagnose --format json`"),
     Document(IncidentsDocument, "`laggard incidents --format json`, `/api/v1/incidents` of the collector"),
-    Document(Notification, "the collector's webhook ([notifications.md](notifications.md))"),
     Document(NodeHistoryDocument, "`laggard incidents --node N --format json`, `/api/v1/history` of the collector"),
     Document(Ring, "`laggard ring --format json`"),
     Document(TuneDocument, "`laggard tune --format json`"),

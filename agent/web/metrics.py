@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from prometheus_client import Metric
@@ -23,11 +23,10 @@ perhaps for weeks: of every user who ever came, each rank would be some thirty s
 
 class Daemon(NamedTuple):
     """The facts that the agent knows of itself: how long its last complete round of probes took, in seconds (None:
-    there was none), how many connections it has turned away, and what became of its OTLP messages."""
+    there was none), and how many connections it has turned away."""
 
     round_seconds: float | None = None
     turned_away: int = 0
-    otlp_exports: Mapping[str, int] = {}
 
 
 _NEW: Final = Daemon()
@@ -35,12 +34,7 @@ _NEW: Final = Daemon()
 
 def agent_metrics(ranks: RanksDocument, latest: ProbeRound, accept: str, daemon: Daemon = _NEW) -> tuple[bytes, str]:
     """Returns the body and its content type, in the format that the Accept header asks for."""
-    return exposition(agent_families(ranks, latest, daemon), accept)
-
-
-def agent_families(ranks: RanksDocument, latest: ProbeRound, daemon: Daemon) -> Iterator[Metric]:
-    yield from _families(ranks, latest)
-    yield from _daemon_families(daemon)
+    return exposition((*_families(ranks, latest), *_daemon_families(daemon)), accept)
 
 
 def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
@@ -58,7 +52,7 @@ def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
 def _daemon_families(daemon: Daemon) -> Iterator[Metric]:
     took = [] if daemon.round_seconds is None else [((), daemon.round_seconds)]
     yield metric_family("laggard_agent_probe_round_seconds", took)
-    yield from daemon_families(daemon.turned_away, daemon.otlp_exports)
+    yield from daemon_families(daemon.turned_away)
 
 
 def _probe_families(latest: ProbeRound, job_findings: Iterable[Finding]) -> Iterator[Metric]:

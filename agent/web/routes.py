@@ -6,15 +6,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from msgspec import structs
-from prometheus_client import Metric
 
 from laggard import __version__
 from laggard.agent.jobs.hook_blind import hook_blind_findings
@@ -26,9 +24,8 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web import page, questions
-from laggard.agent.web.metrics import Daemon, agent_families
+from laggard.agent.web.metrics import Daemon, agent_metrics
 from laggard.agent.web.stacks import StackService
-from laggard.catalogue.exposition import exposition
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler
@@ -41,7 +38,6 @@ from laggard.wire.ras import RasSource
 log = logging.getLogger("laggard.agent")
 
 _RAS_OFF: Final = RasSource("off", "switched off: ras_interval_seconds is 0")
-_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -52,8 +48,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 class Router:
     """Hands each request to the handler of its path. The API reads `ranks` for every request; the page and the metrics
-    take `cached_ranks`. `turned_away`: how many connections were so far; `otlp_exports`: what
-    became of the OTLP messages."""
+    take `cached_ranks`. `turned_away`: how many connections were so far."""
 
     def __init__(
         self,
@@ -64,7 +59,6 @@ class Router:
         ras: RasAsker | None = None,
         traffic: TrafficWatch | None = None,
         turned_away: Callable[[], int] = lambda: 0,
-        otlp_exports: Mapping[str, int] = _NONE,
         stacks: StackService | None = None,
     ) -> None:
         self._node = node
@@ -74,7 +68,6 @@ class Router:
         self._ras = ras
         self._traffic = traffic
         self._turned_away = turned_away
-        self._otlp_exports = otlp_exports
         self._transports = JobTransports()
         self._one_document = threading.Lock()  # of all steps at a time: one of 64 full rings takes 30 MB
         self._handlers: Mapping[str, Handler] = {
@@ -121,13 +114,10 @@ class Router:
         html = page.render(self._node, self._cached_ranks.get(), self._probe_loop.latest.report, __version__)
         return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), page.HEADERS)
 
-    def families(self) -> Iterator[Metric]:
-        """All metrics."""
-        daemon = Daemon(self._probe_loop.round_seconds, self._turned_away(), self._otlp_exports)
-        return agent_families(self._with_findings(self._cached_ranks.get()), self._probe_loop.latest, daemon)
-
     def _metrics(self, request: Request) -> Response:
-        body, content_type = exposition(self.families(), request.accept)
+        daemon = Daemon(self._probe_loop.round_seconds, self._turned_away())
+        ranks = self._with_findings(self._cached_ranks.get())
+        body, content_type = agent_metrics(ranks, self._probe_loop.latest, request.accept, daemon)
         return _response(HTTPStatus.OK, content_type, body)
 
     def _healthy(self, _: Request) -> Response:

@@ -113,7 +113,7 @@ def test_fleet(bench: Bench) -> None:
 
 def test_evaluators_killed(bench: Bench) -> None:
     ended = bench("evaluators_killed", "--kills", 1)
-    for what in ("wrong verdicts", "incidents lost", "incidents doubled", "notifications lost"):
+    for what in ("wrong verdicts", "incidents lost", "incidents doubled"):
         assert ended.row(what)[0] == "0"
     assert ended.value("until a fault that began then is an incident", "s") > 0
 
@@ -167,8 +167,6 @@ def test_nccl_lines(bench: Bench) -> None:
     ended = bench("nccl_lines")
     for lines in ("INFO", "INFO behind ranks", "INFO behind dates", "WARN"):
         assert 0 < ended.value(f"{lines}, a line", "us") < ended.value(f"{lines}, a line of a job's output", "us")
-
-
 
 
 def test_ring(bench: Bench) -> None:

@@ -23,7 +23,6 @@ from laggard.collector.evaluators.standing import NOT_JUDGED, Judged, Standing, 
 from laggard.collector.incidents.engine import DatabaseError
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.moved_jobs import NOBODY, SETTLE_SECONDS, Moved
-from laggard.collector.incidents.notice import Told
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.choice import Known, known_jobs
@@ -81,7 +80,6 @@ class Evaluator:
         self._followed: dict[JobKey, float] = {}  # since when, in monotonic seconds
         self._released: set[JobKey] = set()
         self._inherited: dict[int, Incident] = {}
-        self._told: dict[int, Told] = {}
         self._live: tuple[str, ...] = ()
         self._read_at = time.monotonic() - LEASE_SECONDS
         self._away = "it has not answered yet"
@@ -144,9 +142,8 @@ class Evaluator:
         with self._lock:
             jobs = tuple(job for job in self._jobs() if job.key in self._followed)
             incidents = tuple(it for it in self._inherited.values() if it.key in self._followed)
-            told = {it.id: self._told[it.id] for it in incidents if it.id in self._told}
-            moved = Moved(frozenset(self._released - self._followed.keys()), incidents, told)
-            self._released, self._inherited, self._told = set(), {}, {}
+            moved = Moved(frozenset(self._released - self._followed.keys()), incidents)
+            self._released, self._inherited = set(), {}
             return Turn(jobs, moved)
 
     async def begun(self, seconds: float) -> None:
@@ -339,7 +336,6 @@ class Evaluator:
             self._released |= {key for key in self._followed if not members.is_mine(key)}
             self._followed = mine
             self._inherited |= {it.id: it for it in moved.incidents}
-            self._told |= moved.told
             self._standing = dataclasses.replace(was, members=members, rows=rows)
             self._unwritten -= {it.job.key for it in due if was.own.get(it.job.key) is it}
             if is_back:

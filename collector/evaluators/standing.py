@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.collector.evaluators.shares import LEASE_SECONDS, Members
-from laggard.collector.incidents.notice import bounded_verdict
+from laggard.collector.incidents.incident import bounded as bounded_culprit
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.watch import snapshot_of
@@ -27,6 +27,10 @@ may be lost with the evaluator. A round counts as a lease at least: so long it t
 
 MAX_VERDICT_BYTES: Final = 64 << 10
 """The most bytes of a verdict that evaluators exchange: of a longer one culprits are left out."""
+
+MAX_VERDICT_CULPRITS: Final = 32
+MAX_NOTES: Final = 32
+MAX_NOTE_CHARACTERS: Final = 400
 
 NOT_JUDGED: Final = "not_judged"
 """The kind of the note on a job that no evaluator has judged in time."""
@@ -99,7 +103,7 @@ class Standing:
 
 def bounded(location: Location) -> Location:
     """The verdict in at most MAX_VERDICT_BYTES, whatever labels its series have."""
-    found = bounded_verdict(location)
+    found = _with_bounded_texts(location)
     number = len(found.culprits)
     while len(encode(found)) > MAX_VERDICT_BYTES and number > 1:
         number //= 2
@@ -108,6 +112,16 @@ def bounded(location: Location) -> Location:
             found, culprits=found.culprits[:number], notes=(*found.notes, Note("culprits_left_out", text))
         )
     return found
+
+
+def _with_bounded_texts(location: Location) -> Location:
+    """The verdict in some tens of kilobytes at most, whatever the job's ranks reported."""
+    notes = (
+        structs.replace(note, text=note.text[:MAX_NOTE_CHARACTERS], ranks=note.ranks[:64])
+        for note in location.notes[:MAX_NOTES]
+    )
+    culprits = tuple(bounded_culprit(culprit) for culprit in location.culprits[:MAX_VERDICT_CULPRITS])
+    return structs.replace(location, culprits=culprits, notes=tuple(notes))
 
 
 def not_looked_at(keys: Iterable[JobKey], known: Mapping[JobKey, float], most: int) -> list[JobSnapshot]:

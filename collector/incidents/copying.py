@@ -18,11 +18,9 @@ from laggard.collector.incidents.engine import Engine, Store
 from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.kept_digest import KeptDigest, incident_of, of_incident
-from laggard.collector.incidents.notice import Notice, Told
 from laggard.collector.incidents.postgres import PostgresReader, PostgresStore
 from laggard.collector.incidents.shared_rows import SharedIds, store_faults, store_incidents
 from laggard.collector.incidents.stores import open_database
-from laggard.wire import encode
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation
 
@@ -32,7 +30,7 @@ _PART: Final = 500
 _NO_BOUND: Final = 1 << 40
 """A copy drops nothing: the next collector bounds it by its settings."""
 
-_TABLES: Final = ("incidents", "faults", "names", "digests", "confirmations", "notices", "told")
+_TABLES: Final = ("incidents", "faults", "names", "digests", "confirmations")
 
 
 class Copied(Counter[str]):
@@ -117,26 +115,10 @@ def _confirmations(engine: Engine, part: Part, ids: SharedIds) -> int:
     return len(found)
 
 
-def _notices(engine: Engine, part: Part, ids: SharedIds) -> int:
-    """Those that wait to be sent. The source keeps them: whoever goes on with it sends them, too, under the same id."""
-    found = [ids.notice(it) for it in decoded((row[-1] for row in part), Notice)]
-    text = "INSERT INTO notices (id, made_at, document) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
-    engine.many(text, [(it.id, it.at, encode(it)) for it in found])
-    return len(found)
-
-
-def _told(engine: Engine, part: Part, ids: SharedIds) -> int:
-    rows = [(ids.incidents.row(number) or number, each) for number, each in part if [*decoded([each], Told)]]
-    engine.many("INSERT INTO told (incident, document) VALUES (?, ?) ON CONFLICT (incident) DO NOTHING", rows)
-    return len(rows)
-
-
 _KINDS: Final[Sequence[tuple[str, str, Callable[[Engine, Part, SharedIds], int]]]] = (
     ("incidents", "id", _incidents),
     ("faults", "id", _faults),
     ("names", "node, machine", _names),
     ("digests", "owner, job_id, started_at, run", _digests),
     ("confirmations", "node, at", _confirmations),
-    ("told", "incident", _told),
-    ("notices", "made_at, id", _notices),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
 
 from laggard.collector.incidents import (
     confirmation_rows,
@@ -13,7 +12,6 @@ from laggard.collector.incidents import (
     fault_rows,
     incident_rows,
     node_rows,
-    notice_rows,
     postgres,
     sqlite_file,
 )
@@ -25,7 +23,6 @@ from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.incident_rows import Rows
 from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest
 from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.notice import NOTHING, Notice, NoticeChanges, Told
 from laggard.collector.incidents.schema import VERSION
 from laggard.database_url import is_database_url
 from laggard.wire.digest import Digest
@@ -37,7 +34,6 @@ __all__ = [
     "DatabaseError",
     "IncidentDatabase",
     "Rows",
-    "Stored",
     "read_confirmations",
     "read_digest",
     "read_faults",
@@ -47,16 +43,6 @@ __all__ = [
 
 FULL_SHARE, PRUNED_SHARE = 0.9, 0.8
 """The share of max_bytes from which on incidents are dropped, and that until which they are."""
-
-
-class Stored(NamedTuple):
-    """The size of the database, and the notices that this collector is to send."""
-
-    bytes: int = 0
-    notices: tuple[Notice, ...] = ()
-
-
-NOTHING_STORED: Final = Stored()
 
 
 class IncidentDatabase:
@@ -79,46 +65,33 @@ class IncidentDatabase:
         with self.engine.told():
             return self.engine.bytes()
 
-    def write(self, incidents: Iterable[Incident], now: float, notices: NoticeChanges = NOTHING) -> Stored:
-        """Stores the incidents, in place of what was stored of them, and with them what is to be told of them, and
-        drops what is too old or too much. Raises DatabaseError, and then nothing is stored."""
+    def write(self, incidents: Iterable[Incident], now: float) -> int:
+        """Stores the incidents, in place of what was stored of them, and drops what is too old or too much. Returns the
+        size of the database. Raises DatabaseError, and then nothing is stored."""
         rows, engine = tuple(incidents), self.engine
         with engine.told():
             with engine.transaction():
                 incident_rows.drop_older(engine, now - self._keep_seconds)
             try:
-                stored = self._stored(rows, notices)
+                self._store_incidents(rows)
             except Exception as error:
                 if not engine.is_full(error):
                     raise
                 self._make_room(PRUNED_SHARE / 2)
-                stored = self._stored(rows, notices)
+                self._store_incidents(rows)
             if engine.used() > FULL_SHARE:
                 self._make_room(PRUNED_SHARE)
             engine.give_back()
-            return stored._replace(bytes=engine.bytes())
+            return engine.bytes()
 
-    def _stored(self, incidents: tuple[Incident, ...], notices: NoticeChanges) -> Stored:
+    def _store_incidents(self, incidents: tuple[Incident, ...]) -> None:
         with self.engine.transaction():
             incident_rows.store(self.engine, incidents)
-            if notices:
-                notice_rows.write(self.engine, notices)
-        return Stored(notices=notices.made)
 
     def _make_room(self, share: float) -> None:
         """Drops incidents until `share` of max_bytes is taken, or none is left that is closed."""
         while self.engine.used() > share and incident_rows.drop_some_of_heaviest(self.engine):
             pass
-
-    def notices(self, limit: int) -> tuple[Notice, ...]:
-        """The newest that wait to be sent, the oldest of these first. Raises DatabaseError."""
-        with self.engine.told():
-            return notice_rows.read(self.engine, limit)
-
-    def told(self) -> dict[int, Told]:
-        """Reads what was told of the incidents that are open. Raises DatabaseError."""
-        with self.engine.told():
-            return notice_rows.read_told(self.engine)
 
     def keep_digests(self, kept: Iterable[KeptDigest], now: float) -> None:
         """Stores digests, in place of those of the same run, and drops what is too old or too much. Raises

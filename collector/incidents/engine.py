@@ -22,9 +22,6 @@ class NoTables(DatabaseError):
 class Engine(Protocol):
     """One connection, used by one thread at a time."""
 
-    arrival: str
-    """The column that grows with each row of `notices` that is put in."""
-
     def run(self, text: str, words: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Returns all rows of the answer."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -43,8 +43,6 @@ from laggard.collector.incidents.moment import Moment
 from laggard.collector.incidents.moved_jobs import Moved
 from laggard.collector.incidents.newest import Newest
 from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMaker
-from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
 from laggard.collector.incidents.same import merged_fault, merged_incident
 from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.incidents.shared_rows import SharedIds
@@ -73,23 +71,28 @@ MAX_SLOW_LINKS = 1024
 MAX_SUSPECTS = 4096
 """The most incidents that are remembered without the database, the last ones, to tell which nodes jobs led to."""
 
+LATELY_SECONDS = 300.0
+"""The time for which an incident that was closed is told of as such: five scrapes of a Prometheus that comes once a
+minute."""
+
+MAX_CLOSED_LATELY = 1024
+"""The most incidents that are told of as closed, the last ones."""
+
 REMEMBER_SECONDS = 86400.0
 """The time for which a job that has ended may still be reported after its incidents were closed."""
 
 
 class HistorySettings(NamedTuple):
     """`path` empty: no database is asked for. `quiet_seconds`: docs/incidents.md. `optional`: whether a missing folder
-    is no failure, as with the default path. `notify`: whether there is somebody to be told of incidents. Where
-    `path` is a URL of PostgreSQL, `writer` is this collector's name there, the same after a restart. `takes_over`:
-    whether jobs move between the collectors there, and their incidents with them (move()); then it goes on with none by
-    itself."""
+    is no failure, as with the default path. Where `path` is a URL of PostgreSQL, `writer` is this collector's name
+    there, the same after a restart. `takes_over`: whether jobs move between the collectors there, and their incidents
+    with them (move()); then it goes on with none by itself."""
 
     path: str
     max_bytes: int
     keep_seconds: float
     quiet_seconds: float
     optional: bool = False
-    notify: bool = False
     writer: str = "collector"
     takes_over: bool = False
 
@@ -112,8 +115,6 @@ class IncidentHistory:
         self._news_at = clock().monotonic
         self._waiting = Waiting()
         self._changed = threading.Condition()
-        self._maker = NoticeMaker(_new_id) if settings.notify else None
-        self.outbox = Outbox(self._wake)
         self._slow_links: Newest[int, Incident] = Newest(MAX_SLOW_LINKS)
         self._past: Newest[int, Incident] = Newest(MAX_SUSPECTS)
         self._others: Newest[int, Incident] = Newest(MAX_SUSPECTS)  # that other collectors wrote
@@ -129,6 +130,8 @@ class IncidentHistory:
         self.lost: dict[str, float] = {}
         self.state = HistoryState("off", "the database has not been opened yet")
         self.opened: dict[str, int] = {}
+        self.closed: Counter[str] = Counter()
+        self._closed_lately: Newest[int, tuple[Incident, float]] = Newest(MAX_CLOSED_LATELY)
         self.refused = 0
 
     def start(self) -> None:
@@ -192,9 +195,6 @@ class IncidentHistory:
             self._past.drop(left)
             self._slow_links.drop(left)
             self._others.put((it.id, it) for it in self._numbered(released))
-            if self._maker is not None:
-                self._maker.forget(left)
-                self._maker.learn(moved.told)
             self._open_now = self._tracker.open
             self._changed.notify_all()
 
@@ -204,7 +204,7 @@ class IncidentHistory:
         changed = self._tracker.observe([observation(job) for job in jobs], moment)
         faults, names = self._fault_tracker.observe(nodes, moment)
         with self._changed:
-            self._note(changed, jobs)
+            self._note_closed(changed, moment.monotonic)
             self._faults_now = self._fault_tracker.open
             self.lost = dict(self._tracker.lost)
             self._waiting.rows.put((_row_key(it), it) for it in (*faults, *names))
@@ -231,32 +231,18 @@ class IncidentHistory:
         """The incidents under the ids that they have in the database."""
         return tuple(map(self._ids.incident, incidents) if self._settings.is_shared else incidents)
 
-    def _note(self, changed: Sequence[Incident], jobs: Sequence[JobSnapshot]) -> None:
-        """Makes the notices of a round. They are sent once they are in the file; where there is none, at once."""
-        if self._maker is None:
-            return
-        closed = [it for it in changed if it.closed_at is not None]
-        made = self._maker.observe(self._tracker.open, closed, jobs, self._clock().wall)
-        told = {it.incident.id: it.incident for it in made.made if it.incident.closed_at is None}
-        self._waiting.incidents.put(told.items())  # so that what is told and the incident are in the file together
-        self._take(made)
+    def _note_closed(self, incidents: Iterable[Incident], now: float) -> None:
+        """Remembers those of them that were closed in this round: `closed_at` may be minutes before."""
+        closed = [it for it in incidents if it.closed_at is not None]
+        self._closed_lately.put((it.id, (it, now)) for it in closed)
+        self.closed = self.closed + Counter(it.opened_as.kind for it in closed)
 
-    def _take(self, made: NoticeChanges) -> None:
-        if self.told_state().state != "on":  # who is to be told does not wait for a disk
-            self._send(map(self._ids.notice, made.made))
-        if self.state.state != "off":
-            self._waiting.notices.put((it.id, it) for it in made.made)
-            self._waiting.told.put(made.told.items())
-
-    def _send(self, notices: Iterable[Notice]) -> None:
-        if lost := self.outbox.put(notices):
-            log.error("too many notices of incidents wait for the webhook: %d are lost", lost)
-
-    def _wake(self) -> None:
+    @property
+    def closed_lately(self) -> tuple[Incident, ...]:
+        """The incidents that this collector closed within LATELY_SECONDS, the last ones."""
         with self._changed:
-            if self.state.state == "off":
-                self.outbox.forget(self.outbox.done())
-            self._changed.notify_all()
+            since = self._clock().monotonic - LATELY_SECONDS
+            return tuple(it for it, at in self._closed_lately if at >= since)
 
     def machine(self, node: str, limit: int) -> MachineRows:
         """The faults of the machine of that name, the newest first, and its names."""
@@ -388,10 +374,7 @@ class IncidentHistory:
     def flush(self, seconds: float) -> bool:
         """Returns whether everything was written within `seconds`."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._has_to_write() and self._writing_since is None, seconds)
-
-    def _has_to_write(self) -> bool:
-        return bool(self._waiting or self.outbox.done())
+            return self._changed.wait_for(lambda: not self._waiting and self._writing_since is None, seconds)
 
     def close(self) -> None:
         """Writes what is left, if the disk answers soon."""
@@ -422,7 +405,6 @@ class IncidentHistory:
             found = () if settings.takes_over else database.open_incidents(MAX_OPEN)
             closed = database.closed_since(self._clock().wall - MAX_SECONDS, MAX_OPEN)
             confirmations, size = database.confirmations(), database.bytes()
-            self._go_on_telling(database)
         except DatabaseError as error:
             database.close()
             self._failed(error)
@@ -431,15 +413,6 @@ class IncidentHistory:
             self._know(confirmations)
         self._database, self.state = database, HistoryState("on", bytes=size)
         return found, closed
-
-    def _go_on_telling(self, database: IncidentDatabase) -> None:
-        """Takes what a former collector told, and left to be sent. Raises DatabaseError."""
-        if self._maker is None:
-            return
-        told, waiting = database.told(), database.notices(MAX_WAITING)
-        with self._changed:
-            self._maker.learn(told)
-            self._send(waiting)
 
     def _failed(self, error: DatabaseError) -> None:
         log.error("no history of incidents: %s", error)
@@ -451,21 +424,17 @@ class IncidentHistory:
     def _write_for_ever(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._has_to_write() or self._ends, self._patience())
+                self._changed.wait_for(lambda: self._waiting or self._ends, self._patience())
                 if self._ends:
                     break
-                batch = self._waiting.take(self.outbox.done())
+                batch = self._waiting.take()
                 self._writing_since = self._clock().monotonic
             was_open = self._database is not None
-            notices = self._write(batch)
-            written = notices is not None
+            written = self._write(batch)
             with self._changed:
                 self._writing_since = None
-                self._send(map(self._ids.notice, batch.notices.values()) if notices is None else notices)
-                if written:
-                    self.outbox.forget(batch.done)
-                else:
-                    self._waiting.put_back(batch, self.outbox.done())
+                if not written:
+                    self._waiting.put_back(batch)
                 self._changed.notify_all()
                 pause = self._pause(was_open)
                 if not written and self._changed.wait_for(lambda: self._ends, pause):
@@ -486,61 +455,51 @@ class IncidentHistory:
             return None
         return max(0.0, NEWS_SECONDS - (self._clock().monotonic - self._news_at))
 
-    def _write(self, batch: Batch) -> tuple[Notice, ...] | None:
-        """Returns the notices that are to be sent, once it is in the database, and None where it is not; opens one that
-        could not be used before."""
+    def _write(self, batch: Batch) -> bool:
+        """Returns whether it is in the database; opens one that could not be used before."""
         incidents = batch.incidents
         if self._database is None:
             left, _ = self._open()
-            unwatched = self._unwatched(left)
-            self._note_unwatched(unwatched)
-            incidents = {**{it.id: it for it in unwatched}, **incidents}
+            incidents = {**{it.id: it for it in self._unwatched(left)}, **incidents}
         if self._database is None:
-            return None
+            return False
         wall = self._clock().wall
         try:
-            stored = self._database.write(incidents.values(), wall, batch.changes)
+            size = self._database.write(incidents.values(), wall)
             self._database.keep_nodes(_node_rows(batch.rows.values()), wall)
             if batch.confirmations:
                 self._database.keep_confirmations(batch.confirmations.values(), wall)
         except DatabaseError as error:
             self._failed(error)
-            return None
-        self.state = HistoryState("on", bytes=stored.bytes)
+            return False
+        self.state = HistoryState("on", bytes=size)
         try:
             self._database.keep_digests(batch.digests.values(), wall)
         except DatabaseError as error:  # incidents are worth more
             log.error("no digests of runs: %s", error)
-            return stored.notices
+            return True
         try:
             self._learn(self._database)
         except DatabaseError as error:
             log.error("no news of other collectors: %s", error)
-        return stored.notices
+        return True
 
     def _learn(self, database: IncidentDatabase) -> None:
         """Takes what other collectors wrote, where it is time to. Raises DatabaseError."""
         if not isinstance(database, SharedDatabase) or self._patience():
             return
         self._news_at = self._clock().monotonic
-        news = database.news(self._maker is not None, MAX_WAITING)
+        news = database.news()
         with self._changed:
             self._others.put((it.id, it) for it in news.incidents)
             if self._settings.takes_over:  # what comes back may come back to another collector
                 self._ended_elsewhere.put((it.id, it) for it in news.incidents if it.closed_at is not None)
             self._know(news.confirmations)
-            self._send(news.notices)
 
     def _know(self, confirmations: Iterable[Confirmation]) -> None:
         """Takes measurements of suspects that are in the database."""
         known = {(it.node, it.at): it for it in (*confirmations, *self._confirmations)}
         self._confirmations = sorted(known.values(), key=lambda it: it.at)[-MAX_CONFIRMATIONS:]
-
-    def _note_unwatched(self, closed: Sequence[Incident]) -> None:
-        """Tells, with the next write, of incidents that ended while nobody watched them."""
-        if self._maker is not None and closed:
-            with self._changed:
-                self._take(self._maker.observe((), closed, (), self._clock().wall))
 
     def _unwatched(self, left: Sequence[Incident]) -> list[Incident]:
         """The incidents that a file which is opened late holds as open, and this collector has never watched, as closed
@@ -551,11 +510,6 @@ class IncidentHistory:
             for it in left
             if it.id not in watched
         ]
-
-
-def _new_id() -> str:
-    """An id that no other collector gives away either."""
-    return f"msg_{secrets.token_hex(12)}"
 
 
 def _row_key(row: Fault | NodeName) -> tuple[object, ...]:

@@ -7,13 +7,12 @@ wrote is read again for SETTLE_SECONDS: an incident goes on where somebody saw i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from laggard.collector.incidents import incident_rows, shared_notices
+from laggard.collector.incidents import incident_rows
 from laggard.collector.incidents.engine import Engine
 from laggard.collector.incidents.incident import Incident, IncidentQuery
-from laggard.collector.incidents.notice import Told
 from laggard.collector.jobs.key import JobKey
 
 SETTLE_SECONDS: Final = 30.0
@@ -26,11 +25,10 @@ MAX_OF_JOB: Final = 128
 
 class Moved(NamedTuple):
     """The jobs that others watch from now on; the incidents of those that this collector takes over, open or closed of
-    late, and what was told of them."""
+    late."""
 
     released: frozenset[JobKey] = frozenset()
     incidents: tuple[Incident, ...] = ()
-    told: Mapping[int, Told] = {}
 
     def __bool__(self) -> bool:
         return bool(self.released or self.incidents)
@@ -45,5 +43,4 @@ def taken_over(engine: Engine, keys: Iterable[JobKey], since: float) -> Moved:
     for key in keys:
         query = IncidentQuery(key.job_id, key.owner, since, limit=MAX_OF_JOB)
         found += incident_rows.read(engine, query).incidents
-    told = shared_notices.told_of(engine, (it.id for it in found if it.closed_at is None))
-    return Moved(incidents=tuple(found), told=told)
+    return Moved(incidents=tuple(found))

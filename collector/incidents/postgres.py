@@ -46,9 +46,7 @@ _LOCK: Final = 0x6C61676761726400  # "laggard", and one byte for other locks
 _ROW_BYTES: Final = 200
 """The bytes that a row takes beside its document: header, other columns, entries in indexes. laggard's estimate."""
 
-_DOCUMENTS: Final = (
-    "incidents", "faults", "names", "digests", "notices", "told", "confirmations", "acknowledgements",
-)  # fmt: skip
+_DOCUMENTS: Final = ("incidents", "faults", "names", "digests", "confirmations", "acknowledgements")
 
 _WORDS: Final = (
     (") STRICT, WITHOUT ROWID;", ");"),
@@ -64,24 +62,19 @@ ALTER TABLE incidents ADD COLUMN writer TEXT NOT NULL DEFAULT '';
 ALTER TABLE incidents ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
 ALTER TABLE faults ADD COLUMN writer TEXT NOT NULL DEFAULT '';
 ALTER TABLE faults ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
-ALTER TABLE notices ADD COLUMN number BIGINT GENERATED ALWAYS AS IDENTITY;
-ALTER TABLE notices ADD COLUMN claimed_by TEXT NOT NULL DEFAULT '';
-ALTER TABLE notices ADD COLUMN claimed_until TIMESTAMPTZ NOT NULL DEFAULT '-infinity';
 CREATE INDEX incidents_by_writing ON incidents (written_at);
 CREATE INDEX open_of_job ON incidents (owner, job_id) WHERE closed_at IS NULL;
 CREATE TABLE acknowledgements (id TEXT PRIMARY KEY, until DOUBLE PRECISION NOT NULL, document BYTEA NOT NULL);
 CREATE TABLE version (number BIGINT NOT NULL)
 """
 """The columns and tables that several collectors need beside those of a file: who wrote a row, and when by the
-database's clock; who sends a notice; and acknowledgements, which one collector alone keeps in a file."""
+database's clock; and acknowledgements, which one collector alone keeps in a file."""
 
 _readers = threading.BoundedSemaphore(MAX_READERS)
 
 
 class PostgresReader:
     """A connection."""
-
-    arrival = "number"
 
     def __init__(self, place: str, connection: psycopg.Connection[Any]) -> None:
         self.place, self.connection = without_login(place), connection

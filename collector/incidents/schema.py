@@ -9,7 +9,6 @@ from laggard.collector.incidents import (
     digest_rows,
     fault_rows,
     incident_rows,
-    notice_rows,
 )
 
 VERSION: Final = 5
@@ -21,7 +20,6 @@ TABLES: Final = "".join(
         incident_rows,
         digest_rows,
         fault_rows,
-        notice_rows,
         confirmation_rows,
     )
 )

@@ -18,15 +18,13 @@ from laggard.collector.incidents import (
     fault_rows,
     incident_rows,
     node_rows,
-    shared_notices,
 )
-from laggard.collector.incidents.database import NOTHING_STORED, IncidentDatabase, Stored
+from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.documents import documents
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import WEEK_SECONDS, Incident
 from laggard.collector.incidents.kept_digest import KeptDigest, incident_of, of_incident
 from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.notice import Notice, NoticeChanges, Told
 from laggard.collector.incidents.postgres import PostgresStore
 from laggard.collector.incidents.shared_rows import SharedIds, store_faults, store_incidents
 from laggard.wire.exclusion import Confirmation
@@ -43,12 +41,10 @@ _MAX_NEWS: Final = 4096
 
 
 class News(NamedTuple):
-    """News of other collectors: incidents that they wrote, and all measurements of suspects; and notices that are this
-    collector's to send now."""
+    """News of other collectors: incidents that they wrote, and all measurements of suspects."""
 
     incidents: tuple[Incident, ...] = ()
     confirmations: tuple[Confirmation, ...] = ()
-    notices: tuple[Notice, ...] = ()
 
 
 class SharedDatabase(IncidentDatabase):
@@ -63,16 +59,13 @@ class SharedDatabase(IncidentDatabase):
         self._opened_at = time.monotonic()
         self._learnt_until: float | None = None
 
-    def _stored(self, incidents: tuple[Incident, ...], notices: NoticeChanges) -> Stored:
+    def _store_incidents(self, incidents: tuple[Incident, ...]) -> None:
         engine, writer = self._store, self._store.writer
         with self._ids.incidents.kept(), engine.transaction():
             stored = store_incidents(engine, incidents, self._ids.incidents)
             mine = {self._ids.incidents.row(it.id) or it.id for it in incidents if it.closed_at is None}
             written = [(writer, it.id) for it in stored if it.id in mine or it.closed_at is not None]
             engine.many("UPDATE incidents SET writer = ?, written_at = now() WHERE id = ?", written)
-            if not notices:
-                return NOTHING_STORED
-            return Stored(notices=shared_notices.write(engine, notices, self._ids, writer))
 
     def keep_nodes(self, rows: NodeRows, now: float) -> None:
         engine, writer = self._store, self._store.writer
@@ -114,20 +107,8 @@ class SharedDatabase(IncidentDatabase):
             faults = tuple(it for it in faults if self._ids.faults.inherit(it.id))
         return NodeRows(faults, names), ended
 
-    def notices(self, limit: int) -> tuple[Notice, ...]:
-        with self._changing() as engine:
-            shared_notices.claim(engine, self._store.writer, limit)
-            return shared_notices.read_own(engine, self._store.writer, limit)
-
-    def told(self) -> dict[int, Told]:
-        """Reads what was told of the incidents that this collector goes on with."""
-        with self.engine.told():
-            found = shared_notices.read_told(self.engine)
-        return {number: it for number, it in found.items() if self._ids.incidents.row(number) == number}
-
-    def news(self, notify: bool, limit: int) -> News:
-        """Returns what others wrote since it was asked last. `notify`: whether this collector sends notices; then it
-        takes those that another has left behind, `limit` at most. Raises DatabaseError."""
+    def news(self) -> News:
+        """Returns what others wrote since it was asked last. Raises DatabaseError."""
         with self._changing() as engine:
             if time.monotonic() - self._opened_at >= self._left_seconds:
                 self._close_left()
@@ -138,9 +119,8 @@ class SharedDatabase(IncidentDatabase):
                 " ORDER BY written_at DESC LIMIT ?"
             )
             found = documents(engine.run(text, (since, self._store.writer, _MAX_NEWS)), Incident)[::-1]
-            notices = shared_notices.claim(engine, self._store.writer, limit) if notify else ()
             self._learnt_until = now
-            return News(found, confirmation_rows.read(engine), notices)
+            return News(found, confirmation_rows.read(engine))
 
     def _close_left(self) -> None:
         """Closes what nobody watches any more, where this collector has been there for long: after a time without the

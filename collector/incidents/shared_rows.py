@@ -18,7 +18,6 @@ from laggard.collector.incidents.documents import decoded, documents
 from laggard.collector.incidents.engine import Engine
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.notice import Notice
 from laggard.collector.incidents.same import (
     SLACK_SECONDS,
     merged_fault,
@@ -90,11 +89,6 @@ class SharedIds:
         if part_of is not None:
             part_of = self.incidents.row(part_of) or part_of
         return it if (number, part_of) == (it.id, it.part_of) else structs.replace(it, id=number, part_of=part_of)
-
-    def notice(self, it: Notice) -> Notice:
-        """The notice of the incident under the id of its row."""
-        incident = self.incident(it.incident)
-        return it if incident is it.incident else structs.replace(it, incident=incident)
 
     def fault(self, it: Fault) -> Fault:
         """The fault under the id of its row."""

@@ -28,8 +28,6 @@ _MODE: Final = 0o600
 class SqliteReader:
     """A connection."""
 
-    arrival = "rowid"
-
     def __init__(self, path: str, connection: sqlite3.Connection) -> None:
         self.path, self.connection = path, connection
 

@@ -87,7 +87,7 @@ class IncidentTracker:
         self._over: dict[JobKey, list[Incident]] = {}
         self._ends = Ends()
         self._last_id = 0
-        self.opened: Counter[str] = Counter()  # by kind
+        self.opened: Counter[str] = Counter()  # by the kind that was named first
         self.lost: defaultdict[str, float] = defaultdict(float)  # GPU-seconds, by kind
         self.refused = 0
         self.inherit(open_before, moment)
@@ -221,7 +221,7 @@ class IncidentTracker:
         if not self._has_room(seen.key):
             self.refused += 1
             return None
-        self.opened[culprit.kind] += 1
+        self.opened[found.culprit.kind] += 1
         lost = found.lost_seconds * seen.world_size
         self.lost[culprit.kind] += lost
         return _Open(self._incident(culprit, found, seen, moment, lost / 3600), moment.monotonic)

@@ -4,14 +4,17 @@ weeks, in which both rotate: the files are read anew when they change."""
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from laggard.errors import UsageError
-from laggard.otlp.settings import read_headers
 from laggard.secret_files import ReadAnew, read_secret, warn_of_exposed
 
 _MAX_SECRET_BYTES: Final = 1 << 16
+_MAX_HEADERS: Final = 16
+_HEADER: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([ -~]+)")
+_OWN: Final = ("host", "content-length", "content-type", "content-encoding", "connection", "transfer-encoding")
 
 
 class Login:
@@ -50,12 +53,32 @@ def _login_file(path: str, basic: bool) -> ReadAnew[Mapping[str, str]]:
 
 def _headers_file(path: str, setting: str) -> ReadAnew[Mapping[str, str]]:
     def read() -> Mapping[str, str]:
-        headers = read_headers(path, setting)
+        headers = _read_headers(path, setting)
         if any(name.lower() == "authorization" for name in headers):
             raise UsageError(f"{path} has a login in it: that goes into a file of its own, for its own setting")
         return headers
 
     return ReadAnew(path, read, f"{setting} stays", lambda _: f"{setting} is read anew from {path}")
+
+
+def _read_headers(path: str, setting: str) -> dict[str, str]:
+    """The lines `NAME: VALUE` of a file. Raises UsageError, whose text has nothing of what is in it. `setting`: what
+    names the file."""
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read(_MAX_SECRET_BYTES)
+    except OSError as error:
+        raise UsageError(f"{setting} {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{setting} {path} is not ASCII text") from None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    found = [_HEADER.fullmatch(line) for line in lines]
+    if not lines or len(lines) > _MAX_HEADERS or not all(found):
+        raise UsageError(f"{setting} {path} has to have 1 to {_MAX_HEADERS} lines of the form NAME: VALUE")
+    headers = {each[1]: each[2] for each in found if each}
+    if any(name.lower() in _OWN for name in headers):
+        raise UsageError(f"{setting} {path} sets one of the headers that laggard sets: {', '.join(_OWN)}")
+    return headers
 
 
 def _basic(path: str) -> str:

@@ -16,6 +16,7 @@ from laggard.acknowledge.matching import EVIDENCE
 from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
+from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.node_history import Failures, Offender
@@ -25,6 +26,7 @@ from laggard.collector.web.exclusions import exclusions
 from laggard.collector.web.past import PastLook, returned_faults
 from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
 from laggard.collector.web.source import ClusterSource, Incidents
+from laggard.locate.describe import culprit_text
 from laggard.model import Culprit
 from laggard.recommend.advice.values import Item
 from laggard.text.words import printable_line
@@ -35,13 +37,10 @@ Samples = dict[tuple[str, ...], float]
 
 class Own(NamedTuple):
     """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, what became of the OTLP messages and of the tries to send a notification, how many nodes the next
-    job is to leave out and why, and which fail again and again."""
+    away and why, how many nodes the next job is to leave out and why, and which fail again and again."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     ended: Mapping[str, int] = {}
-    otlp_exports: Mapping[str, int] = {}
-    webhook_tries: Mapping[str, int] = {}
     excluded: Mapping[str, int] = {}
     offenders: tuple[Offender, ...] = ()
 
@@ -53,8 +52,6 @@ class CollectorMetrics:
     source: ClusterSource
     max_drain_ratio: float
     ended: Mapping[str, int] = dataclasses.field(default_factory=Counter)
-    otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
-    webhook_tries: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
     exclude_seconds: float = CollectorSettings().exclude_seconds
     past: PastLook = dataclasses.field(default_factory=PastLook)
@@ -72,7 +69,7 @@ class CollectorMetrics:
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
         often = self.past.look(self.source.incidents)
-        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, excluded, often)
+        return Own(recommended, self.ended, excluded, often)
 
 
 def collector_metrics(
@@ -92,13 +89,12 @@ def _families(
         return  # the rest is not about what its reader may see
     yield from _of_the_fleet(snapshot, max_drain_ratio)
     yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports, webhook_tries, excluded, often = own()
-    yield from _of_webhook(incidents, webhook_tries)
+    recommended, ended, excluded, often = own()
     yield from _of_recommendations(recommended)
     yield from _of_the_past(incidents, often)
     yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded.get(basis, 0)) for basis in BASES})
     yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
-    yield from daemon_families(sum(ended.values()), otlp_exports)
+    yield from daemon_families(sum(ended.values()))
 
 
 def _own_jobs(snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -148,23 +144,25 @@ def _open_incidents(snapshot: ClusterSnapshot, incidents: Incidents) -> Iterator
     again = Counter(it.key for it in incidents.open if it.returned)
     known: Samples = {_job_labels(job): float(again[job.key]) for job in snapshot.jobs if again[job.key]}
     yield _family("laggard_job_incidents_returned", known)
+    told = [*((it, 0.0) for it in incidents.closed_lately), *((it, 1.0) for it in incidents.open)]
+    yield _family("laggard_job_incident", {_incident_labels(it): value for it, value in told})
+
+
+def _incident_labels(it: Incident) -> tuple[str, ...]:
+    """The labels by its culprit as that was named first, so that one incident is one series."""
+    culprit = it.opened_as
+    what = printable_line(culprit_text(culprit), MAX_KEY_CHARACTERS)
+    return it.job_id, str(it.owner), culprit.kind, culprit.node or "", what
 
 
 def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
     state = incidents.told_state()
     yield _family("laggard_incidents_opened_total", {(kind,): float(n) for kind, n in incidents.opened.items()})
+    yield _family("laggard_incidents_closed_total", {(kind,): float(n) for kind, n in incidents.closed.items()})
     yield _family("laggard_incidents_refused_total", {(): float(incidents.refused)})
     if state.state != "off":  # a collector that was given no database has none that fails
         yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
         yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
-
-
-def _of_webhook(incidents: Incidents, tries: Mapping[str, int]) -> Iterator[Metric]:
-    yield _family("laggard_webhook_tries_total", {(outcome,): float(n) for outcome, n in tries.items()})
-    outbox = incidents.outbox if tries else None
-    if outbox is not None:  # a collector without a webhook has nothing that waits
-        yield _family("laggard_webhook_waiting", {(): float(len(outbox))})
-        yield _family("laggard_webhook_lost_total", {(why,): float(n) for why, n in outbox.lost.items()})
 
 
 def _of_the_past(incidents: Incidents, offenders: Iterable[Offender]) -> Iterator[Metric]:

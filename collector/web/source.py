@@ -10,7 +10,6 @@ from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.incidents.outbox import Outbox
 from laggard.collector.jobs.held_stacks import JobStacks
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -31,11 +30,13 @@ class Incidents(Protocol):
     def opened(self) -> Mapping[str, int]: ...
 
     @property
+    def closed(self) -> Mapping[str, int]: ...
+
+    @property
     def refused(self) -> int: ...
 
     @property
-    def outbox(self) -> Outbox | None:
-        """The notices that wait for the webhook; no user's view has any."""
+    def closed_lately(self) -> tuple[Incident, ...]: ...
 
     @property
     def faults(self) -> tuple[Fault, ...]: ...

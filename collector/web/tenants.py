@@ -224,8 +224,12 @@ class TenantIncidents:
         return 0
 
     @property
-    def outbox(self) -> None:
-        return None  # it holds all users'
+    def closed(self) -> dict[str, int]:
+        return {}
+
+    @property
+    def closed_lately(self) -> tuple[Incident, ...]:
+        return tuple(visible_incident(it, self._uid) for it in self._incidents.closed_lately if it.owner == self._uid)
 
     @property
     def faults(self) -> tuple[Fault, ...]:

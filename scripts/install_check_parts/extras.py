@@ -16,7 +16,6 @@ USES = {
     "": (*LAGGARD, "findings", "explain", "DISK_FULL"),
     "collector": (*LAGGARD, "collector", "--check-config"),
     "grafana": ("-c", "import grafana_api.grafana_face, laggard.dashboards"),
-    "otlp": ("-c", "from laggard.otlp.message import load; load()"),
     "terminal": ("-c", "import laggard.collector.top.screen"),
     "mcp": ("-c", "import laggard.assistant.command; from mcp.server import MCPServer"),
     "postgres": ("-c", "import psycopg, laggard.collector.incidents.stores"),

@@ -114,7 +114,7 @@ def _texts(tree: object) -> Iterator[str]:
 
 def yaml_message(message: str, keys: Iterable[str]) -> str:
     """msgspec's message in the words of YAML, with the valid keys where one is not known: `$.a.b` becomes `a.b`, a
-    field is a key, an array a list."""
+    field is a key, an array a list. Of a key that has left it says what serves instead."""
     text = re.sub(r"`\$\.?", "`", message).replace(" - at ``", "")
     unknown = re.match(r"Object contains unknown field `([^`]*)`(.*)", text)
     if unknown and unknown[1] in left.SETTINGS:

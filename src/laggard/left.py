@@ -22,7 +22,17 @@ FLAGS: Final[Mapping[str, str]] = {
 }
 """By command and flag."""
 
+_SCRAPED: Final = "an OpenTelemetry Collector scrapes /metrics (docs/metrics.md#opentelemetry)"
+
+_TOLD: Final = "Alertmanager tells of incidents, by the alert LaggardIncident (docs/alerts.md)"
+
 SETTINGS: Final[Mapping[str, str]] = {
     "gpu_hour_price": _COST,
     "currency": _COST,
+    "otlp_endpoint": _SCRAPED,
+    "otlp_headers_file": _SCRAPED,
+    "otlp_interval_seconds": _SCRAPED,
+    "webhook_format": _TOLD,
+    "webhook_secret_file": _TOLD,
+    "webhook_url_file": _TOLD,
 }

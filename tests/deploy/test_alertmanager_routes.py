@@ -29,6 +29,7 @@ TOLD = {
     "severity=critical alertname=LaggardRankHung user=1000": "pager",
     "severity=warning alertname=LaggardJobSlow user=1000": "jobs",
     "severity=warning": "operators",
+    "severity=info alertname=LaggardIncident team=vision": "chat",
 }
 """Who is told of an alert with these labels."""
 

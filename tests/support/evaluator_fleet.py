@@ -3,7 +3,6 @@ it may be killed and started again."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -23,7 +22,6 @@ from support.live_series import LivePrometheus, LiveSeries
 from support.ports import free_port
 from support.postgres import Server
 from support.postgres import running as postgres_running
-from support.webhook_receiver import ReceiverProcess, receiver
 
 OWNER = 1000
 SOCKET = ".s.PGSQL.5432"
@@ -114,22 +112,15 @@ class Fleet:
     """The whole of it. `evaluators` are running or not, as whoever uses it wants. The first one's way to Prometheus and
     to PostgreSQL can be cut."""
 
-    def __init__(self, folder: Path, database: Server, heard: ReceiverProcess, count: int, **settings: Any) -> None:
-        self.database, self.heard = database, heard
+    def __init__(self, folder: Path, database: Server, count: int, **settings: Any) -> None:
+        self.database = database
         self.series = LiveSeries(free_port())
         self.prometheus = LivePrometheus(folder / "prometheus", self.series.port, free_port())
-        webhook, secret = folder / "webhook", folder / "secret"
-        webhook.write_text(f"{heard.url}\n")
-        secret.write_text(f"whsec_{base64.b64encode(os.urandom(32)).decode()}\n")
-        for path in (webhook, secret):
-            path.chmod(0o600)
         shared = {
             "targets": [],
             "prometheus": self.prometheus.url,
             "incidents_database": database.database(),
             "evaluators": "fleet",
-            "webhook_url_file": str(webhook),
-            "webhook_secret_file": str(secret),
             **settings,
         }
         way, port = Path(tempfile.mkdtemp(prefix="laggard-way-", dir="/tmp")), free_port()  # a short path, too
@@ -164,8 +155,8 @@ class Fleet:
 @contextlib.contextmanager
 def fleet(folder: Path, count: int = 3, **settings: Any) -> Iterator[Fleet]:
     """`settings`: more of the collectors'."""
-    with postgres_running() as database, receiver("204") as heard:
-        found = Fleet(folder, database, heard, count, **settings)
+    with postgres_running() as database:
+        found = Fleet(folder, database, count, **settings)
         try:
             yield found
         finally:

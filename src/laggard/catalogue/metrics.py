@@ -145,7 +145,14 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "Agents at the address of a node of Kubernetes that report a name which no node has.",
     ),
+    Metric(
+        "laggard_job_incident",
+        "gauge",
+        "An incident, `what` in words, as it was named first: 1 while it is open, 0 for five minutes after that.",
+        (*JOB, "kind", "hostname", "what"),
+    ),
     Metric("laggard_incidents_opened_total", "counter", "Incidents opened since the collector started.", ("kind",)),
+    Metric("laggard_incidents_closed_total", "counter", "Incidents closed since the collector started.", ("kind",)),
     Metric(
         "laggard_incidents_refused_total", "counter", "Culprits without an incident, since too many were open already."
     ),
@@ -163,20 +170,6 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("laggard_incidents_database_bytes", "gauge", "Size of the database of incidents."),
     Metric(
-        "laggard_webhook_tries_total",
-        "counter",
-        "Tries to send a notification, by outcome: sent, failed (no answer, or not now), refused (tried again, too). "
-        "Absent where no webhook is set.",
-        ("outcome",),
-    ),
-    Metric("laggard_webhook_waiting", "gauge", "Notifications that wait to be sent."),
-    Metric(
-        "laggard_webhook_lost_total",
-        "counter",
-        "Notifications that were never taken, by why: full (too many waited), too_old (a day).",
-        ("reason",),
-    ),
-    Metric(
         "laggard_connections_turned_away_total",
         "counter",
         "Connections that the daemon closed or refused since too many were open.",
@@ -187,12 +180,6 @@ METRICS: tuple[Metric, ...] = (
         "Those of the collector, by why: no whole request had come (no_request), the client did not take its answer "
         "(not_taken), all places were taken (refused).",
         ("reason",),
-    ),
-    Metric(
-        "laggard_otlp_exports_total",
-        "counter",
-        "Messages that were sent, or not (failed), to `otlp_endpoint`; absent where there is none.",
-        ("outcome",),
     ),
     *PROCESS_METRICS,
     Metric(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # ssl is slow to import, and most addresses are plain
 
 MAX_BYTES: Final = 4 << 20
 _MAX_REASON_BYTES: Final = 300
-_MAX_HEAD_BYTES: Final = 64 << 10
-_HEAD_END: Final = b"\r\n\r\n"
 _UNAVAILABLE: Final = "503"
 _MISDIRECTED: Final = "421"
 """The HTTP status Misdirected Request. A daemon that is asked under a name that it does not have says so, and what to
@@ -45,25 +43,15 @@ class _Closed(Busy):
     """The other side closed the connection and said nothing."""
 
 
-_JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
-
-
 class _Request(NamedTuple):
-    """`body_counts`: whether an answer is only one with the whole of its body. `head_alone`: whether its head is all
-    that is wanted, whatever the status."""
-
     method: str
     url: str
     body: bytes | None = None
-    headers: Mapping[str, str] = _JSON
-    body_counts: bool = True
-    head_alone: bool = False
 
 
 class ClientResponse(NamedTuple):
     body: bytes
     headers: Mapping[str, str]  # names in lower case
-    status: int = 200
 
 
 def get(url: str, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> ClientResponse:
@@ -75,20 +63,6 @@ def get(url: str, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> 
 def post(url: str, body: bytes, timeout_seconds: float) -> ClientResponse:
     """Sends JSON, as get(). NoResponse has what the other side says to a refusal."""
     return _ask(_Request("POST", url, body), timeout_seconds)
-
-
-def send(url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> None:
-    """Posts `body` with `headers`, Content-Type among them. Raises NoResponse where the status is not 200: nothing that
-    the other side says is in its text."""
-    _ask(_Request("POST", url, body, headers, body_counts=False), timeout_seconds)
-
-
-def deliver(
-    url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float, tls: ssl.SSLContext
-) -> ClientResponse:
-    """Posts `body` with `headers`, Content-Type among them. Returns the answer's status, whatever it is, and its
-    headers, and waits for no body. No redirect is followed. Raises NoResponse where no head of an answer came."""
-    return _ask(_Request("POST", url, body, headers, head_alone=True), timeout_seconds, tls)
 
 
 def _ask(request: _Request, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> ClientResponse:
@@ -160,43 +134,9 @@ def _converse(connection: socket.socket, parts: SplitResult, request: _Request, 
     host = parts.netloc.rpartition("@")[2]
     head = f"{request.method} {target} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\nConnection: close\r\n"
     if body is not None:
-        head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
-        head += f"Content-Length: {len(body)}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     connection.sendall(f"{head}\r\n".encode("latin-1") + (body or b""))
-    if request.head_alone:
-        return _parse_head(_receive_head(connection, deadline))
     return _parse(_receive_all(connection, deadline), request)
-
-
-def _receive_head(connection: socket.socket, deadline: float) -> bytes:
-    """Returns what came until the end of the head: who answers and then keeps the connection open has answered."""
-    data = bytearray()
-    while _HEAD_END not in data:
-        connection.settimeout(_remaining(deadline))
-        chunk = connection.recv(1 << 12)
-        if not chunk:
-            break
-        data += chunk
-        if len(data) > _MAX_HEAD_BYTES:
-            raise NoResponse(f"an answer with a head of more than {_MAX_HEAD_BYTES} bytes")
-    return bytes(data)
-
-
-def _parse_head(data: bytes) -> ClientResponse:
-    if not data:
-        raise _Closed("it closed the connection without an answer")
-    head, separator, _ = data.partition(_HEAD_END)
-    status_line, *lines = head.decode("latin-1").split("\r\n")
-    words = status_line.split(" ", 2)
-    is_status = len(words) > 1 and len(words[1]) == 3 and words[1].isascii() and words[1].isdecimal()
-    if not separator or not words[0].startswith("HTTP/1.") or not is_status:
-        raise NoResponse("not an HTTP answer")
-    return ClientResponse(b"", _fields(lines), int(words[1]))
-
-
-def _fields(lines: Iterable[str]) -> dict[str, str]:
-    fields = (line.partition(":") for line in lines)
-    return {name.strip().lower(): value.strip() for name, _, value in fields}
 
 
 def _receive_all(connection: socket.socket, deadline: float) -> bytes:
@@ -214,7 +154,7 @@ def _receive_all(connection: socket.socket, deadline: float) -> bytes:
 def _parse(data: bytes, request: _Request) -> ClientResponse:
     if not data:
         raise _Closed("it closed the connection without an answer")
-    head, separator, body = data.partition(_HEAD_END)
+    head, separator, body = data.partition(b"\r\n\r\n")
     status_line, *lines = head.decode("latin-1").split("\r\n")
     words = status_line.split(" ", 2)
     if not separator or len(words) < 2 or not words[0].startswith("HTTP/1."):
@@ -222,12 +162,13 @@ def _parse(data: bytes, request: _Request) -> ClientResponse:
     if words[1] == "426":
         raise NoResponse(SPEAKS_TLS)
     if words[1] != "200":
-        told = request.body_counts and (request.body is not None or words[1] == _MISDIRECTED)
+        told = request.body is not None or words[1] == _MISDIRECTED
         reason = _one_line(body[:_MAX_REASON_BYTES]) if told else ""
         kind = Busy if words[1] == _UNAVAILABLE else NoResponse
         raise kind(f"HTTP {words[1]}" + (f": {reason}" if reason else ""))
-    headers = _fields(lines)
-    if request.body_counts and headers.get("content-length") != str(len(body)):
+    fields = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+    if headers.get("content-length") != str(len(body)):
         raise NoResponse("an answer that is not complete")
     return ClientResponse(body, headers)
 

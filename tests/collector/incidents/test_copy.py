@@ -25,7 +25,6 @@ from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.kept_digest import LAST, KeptDigest, of_incident
 from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.notice import OPENED, Notice, NoticeChanges, Told
 from laggard.locate.against.digest import Described, digest_of
 from laggard.model import Culprit, Severity
 from laggard.wire.acknowledgement import Acknowledgement
@@ -39,8 +38,6 @@ TABLES = {
     "names": "node, machine, seen_at, document",
     "digests": "owner, job_id, started_at, run, script, world_size, made_at, document",
     "confirmations": "node, at, document",
-    "notices": "id, made_at, document",
-    "told": "incident, document",
 }
 
 
@@ -57,8 +54,7 @@ def fill(place: str, incidents: int = 40) -> None:
     names = ["a\0b\\" if n < 40 else f"job-{n}" for n in range(incidents)]
     closed = [incident(n, it, closed_at=WALL + n + 0.5, closed_because="job_ended") for n, it in enumerate(names)]
     opened = incident(10_000, "open")
-    told = {10_000: Told("g", WALL)}
-    database.write([*closed, opened], WALL, NoticeChanges((Notice("msg_1", OPENED, WALL, opened),), told=told))
+    database.write([*closed, opened], WALL)
     fault = Fault(5, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "gpu_xid", WALL, WALL)
     gone = structs.replace(fault, id=4, opened_at=WALL - 90, seen_at=WALL - 80, closed_at=WALL - 80)
     database.keep_nodes(NodeRows((fault, gone), (NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",)),)), WALL)
@@ -122,7 +118,6 @@ def test_incidents_of_other_collectors_stay_and_make_no_clash(url: str, file: st
     (both,) = (it for it in found if it.job_id == "open")
     assert (both.id, both.gaps, both.seen_at) == (9_999, 7, WALL + 20_000), "what the target knows better stays"
     with reading(url) as engine:
-        assert engine.run("SELECT incident FROM told") == [(9_999,)]
         assert engine.run("SELECT run FROM digests WHERE run != 'last'") == [("incident:9999",)]
     again = copy_database(file, url, "west")
     assert [again[f"{table} new"] for table in TABLES] == [0] * len(TABLES)

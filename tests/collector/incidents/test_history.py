@@ -18,13 +18,15 @@ from support.stores import WALL, Clock, open_store
 
 from laggard.cli import main
 from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_incidents
-from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.incidents.history import LATELY_SECONDS, MAX_CLOSED_LATELY, HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
 from laggard.collector.incidents.sqlite_file import SqliteFile
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
 from laggard.collector.settings import CollectorSettings, incidents_path
 from laggard.collector.web.metrics import collector_metrics
+from laggard.collector.web.source import Incidents
+from laggard.collector.web.tenants import TenantIncidents
 from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Verdict
 from laggard.wire import decode, encode
@@ -108,6 +110,46 @@ def test_an_incident_goes_on_after_a_restart(make_at: Make, clock: Clock) -> Non
     assert second.flush(60.0)
     rows, opened = read_incidents(second._settings.path, IncidentQuery())
     assert [it.closed_because for it in rows.incidents] == ["job_ended"] and opened == 0
+
+
+def told(incidents: Incidents) -> list[str]:
+    """What a scrape sees of incidents."""
+    text = collector_metrics(ClusterSnapshot(), incidents, 0.05, "")[0].decode()
+    return [
+        line
+        for line in text.splitlines()
+        if line.startswith(("laggard_job_incident{", "laggard_incidents_closed_total{"))
+    ]
+
+
+def test_what_opens_and_closes_between_two_scrapes_is_told_for_minutes(make: Make, clock: Clock) -> None:
+    history = make()
+    what = 'kind="slow_compute",user="1000",what="rank 2 on n1 is slow in forward"}'
+    open_one = f'laggard_job_incident{{hostname="n1",job_id="train",{what} '
+    assert told(history) == []
+    observe(history, clock, job(2))
+    assert told(history) == told(TenantIncidents(history, 1000)) == [f"{open_one}1.0"]
+    assert told(TenantIncidents(history, 1001)) == [], "it is another user's"
+    observe(history, clock, job(2, running=False), rounds=1)
+    closed = 'laggard_incidents_closed_total{kind="slow_compute"} 1.0'
+    assert told(history) == [f"{open_one}0.0", closed]
+    clock.at += LATELY_SECONDS - 1
+    assert told(history) == [f"{open_one}0.0", closed]
+    clock.at += 2
+    assert told(history) == [closed]
+
+
+def test_the_closed_that_are_told_of_are_bounded_and_so_are_their_words(make: Make, clock: Clock) -> None:
+    history = make()
+    long = job(2, name="j" * 100)
+    culprit = Culprit("slow_compute", (2,), node="n" * 500, phase="forward")
+    long = dataclasses.replace(long, location=structs.replace(long.location, culprits=(culprit,)))
+    observe(history, clock, long)
+    assert [len(line.partition('what="')[2].partition('"')[0]) for line in told(history)] == [128]
+    for number in range(2):
+        some = [job(2, name=f"{number}-{n}", running=False) for n in range(1000)]
+        observe(history, clock, *some)
+    assert len(history.closed_lately) == MAX_CLOSED_LATELY
 
 
 def _text(path: Path) -> None:
@@ -214,7 +256,7 @@ def test_a_disk_that_fails_loses_nothing_that_goes_on(make: Make, clock: Clock, 
     with history._changed:
         assert history._changed.wait_for(lambda: history.state.state == "failed", 60.0)
     assert len(history.document(IncidentQuery()).incidents) == 1
-    assert history._write(history._waiting.take(())) is not None, "and the next try opens it anew"
+    assert history._write(history._waiting.take()), "and the next try opens it anew"
     assert len(read_incidents(str(tmp_path / "incidents.sqlite"), IncidentQuery())[0].incidents) == 1
 
 
@@ -224,8 +266,8 @@ def test_the_database_is_bounded_and_a_user_who_floods_loses_their_own(place: st
     database.write([incident(100, owner=666)], WALL)
     for batch in range(20):
         many = [incident(1000 + 100 * batch + n, owner=666, job="flood", closed_at=WALL) for n in range(100)]
-        written = database.write(many, WALL)
-        assert database.engine.used() <= 1.0 and (written.bytes <= 1 << 20 or place.startswith("postgresql"))
+        size = database.write(many, WALL)
+        assert database.engine.used() <= 1.0 and (size <= 1 << 20 or place.startswith("postgresql"))
     database.close()
     rows, opened = read_incidents(place, IncidentQuery(limit=10_000))
     assert sum(it.owner == 1000 for it in rows.incidents) == 20 and opened == 1

@@ -1,5 +1,5 @@
-"""Collectors that share a PostgreSQL: one row of what two saw, notices that one sends, what is left behind, and a
-database that is away, slow, full, of a newer release, or killed in the middle."""
+"""Collectors that share a PostgreSQL: one row of what two saw, what is left behind, and a database that is
+away, slow, full, of a newer release, or killed in the middle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.kept_digest import KeptDigest, of_incident
 from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.notice import CLOSED, OPENED, Notice, NoticeChanges, Told
 from laggard.collector.incidents.schema import VERSION
 from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.jobs.job import JobKey
@@ -152,9 +151,9 @@ def test_one_names_the_rank_first_and_the_other_its_machine_at_once(
 
 
 def test_ids_of_one_millisecond_are_kept_apart(url: str, clock: Clock, make: Callable[..., IncidentHistory]) -> None:
-    """Two collectors open incidents of other jobs in the same milliseconds, each several: all are told of, and each is
-    known by the id of its row."""
-    one, other = make(url, "one", notify=True), make(url, "other", notify=True)
+    """Two collectors open incidents of other jobs in the same milliseconds, each several: each is known by the id of
+    its row."""
+    one, other = make(url, "one"), make(url, "other")
     jobs = {
         "one": tuple(job(2, name=f"a{n}") for n in range(4)),
         "other": tuple(job(2, name=f"b{n}") for n in range(4)),
@@ -169,8 +168,6 @@ def test_ids_of_one_millisecond_are_kept_apart(url: str, clock: Clock, make: Cal
     assert {it.id for it in one.open}.isdisjoint(it.id for it in other.open)
     for history in (one, other):
         assert {it.job_id: it.id for it in history.open}.items() <= rows.items()
-        told = [each.notice for each in history.outbox._waiting.values()]
-        assert {it.incident.job_id: it.incident.id for it in told} == {it.job_id: it.id for it in history.open}
     described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
     made = digest_of(timings_of(ranks=4, steps=20), described)
     assert made is not None
@@ -182,12 +179,8 @@ def test_ids_of_one_millisecond_are_kept_apart(url: str, clock: Clock, make: Cal
     assert kept == {it.job_id: of_incident(rows[it.job_id]) for it in other.open}
     assert {it.id for it in other.suspects(0.0)} >= {it.id for it in other.open}
     other.close()
-    again = make(url, "other", notify=True)
+    again = make(url, "other")
     assert {it.id for it in again.open} == {rows[f"b{n}"] for n in range(4)}
-    clock.at += 5.0
-    again.observe(jobs["other"])
-    assert again.flush(30.0)
-    assert len(again.outbox) == 4, "those that wait are sent, and none is told twice"
 
 
 def test_two_that_write_at_once_double_nothing_and_lose_nothing(url: str) -> None:
@@ -374,76 +367,15 @@ def test_what_nobody_watches_is_closed_once_a_collector_has_been_there_for_long(
     gone.write([incident(1, job="a")], WALL)
     gone.close()
     here.engine.run("UPDATE incidents SET written_at = now() - interval '1 hour'")
-    here.news(False, 10)
+    here.news()
     assert stored(url)[0].closed_at is None, "all may have been away, and it first"
     monkeypatch.setattr(here, "_opened_at", time.monotonic() - 3600)
-    here.news(False, 10)
+    here.news()
     (found,) = stored(url)
     assert (found.closed_because, found.closed_at) == ("ended_while_down", found.seen_at)
     late = store(url, "gone")
     late.write([incident(1, job="a", seen_at=WALL + 400)], WALL)
     assert stored(url)[0].closed_at is None, "it was watched all the same"
-
-
-def notice(number: str, event: str, it: Incident) -> Notice:
-    return Notice(number, event, it.seen_at, it)
-
-
-def test_of_one_event_one_notice_is_sent(url: str) -> None:
-    one, other = store(url, "one"), store(url, "other")
-    a, b = incident(1), incident(5)
-    first = one.write([a], WALL, NoticeChanges((notice("n1", OPENED, a),), told={1: Told("g", WALL)}))
-    second = other.write([b], WALL, NoticeChanges((notice("n2", OPENED, b),), told={5: Told("g", WALL)}))
-    assert [it.id for it in first.notices] == ["n1"] and second.notices == ()
-    ended = structs.replace(b, closed_at=WALL + 6, closed_because="recovered", seen_at=WALL + 6)
-    closing = other.write([ended], WALL, NoticeChanges((notice("n3", CLOSED, ended),), told={5: None}))
-    assert [(it.id, it.incident.id) for it in closing.notices] == [("n3", 1)], "under the id of the row"
-    ended = structs.replace(ended, id=1)
-    assert one.write([ended], WALL, NoticeChanges((notice("n4", CLOSED, ended),), told={1: None})).notices == ()
-    assert one.write([], WALL, NoticeChanges(done=("n1",))).notices == ()
-    assert [it.id for it in other.notices(10)] == ["n3"]
-
-
-def test_one_who_cannot_see_a_job_tells_nobody_that_it_is_over(url: str) -> None:
-    one, other = store(url, "one"), store(url, "other")
-    a, b = incident(1), incident(2, seen_at=WALL + 100)
-    one.write([a], WALL, NoticeChanges((notice("n1", OPENED, a),), told={1: Told("g", WALL)}))
-    other.write([b], WALL)
-    gone = structs.replace(a, closed_at=a.seen_at, closed_because="job_gone")
-    assert one.write([gone], WALL, NoticeChanges((notice("n2", CLOSED, gone),), told={1: None})).notices == ()
-    assert stored(url)[0].closed_at is None
-
-
-def test_notices_that_were_left_behind_are_sent_by_one_other(url: str) -> None:
-    gone, one, other = store(url, "gone"), store(url, "one"), store(url, "other")
-    made = tuple(notice(f"n{n}", OPENED, incident(n, job=f"job-{n}")) for n in range(40))
-    changes = NoticeChanges(made, told={it.incident.id: Told("g", WALL) for it in made})
-    gone.write([it.incident for it in made], WALL, changes)
-    assert one.news(True, 100).notices == (), "who sends them is alive"
-    gone.engine.run("UPDATE notices SET claimed_until = now() - interval '1 second'")
-    taken: dict[str, list[str]] = {"one": [], "other": []}
-
-    def take(name: str, database: SharedDatabase) -> None:
-        for _ in range(10):
-            taken[name] += [it.id for it in database.news(True, 3).notices]
-
-    threads = [threading.Thread(target=take, args=each) for each in (("one", one), ("other", other))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(taken["one"] + taken["other"]) == sorted(it.id for it in made), "each once"
-
-
-def test_claims_do_not_wait_for_each_other(url: str, postgres: Server) -> None:
-    """A collector that is just claiming holds its rows: another takes the next ones."""
-    made = tuple(notice(f"n{n}", OPENED, incident(n, job=f"job-{n}")) for n in range(4))
-    database = store(url)
-    database.write([it.incident for it in made], WALL, NoticeChanges(made))
-    database.engine.run("UPDATE notices SET claimed_until = now() - interval '1 second'")
-    with postgres.connect(url.partition("///")[2].partition("?")[0]) as busy, busy.transaction():
-        busy.execute("SELECT 1 FROM laggard.notices WHERE id IN ('n0', 'n1') FOR UPDATE")
-        assert [it.id for it in store(url, "other").news(True, 2).notices] == ["n2", "n3"]
 
 
 def ask(**changes: Any) -> AcknowledgeAsk:

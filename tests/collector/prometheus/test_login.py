@@ -71,6 +71,21 @@ def test_half_a_file_of_headers_leaves_the_former_ones(tmp_path: Path, caplog: p
     assert all("the former --headers-file stays in use: " in it for it in caplog.messages)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "cannot be read"), ("lovelace\n", "lines of the form NAME: VALUE"), ("Host: lovelace\n", "laggard sets")],
+)
+def test_a_file_of_headers_that_is_none_is_one_line_without_what_is_in_it(
+    tmp_path: Path, text: str | None, told: str
+) -> None:
+    path = tmp_path / "headers"
+    if text is not None:
+        put(path, text)
+    with pytest.raises(UsageError, match=told) as raised:
+        Login(headers_file=str(path))
+    assert "lovelace" not in str(raised.value) and str(path) in str(raised.value)
+
+
 PASSWORDS = {
     "old-password": "$2b$04$py5oB77E685ksUiGKB/ANeAnD02bCD.6VW9YmGWUk0QqfhKf8jWtm",
     "new-password": "$2b$04$mdidxkauEGOQ2felH6cHf.H48pUunuhc/1WE/qdRXZUQ/XEEOqpLO",

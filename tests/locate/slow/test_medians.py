@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.locate.medians import last_axis_median, median_over_steps, others_median
 from laggard.locate import medians
+from laggard.locate.medians import last_axis_median, median_over_steps, others_median
 from laggard.locate.slow import peers
 from laggard.locate.slow.peers import Peers
 
