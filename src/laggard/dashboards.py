@@ -17,7 +17,7 @@ from laggard.http.tls import tls_failure
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.text.words import printable_line
-from laggard.token_file import read_token_file
+from laggard.secret_files import read_token_file
 
 _FILES: Final = Path(__file__).parent / "deploy" / "grafana" / "dashboards"
 _ENV_TOKEN: Final = "GRAFANA_TOKEN"
