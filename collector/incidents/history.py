@@ -207,7 +207,8 @@ class IncidentHistory:
             self._note_closed(changed, moment.monotonic)
             self._faults_now = self._fault_tracker.open
             self.lost = dict(self._tracker.lost)
-            self._waiting.rows.put((_row_key(it), it) for it in (*faults, *names))
+            rows: tuple[Fault | NodeName, ...] = (*faults, *names)
+            self._waiting.rows.put((_row_key(it), it) for it in rows)
             self._waiting.incidents.put((it.id, it) for it in changed)
             self._remember(changed)
             self._open_now, self.refused = self._tracker.open, self._tracker.refused

@@ -63,7 +63,7 @@ async def _ask_all(urls: Mapping[str, str], key: JobKey, gpus: Mapping[int, str]
             document, steps = validate_ranks_answer(ranks)
             if gpus is not None and not _has_gpus(document, key, gpus):
                 continue
-            windows.ingest(url, document, now, steps=steps)
+            windows.ingest(url, document, steps, now)
             answered += 1
             found[node] = NodeFindings() if isinstance(report, FetchFailure) else _findings(report)
         except WireError:  # what answers there is no agent, or one of another version

@@ -156,7 +156,7 @@ def _missing_extra(error: BaseException) -> str | None:
 def _run(words: list[str]) -> int:
     words = _launchers_word_behind_command(words)
     name = _command_name(words)
-    if name in left.COMMANDS:
+    if name is not None and name in left.COMMANDS:
         raise UsageError(f"`laggard {name}` left: {left.COMMANDS[name]}")
     parser = _parser(name)
     arguments, rest = parser.parse_known_args(words)
