@@ -14,10 +14,10 @@ from urllib.parse import urljoin, urlsplit
 from laggard.address import without_login
 from laggard.errors import UsageError
 from laggard.http.tls import tls_failure
+from laggard.secret_files import read_token_file
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.text.words import printable_line
-from laggard.secret_files import read_token_file
 
 _FILES: Final = Path(__file__).parent / "deploy" / "grafana" / "dashboards"
 _ENV_TOKEN: Final = "GRAFANA_TOKEN"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from laggard.locate.collectives import Collectives
 from laggard.locate.digests import RankDigests, digests
 from laggard.locate.group_places import GroupPlaces
 from laggard.locate.live_positions import LiveLayout
+from laggard.locate.medians import Floats as Floats
 from laggard.locate.node_findings import NodeFindings
 from laggard.locate.own_threads import OwnThreads, own_threads
 from laggard.locate.step_tables import NO_STEPS, STEP, Table, step_arrays
@@ -24,8 +25,6 @@ from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow
 if TYPE_CHECKING:
     from laggard.locate.device_queues import DeviceQueues
 
-Floats = NDArray[np.floating[Any]]
-"""Numbers of any precision: the arrays of the largest jobs are in single precision."""
 
 WINDOW_STEPS = 128
 """The number of a job's newest steps that are kept, whatever their length."""

@@ -7,13 +7,13 @@ random. That was a tenth of the time of a start of `laggard locate`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from laggard.locate.job_timings import Floats
+Floats = NDArray[np.floating[Any]]
+"""Numbers of any precision: the arrays of the largest jobs are in single precision."""
 
 MAD_TO_SIGMA = 1.4826
 """A standard deviation over the median absolute deviation, for normal data."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from laggard.recording.reader import read_recording
 from laggard.processes.thread_times import MAX_THREADS, read_thread_times
+from laggard.recording.reader import read_recording
 from laggard.trainer_hooks.output.cpu_wait import FIRST_LOOK_SECONDS, LOOK_SECONDS, CpuWaitLines
 
 SPIN = "import os; os.sched_setaffinity(0, {%d})\nwhile os.getppid() == %d: sum(range(9999))"
