@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from msgspec import structs
+from msgspec import Meta, structs
 
 from laggard.address import without_login
 from laggard.collector.database_file import read_url
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
-from laggard.config import Settings, load
+from laggard.config import Settings, load, replaced
 from laggard.constants import COLLECTOR_PORT
 from laggard.database_url import is_database_url, refusal
 from laggard.environment import ENV_STATE_DIR, node_name
 from laggard.errors import UsageError
+from laggard.limits import Duration, Number, Port, Share
 from laggard.wire.exclusion import MAX_SECONDS
 
 LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
@@ -48,38 +49,38 @@ class CollectorSettings(Settings, frozen=True):
     each node is an agent, on that port. Nodes that are powered down are left out."""
     sinfo: str = "/usr/bin/sinfo"
     """The program that is asked for them. It finds slurm.conf by SLURM_CONF, as ever."""
-    discovery_interval_seconds: float = 15.0
+    discovery_interval_seconds: Duration = 15.0
     """The time after which names, files and SLURM are asked again. While one does not answer, what it said last holds,
     for `forget_after_seconds`."""
     node_labels_file: str = ""
     """A file that gives nodes the labels partition, rack and team, by their names (docs/alerts.md); empty: those that
     target_files and target_slurm give. It is read again when it changes."""
-    max_targets: int = 16_384
+    max_targets: Number = 16_384
     """The most agents that are scraped, of all that are listed and found."""
     listen_address: str = LISTEN_ADDRESS
     """The address at which the collector serves, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
     web_config_file: str = ""
     """A file that asks for TLS, and for clients' certificates, in the format of Prometheus' exporters (docs/tls.md);
     empty: plain HTTP."""
-    interval_seconds: float = 5.0
+    interval_seconds: Duration = 5.0
     """The time from the start of one round of scrapes to the start of the next."""
-    timeout_seconds: float = 3.0
+    timeout_seconds: Duration = 3.0
     """The time limit for one agent's complete answer. A round takes longer where more than 1,024 agents say nothing."""
-    report_interval_seconds: float = 30.0
+    report_interval_seconds: Duration = 30.0
     """The time between two requests for the report: probes run every minute or so, so less often than the ranks."""
-    concurrency: int = 64
+    concurrency: Number = 64
     """The number of agents that are asked at once, beside those that say nothing for a quarter of a second: up to 1,024
     of these are waited for."""
-    max_body_bytes: int = 16 << 20
+    max_body_bytes: Number = 16 << 20
     """The largest answer of an agent."""
-    max_jobs: int = 4096
+    max_jobs: Number = 4096
     """The most jobs of all users together, who share them fairly: docs/contracts.md, Tenants."""
-    max_ranks: int = 131_072
+    max_ranks: Number = 131_072
     """The most ranks of all jobs together, shared as the jobs are. A rank's window takes about 40 KiB."""
-    max_connections: int = 512
+    max_connections: Number = 512
     """The most connections of all clients together. A client that is slow to ask, or to take its answer, makes room for
     a new one; a quarter more are kept for gates and agents."""
-    max_connections_per_address: int = 64
+    max_connections_per_address: Number = 64
     """A reverse proxy is one address."""
     allowed_hosts: tuple[str, ...] = ()
     """Names under which clients may ask, `*.DOMAIN` for all in a domain, `*` for any. Addresses, names without a dot
@@ -109,9 +110,9 @@ class CollectorSettings(Settings, frozen=True):
     gate_clients: tuple[str, ...] = ()
     """The clients that may ask /api/v1/drains, as the gate on each node does, and nothing else; listed as in
     trusted_proxies."""
-    forget_after_seconds: float = 900.0
+    forget_after_seconds: Duration = 900.0
     """The time for which a job is shown after it has ended, or after an agent last reported a rank of it that ran."""
-    max_drain_ratio: float = 0.05
+    max_drain_ratio: Share = 0.05
     """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
     acknowledge_token_file: str = ""
     """A file with the secret by which operators prove who they are when they acknowledge a finding here (`laggard
@@ -124,28 +125,28 @@ class CollectorSettings(Settings, frozen=True):
     """A file with the secret that agents have as their stacks_token_file, too: with it the collector asks them for the
     stacks of slow and hung ranks, and an operator asks the collector (`laggard stacks`, docs/stacks.md); empty: nobody
     is asked."""
-    exclude_seconds: float = 12 * 3600.0
+    exclude_seconds: Annotated[float, Meta(gt=0, le=MAX_SECONDS)] = 12 * 3600.0
     """The time for which a node is left out of the next jobs (`laggard exclude`) after it was last named or confirmed,
     at most 604800. One with a critical finding is left out as long as that stands."""
-    max_drains_per_hour: int = 4
+    max_drains_per_hour: Number = 4
     """The number of nodes that are drained within an hour at most."""
-    fleet_wide_ratio: float = 0.01
+    fleet_wide_ratio: Share = 0.01
     """A finding that more than this share of the answering nodes got within an hour, five at least, has one cause that
     they share: it is told as one thing, and drains nobody. So is one that more than `max_drain_ratio` have."""
     ring_token_file: str = ""
     """A file with the secret by which agents prove who they are when they ask whether a ring is due (`laggard
     agent --idle-rings`, docs/rings.md); empty: no ring is ever due."""
-    ring_period_seconds: float = 86400.0
+    ring_period_seconds: Duration = 86400.0
     """The time in which each idle node is measured once."""
-    ring_nodes: int = 8
+    ring_nodes: Annotated[int, Meta(ge=3, le=32)] = 8
     """The number of nodes that measure one another, 3 to 32."""
-    ring_ask_seconds: float = 30.0
+    ring_ask_seconds: Duration = 30.0
     """The time between two questions of an idle node. A ring begins when all of its nodes have asked once more."""
-    ring_port: int = 19403
+    ring_port: Port = 19403
     """The port at which a ring's first node listens meanwhile."""
     prometheus: str = ""
     """A Prometheus that scrapes agents, as URL: jobs that no target reports are judged by the counters there."""
-    prometheus_interval_seconds: float = 60.0
+    prometheus_interval_seconds: Duration = 60.0
     """The time after which one look at Prometheus' jobs is followed by the next."""
     evaluators: str = ""
     """The name of the group of collectors that share the jobs of `prometheus`, the same for each of them; it needs a
@@ -178,12 +179,12 @@ class CollectorSettings(Settings, frozen=True):
     incidents_writer: str = ""
     """The name under which this collector writes such a database, the same after a restart and no other collector's;
     empty: the node's name and the port of listen_address."""
-    incidents_max_bytes: int = 64 << 20
+    incidents_max_bytes: Number = 64 << 20
     """The largest size of that file, or of the rows in that database. Beyond it, the oldest incidents of the user who
     has the most are dropped."""
-    incidents_keep_seconds: float = 90 * 86400.0
+    incidents_keep_seconds: Duration = 90 * 86400.0
     """The time for which an incident is kept after it was closed."""
-    incident_quiet_seconds: float = 300.0
+    incident_quiet_seconds: Duration = 300.0
     """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
 
     @property
@@ -218,29 +219,6 @@ def _own_path(path: str, default: str, environ: Mapping[str, str]) -> str:
 
 _DEFAULT_TIMEOUT = CollectorSettings().timeout_seconds
 
-_POSITIVE = (
-    "interval_seconds",
-    "discovery_interval_seconds",
-    "max_targets",
-    "max_drains_per_hour",
-    "timeout_seconds",
-    "report_interval_seconds",
-    "concurrency",
-    "max_body_bytes",
-    "max_jobs",
-    "max_ranks",
-    "max_connections",
-    "max_connections_per_address",
-    "forget_after_seconds",
-    "prometheus_interval_seconds",
-    "incidents_max_bytes",
-    "incidents_keep_seconds",
-    "incident_quiet_seconds",
-    "exclude_seconds",
-    "ring_period_seconds",
-    "ring_ask_seconds",
-)
-
 
 def load_settings(
     config: str | None,
@@ -253,16 +231,15 @@ def load_settings(
     settings = load(config, CollectorSettings) if config else CollectorSettings()
     if not targets:
         _refuse_repeated(settings.targets)
-    flags = {
-        "targets": tuple(targets) or None,
-        "listen_address": listen_address,
-        "web_config_file": web_config_file,
-        "interval_seconds": interval_seconds,
-    }
-    settings = structs.replace(settings, **{name: value for name, value in flags.items() if value is not None})
+    settings = replaced(
+        settings,
+        targets=tuple(targets) or None,
+        listen_address=listen_address,
+        web_config_file=web_config_file,
+        interval_seconds=interval_seconds,
+    )
     settings = _with_database_of_file(_with_somebody_to_watch(settings))
-    checks = (_check_numbers, _check_rings, _check_timeout, _check_places, _check_addresses)
-    for check in (*checks, _check_evaluators):
+    for check in (_check_timeout, _check_places, _check_addresses, _check_evaluators):
         check(settings)
     return settings
 
@@ -290,25 +267,6 @@ def _with_database_of_file(settings: CollectorSettings) -> CollectorSettings:
     if settings.incidents_database != INCIDENTS_DATABASE:
         raise UsageError("incidents_database and incidents_database_file are both given: leave one of them out")
     return structs.replace(settings, incidents_database=read_url(path, "incidents_database_file").url)
-
-
-def _check_numbers(settings: CollectorSettings) -> None:
-    for name in _POSITIVE:
-        value = getattr(settings, name)
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name} is {value}: give a number above 0")
-    for name in ("max_drain_ratio", "fleet_wide_ratio"):
-        if not 0 <= getattr(settings, name) <= 1:
-            raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
-    if settings.exclude_seconds > MAX_SECONDS:
-        raise UsageError(f"exclude_seconds is {settings.exclude_seconds:g}: give 604800 (a week) at most")
-
-
-def _check_rings(settings: CollectorSettings) -> None:
-    if not 3 <= settings.ring_nodes <= 32:
-        raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
-    if not 0 < settings.ring_port < 65536:
-        raise UsageError(f"ring_port is {settings.ring_port}: give a port from 1 to 65535")
 
 
 def _check_timeout(settings: CollectorSettings) -> None:

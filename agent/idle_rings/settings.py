@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from msgspec import structs
 
@@ -15,8 +16,6 @@ from laggard.environment import ENV_RING_TOKEN_FILE, node_name, rank_dir
 from laggard.errors import UsageError
 from laggard.rings.place import read_tokens
 from laggard.secret_files import TokenFile
-
-_DEVICES = ("auto", "cuda", "cpu")
 
 
 class IdleRingsSettings(Settings, frozen=True):
@@ -31,7 +30,7 @@ class IdleRingsSettings(Settings, frozen=True):
     rank_dir: str = ""
     """The directory in which ranks write their files, as the agent's. Empty: LAGGARD_RANK_DIR, else /run/laggard/ranks
     if that exists, else /dev/shm/laggard."""
-    device: str = "auto"
+    device: Literal["auto", "cuda", "cpu"] = "auto"
     """NCCL on GPUs (`cuda`), gloo on CPUs (`cpu`), or what the machine has (`auto`)."""
     user: str = "laggard"
     """The user to whom the ring's own processes belong where root starts this; any other user's are his own."""
@@ -46,8 +45,6 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
         raise UsageError(
             f"collector is {without_login(settings.collector)!r}: give the collector that plans rings, http://HOST:PORT"
         )
-    if settings.device not in _DEVICES:
-        raise UsageError(f"device is {settings.device!r}: one of {', '.join(_DEVICES)}")
     return structs.replace(
         settings,
         collector=settings.collector.rstrip("/"),

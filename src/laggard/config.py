@@ -65,6 +65,17 @@ def parse(text: str, settings_type: type[T], where: str) -> T:
         raise UsageError(f"{where} is nested too deeply") from None
 
 
+def replaced(settings: T, **given: object) -> T:
+    """The settings with these values, of flags, in place of theirs; None: not given. Raises UsageError that names the
+    key."""
+    values = {name: value for name, value in given.items() if value is not None}
+    try:
+        msgspec.convert(values, type(settings), strict=True)
+    except msgspec.ValidationError as error:
+        raise UsageError(yaml_message(str(error), settings.__struct_fields__)) from None
+    return msgspec.structs.replace(settings, **values)
+
+
 def _tree(text: str, where: str) -> object:
     """The value that the YAML holds. Raises UsageError; RecursionError where it is nested too deeply, or holds
     itself."""

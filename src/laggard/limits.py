@@ -1,4 +1,5 @@
-"""The limits on what other machines and other users' processes send, as types: msgspec checks them while it decodes.
+"""The limits on what other machines, other users' processes and files of settings say, as types: msgspec checks them
+while it decodes.
 
 A right type is not enough: a number can be absurd, and a name a megabyte long.
 """
@@ -30,3 +31,11 @@ Peer: TypeAlias = Annotated[int, Meta(ge=-1, lt=MAX_WORLD)]
 WorldSize: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_WORLD)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Clock: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_CLOCK)]
+
+# Of settings.
+Duration: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
+"""Seconds, 31 years at most."""
+DurationOrZero: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Number: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65_535)]

@@ -263,8 +263,8 @@ def test_an_event_that_fails_is_not_waited_for_again_and_again() -> None:
         ("taint: off", 'got true or false - at `taint`; write in quotes, since YAML takes off.*: "off", "dry-run"'),
         ("taint_effect: NoExecute", 'Invalid enum value \'NoExecute\'.*; write "NoSchedule", "PreferNoSchedule"$'),
         ("events: maybe", "expected true or false, got text - at `events`$"),
-        ("max_tainted_ratio: 5", "give a share from 0 to 1"),
-        ("max_taints_per_hour: 0", "give a number above 0"),
+        ("max_tainted_ratio: 5", "expected a number <= 1.0 - at `max_tainted_ratio`"),
+        ("max_taints_per_hour: 0", "expected a whole number >= 1 - at `max_taints_per_hour`"),
         ("collector: laggard-collector:19401", "write http://HOST:PORT"),
     ],
 )

@@ -313,8 +313,8 @@ def test_configuration_and_flags(start_agent: Start, rank_dir: Path, tmp_path: P
     [
         ("nodes: x", "agent.yaml: unknown key `nodes`"),
         ("probe_interval_seconds: soon", "probe_interval_seconds"),
-        ("probe_interval_seconds: 0", "give a number above 0"),
-        ("rank_interval_seconds: .nan", "give a number above 0"),
+        ("probe_interval_seconds: 0", "expected a number > 0.0 - at `probe_interval_seconds`"),
+        ("rank_interval_seconds: .nan", "expected a number > 0.0 - at `rank_interval_seconds`"),
         ("profile: strict", "no profile 'strict'"),
         ("listen_address: nothing", "write HOST:PORT"),
         ("listen_address: 127.0.0.1:99999", "write HOST:PORT"),
