@@ -87,11 +87,9 @@ def _row(finding_type: FindingType, explain: bool) -> FindingRow:
 
 
 def _table(rows: Sequence[FindingRow]) -> list[Part]:
-    width = max(len(row.code) for row in rows)
-    told = [(row, row.summary + (f" (not raised yet: {row.later})" if row.later else "")) for row in rows]
-    plain = tuple(f"{row.code:<{width}}  {row.severity:<8}  {text}" for row, text in told)
-    cells = tuple((row.code, row.severity, text) for row, text in told)
+    later = ((row, f" (not raised yet: {row.later})" if row.later else "") for row in rows)
+    cells = tuple((row.code, row.severity, row.summary + text) for row, text in later)
     return [
         Line(f"{len(rows)} codes; `laggard findings explain CODE` shows a code's page."),
-        Table(plain, ("code", "severity", "summary"), cells),
+        Table(("code", "severity", "summary"), cells),
     ]

@@ -54,9 +54,9 @@ def campaign_parts(document: CampaignDocument) -> Iterator[Part]:
     yield from _section(_OUTLIERS, _outliers(document.outliers))
     yield from _section("Out of memory:", map(_row_text, document.out_of_memory))
     yield from _section("Numbers that contradict the rest of their row:", map(_error_line, document.errors))
-    yield from _table("Stages by accumulation:", document.winners, _winner_line, _WINNERS)
+    yield from _table("Stages by accumulation:", document.winners, _WINNERS)
     yield from _section("Where one stage overtakes another:", map(_crossover_line, document.crossovers))
-    yield from _table("Gain over the baseline:", document.gains, _gain_line, _GAINS)
+    yield from _table("Gain over the baseline:", document.gains, _GAINS)
     yield from _notes(document.notes)
 
 
@@ -69,15 +69,15 @@ def portability_parts(document: PortabilityDocument) -> Iterator[Part]:
     else:
         yield Line("Cannot tell: no configuration was measured on every platform.", "unknown")
     columns = _portability_columns(document.portability)
-    yield from _table("Performance portability:", document.portability, _portability_line, columns)
-    yield from _table("Gain over the baseline:", document.gains, _gain_line, _GAINS)
+    yield from _table("Performance portability:", document.portability, columns)
+    yield from _table("Gain over the baseline:", document.gains, _GAINS)
     yield from _section(_OUTLIERS, _outliers(document.outliers))
     yield from _notes(document.notes)
 
 
 def scaling_parts(document: ScalingDocument) -> Iterator[Part]:
     yield _scaling_headline(document)
-    yield from _table("By size:", document.scaling, _scaling_line, _SCALING)
+    yield from _table("By size:", document.scaling, _SCALING)
     yield from _notes(document.notes)
 
 
@@ -93,7 +93,7 @@ def model_parts(document: ModelDocument) -> Iterator[Part]:
     for model in document.models:
         yield Line(_model_headline(model), "name")
         if model.parameters:
-            yield _drawn(model.parameters, _parameter_line, _PARAMETERS)
+            yield _drawn(model.parameters, _PARAMETERS)
         for stage in model.communication:
             if stage.inefficiency is not None:
                 expected = f"{1e3 * stage.expected_seconds:.3g} ms by volume"
@@ -130,12 +130,6 @@ def _model_headline(model: PlatformModel) -> str:
         f"{model.platform}: stage {best.stage}, micro-batch {best.micro_batch}, accumulation {best.grad_accum} "
         f"should do {best.samples_per_second:.4g} samples/s{between}, {seen}; fitted to {runs}{noise}."
     )
-
-
-def _parameter_line(each: ModelParameter) -> str:
-    between = "" if each.low is None or each.high is None else f" ({1e3 * each.low:.4g} to {1e3 * each.high:.4g})"
-    loose = "" if each.identifiable else ", not told apart from others"
-    return f"{each.name}: {1e3 * each.seconds:.4g} ms{between}{loose}"
 
 
 _PARAMETERS: Final = Columns[ModelParameter](
@@ -184,13 +178,6 @@ def _error_line(error: CellError) -> str:
     )
 
 
-def _winner_line(winner: StageWinner) -> str:
-    ties = f", as fast as stage {', '.join(map(str, winner.ties))}" if winner.ties else ""
-    return (
-        f"{winner.platform}: accumulation {winner.grad_accum}: stage {winner.stage}, {winner.lead - 1:.1%} ahead{ties}"
-    )
-
-
 _WINNERS: Final = Columns[StageWinner](
     ("platform", "accumulation", "stage", "ahead", "as fast"),
     lambda it: (
@@ -217,13 +204,6 @@ def _crossover_line(each: StageCrossover) -> str:
 
 def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}"
-
-
-def _gain_line(each: GainOverBaseline) -> str:
-    return (
-        f"{each.platform}: {each.gain:.3f} ({each.baseline.samples_per_second:g} with {_short(each.baseline)}, "
-        f"{each.best.samples_per_second:g} with {_short(each.best)})"
-    )
 
 
 _GAINS: Final = Columns[GainOverBaseline](
@@ -255,12 +235,6 @@ def _portability_columns(rows: Sequence[PortabilityRow]) -> Columns[PortabilityR
     )
 
 
-def _portability_line(row: PortabilityRow) -> str:
-    value = "not known" if row.value is None else f"{row.value:.3f}"
-    by = ", ".join(f"{platform} {efficiency:.3f}" for platform, efficiency in row.efficiencies.items())
-    return f"{value}  {_portable_name(row)} ({by})"
-
-
 def _portable_name(row: PortabilityRow) -> str:
     parts = [
         f"{word} {value}"
@@ -282,17 +256,6 @@ def _scaling_headline(document: ScalingDocument) -> Line:
     if len(factors) < 2:
         return Line("Cannot tell how it scales: fewer than two sizes were measured.", "unknown")
     return Line(f"It scales: every GPU does at least {min(factors):.2f} of what it does on the fewest nodes.", "ok")
-
-
-def _scaling_line(row: ScalingRow) -> str:
-    parts = [f"{counted(row.nodes, 'node')}, {row.gpus} GPUs"]
-    if row.group:
-        parts.insert(0, row.group)
-    if row.scaling_factor is not None:
-        parts.append(f"factor {row.scaling_factor:.3f}{' (low)' if row.alarm else ''}")
-    if row.z_gain is not None:
-        parts.append(f"micro-batch {row.micro_batch:g}, Z-gain {row.z_gain:.1%}")
-    return ": ".join((parts[0], ", ".join(parts[1:]))) if len(parts) > 1 else f"{parts[0]}: not measured"
 
 
 _SCALING: Final = Columns[ScalingRow](
@@ -326,18 +289,18 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[Part]:
         yield from (Line(f"  {line}") for line in listed)
 
 
-def _table(title: str, rows: Sequence[T], line: Callable[[T], str], columns: Columns[T]) -> Iterator[Part]:
+def _table(title: str, rows: Sequence[T], columns: Columns[T]) -> Iterator[Part]:
     if rows:
         yield Line("")
         yield Line(title, "name")
-        yield _drawn(rows, line, columns)
+        yield _drawn(rows, columns)
 
 
-def _drawn(rows: Sequence[T], line: Callable[[T], str], columns: Columns[T]) -> Table:
-    """The rows under names, without columns that are empty; `line`: of a script's text, for each."""
+def _drawn(rows: Sequence[T], columns: Columns[T]) -> Table:
+    """The rows under names, without columns that are empty."""
     cells = [columns.cells(row) for row in rows]
     used = [place for place in range(len(columns.names)) if any(row[place] for row in cells)]
     names = tuple(columns.names[place] for place in used)
     shown = tuple(tuple(row[place] for place in used) for row in cells)
     spare = tuple(name for name in columns.spare if name in names)
-    return Table(tuple(f"  {line(row)}" for row in rows), names, shown, columns.right.intersection(names), spare)
+    return Table(names, shown, columns.right.intersection(names), spare)

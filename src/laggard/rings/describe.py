@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from laggard.model import Severity, Verdict
 from laggard.rings.bandwidth import size_text
@@ -93,23 +92,9 @@ def _swaps(ring: Ring) -> Iterator[Line]:
 def _table(results: Sequence[RingResult]) -> Table:
     first, *names = ("operation", "size", "time (us)", "p50", "p99", "algbw", "busbw", "wrong")
     rows = tuple(map(_cells, results))
-    head = "".join(f"{name:>{width}}" for name, width in zip(names, _WIDTHS, strict=True))
     units = {"algbw": "algbw GB/s", "busbw": "busbw GB/s"}
     shown = (first, *(units.get(name, name) for name in names))
-    return Table(
-        (f"{first:<15}{head}   (GB/s)", *map(_row, rows)),
-        shown,
-        rows,
-        right=frozenset(shown[1:]),
-        spare=("p50", "p99", "algbw GB/s"),
-    )
-
-
-_WIDTHS: Final = (7, 12, 11, 11, 9, 9, 7)
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return f"{cells[0]:<15}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells[1:], _WIDTHS, strict=True))
+    return Table(shown, rows, right=frozenset(shown[1:]), spare=("p50", "p99", "algbw GB/s"))
 
 
 def _cells(result: RingResult) -> tuple[str, ...]:

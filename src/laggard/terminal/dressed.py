@@ -107,7 +107,7 @@ class _Following:
 
 
 class _Fitting:
-    """A table with as many of its columns as there is room for; a script's lines, wrapped, where a value would be cut
+    """A table with as many of its columns as there is room for; its rows as sentences, wrapped, if a value would be cut
     in the ones that have to stay."""
 
     def __init__(self, table: Table) -> None:
@@ -121,8 +121,8 @@ class _Fitting:
                 spare is None
                 or console.measure(drawn, options=options.update(max_width=1 << 16)).maximum <= options.max_width
             ):
-                cut = self.table.plain and self._least_width(names) > options.max_width
-                yield dressed(map(Line, self.table.plain)) if cut else drawn
+                cut = self._least_width(names) > options.max_width
+                yield dressed(map(Line, self.table.listed())) if cut else drawn
                 return
             names.remove(spare)
 
@@ -144,10 +144,6 @@ class _Fitting:
         for row in self.table.rows:
             drawn.add_row(*(_cell(row[place]) for place in places))
         return drawn
-
-
-def _unbounded(options: ConsoleOptions) -> ConsoleOptions:
-    return options.update(max_width=1 << 16)
 
 
 def _cell(value: str) -> Text:

@@ -26,15 +26,31 @@ class Line(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows under names. `plain`: what a script or a log gets in its place, line by line."""
+    """Rows under names: on a terminal as wide as it allows, for a script or a log in aligned columns."""
 
-    plain: tuple[str, ...]
     names: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: frozenset[str] = frozenset()
     """The columns whose values stand at the right: numbers."""
     spare: tuple[str, ...] = ()
     """The columns that are left out, in this order, where the terminal is too narrow for all."""
+
+    @property
+    def plain(self) -> tuple[str, ...]:
+        widths = [max(map(len, column)) for column in zip(self.names, *self.rows, strict=True)]
+        return tuple(self._aligned(row, widths) for row in (self.names, *self.rows))
+
+    def _aligned(self, row: tuple[str, ...], widths: list[int]) -> str:
+        cells = zip(self.names, row, widths, strict=True)
+        return "  ".join(f"{cell:{'>' if name in self.right else '<'}{most}}" for name, cell, most in cells).rstrip()
+
+    def listed(self) -> tuple[str, ...]:
+        """The rows as sentences, for a terminal that is too narrow for columns."""
+        return tuple("  " + ", ".join(filter(None, map(_named, self.names, row))) for row in self.rows)
+
+
+def _named(name: str, value: str) -> str:
+    return f"{name} {value}" if name and value else value
 
 
 Part = Line | Table

@@ -18,7 +18,6 @@ def _ascii_part(part: Part) -> Part:
     rows = tuple(tuple(map(ascii_line, row)) for row in part.rows)
     names = {name: ascii_line(name) for name in part.names}
     return part._replace(
-        plain=tuple(map(ascii_line, part.plain)),
         names=tuple(names.values()),
         rows=rows,
         right=frozenset(names[name] for name in part.right),

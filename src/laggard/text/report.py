@@ -45,7 +45,7 @@ def headline_line(report: Report, age_seconds: float | None = None) -> Line:
 
 def _table(probes: Iterable[ProbeResult]) -> Table:
     rows = tuple((it.name, it.verdict.value, f"{it.elapsed_seconds:.3f} s", ascii_line(it.reason)) for it in probes)
-    return Table((), ("probe", "verdict", "took", ""), rows, right=frozenset({"took"}))
+    return Table(("probe", "verdict", "took", ""), rows, right=frozenset({"took"}))
 
 
 def _probe_lines(probes: Iterable[ProbeResult]) -> Iterator[Line]:

@@ -138,11 +138,10 @@ def _simulated(path: str, rows: Sequence[TunerRow], nodes: int, ranks: int) -> d
 
 def _simulated_parts(table: dict[str, Any]) -> list[Part]:
     rows = [_simulated_row(each) for each in table["messages"]]
-    plain = tuple(f"  {name} {size}: {', '.join(others)}" for name, size, *others in rows)
     names = ("collective", "bytes", "setting", "channels", "row")
     return [
         Line(f"{table['path']}: {counted(table['nodes'], 'node')}, {counted(table['ranks'], 'rank')}", "name"),
-        Table(plain, names, tuple(rows), right=frozenset({"bytes"})),
+        Table(names, tuple(rows), right=frozenset({"bytes"})),
     ]
 
 

@@ -91,12 +91,7 @@ def _headline(own: TuneDocument) -> str:
 def _finalists(rows: Sequence[FinalistRow]) -> Table:
     names = ("times", "95 %", "verdict", "pairs", "changed")
     cells = tuple((f"{it.ratio:.3f}", _between(it), it.verdict, str(it.pairs), changes_text(it.changes)) for it in rows)
-    return Table(tuple(f"  {_finalist_line(each)}" for each in rows), names, cells, right=frozenset({"pairs"}))
-
-
-def _finalist_line(each: FinalistRow) -> str:
-    between = f" ({_between(each)})" if _between(each) else ""
-    return f"{each.ratio:.3f}{between} {each.verdict}, {counted(each.pairs, 'pair')}: {changes_text(each.changes)}"
+    return Table(names, cells, right=frozenset({"pairs"}))
 
 
 def _between(each: FinalistRow) -> str:
@@ -114,5 +109,4 @@ def _importances(rows: Sequence[ImportanceRow]) -> Table:
     cells = tuple(
         (it.parameter, f"{it.effect:.2f}", f"{it.low:.2f} to {it.high:.2f}", "" if it.matters else noise) for it in rows
     )
-    plain = (f"  {name}: {effect} ({between}){word and f', {word}'}" for name, effect, between, word in cells)
-    return Table(tuple(plain), ("parameter", "times", "90 %", ""), cells)
+    return Table(("parameter", "times", "90 %", ""), cells)
