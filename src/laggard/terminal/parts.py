@@ -46,7 +46,7 @@ class Table(NamedTuple):
 
     def listed(self) -> tuple[str, ...]:
         """The rows as sentences, for a terminal that is too narrow for columns."""
-        return tuple("  " + ", ".join(filter(None, map(_named, self.names, row))) for row in self.rows)
+        return tuple(", ".join(filter(None, map(_named, self.names, row))) for row in self.rows)
 
 
 def _named(name: str, value: str) -> str:
