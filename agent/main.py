@@ -7,9 +7,10 @@ import logging
 import os
 import signal
 from collections import Counter
+from functools import partial
 from typing import Final
 
-from laggard.agent.gate.serving import answering_prologs
+from laggard.agent.gate.serving import AcceptedFile, answering_prologs
 from laggard.agent.prober.known_probes import know_probes
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.prober.process import Prober, prober_command
@@ -22,6 +23,7 @@ from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resol
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web.routes import Router, error_response
 from laggard.agent.web.stacks import StackService, read_stacks_tokens
+from laggard.constants import ACCEPTED_FILE
 from laggard.daemon import (
     add_config_flag,
     add_listen_flag,
@@ -85,6 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
         ras = _ras_asker(settings, cached_ranks)
         traffic = TrafficWatch(lambda: cached_ranks.get().ranks)
         exports: Counter[str] = Counter()
+        accepted = AcceptedFile(ACCEPTED_FILE)
         router = Router(
             settings.node,
             ranks,
@@ -95,6 +98,7 @@ def main(arguments: argparse.Namespace) -> int:
             turned_away=lambda: server.turned_away,
             otlp_exports=exports,
             stacks=StackService.made(ranks, cached_ranks, settings.stacks, stacks_tokens),
+            judged=partial(accepted.judged, warnings_fail=profile.warnings_fail),
         )
         server = Server(listener, router.handle, error_response, tls=tls, max_kept=MAX_KEPT)
         log.info("listening on %s", url_of(listener, tls))
@@ -108,7 +112,7 @@ def main(arguments: argparse.Namespace) -> int:
         server.start()
         instance = f"{settings.node}:{listener.getsockname()[1]}"
         otlp = sending(send_to, "laggard-agent", instance, router.families, exports)
-        prologs = answering_prologs(settings.gate_socket, probe_loop, known_probes)
+        prologs = answering_prologs(settings.gate_socket, probe_loop, known_probes, accepted.get)
         with otlp, prologs, supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()

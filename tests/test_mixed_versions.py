@@ -22,14 +22,13 @@ from support.made_pages import script
 from support.paths import DATA
 
 from laggard import wire
-from laggard.acknowledge.asked import is_signed, signed
 from laggard.agent.ranks.packed_steps import pack
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.model import Report
 from laggard.rankfile import Lane, RankFileError, RankFileReader, Step
 from laggard.rankfile.layout import VERSION
 from laggard.rankfile.writer import RankFileWriter
-from laggard.wire.acknowledgement import AcknowledgeAsk
+from laggard.wire.exclusion import ConfirmAsk, is_signed, signed
 from laggard.wire.ranks import RanksDocument, StepRow
 
 GOLDEN = DATA / "golden" / "documents_0.1.0.jsonl"
@@ -43,14 +42,14 @@ KINDS: dict[str, type[msgspec.Struct]] = {
 """The documents of docs/formats.md, by what stands in `schema`."""
 
 SIGNED = (
-    "laggard.acknowledge/1",
     "laggard.confirm/1",
     "laggard.stacks_ask/1",
     "laggard.ring_ask/1",
     "laggard.ring_due/1",
+    "laggard.accepted/1",
 )
-"""Those that are signed as a whole, and refused with a field that the reader does not know: what asks for something is
-not half understood."""
+"""Those that are signed as a whole, or are root's word, and refused with a field that the reader does not know: what
+asks for something is not half understood."""
 
 
 def golden() -> dict[str, Any]:
@@ -135,8 +134,8 @@ def _keys(value: Any) -> Any:
 
 def test_a_signature_of_the_release_holds() -> None:
     """The bytes that are signed are those that 0.1.0 signs."""
-    ask = wire.decode(json.dumps({**DOCUMENTS["laggard.acknowledge/1"], "proof": ""}).encode(), AcknowledgeAsk)
-    kept = "fef04171489a74fa"
+    ask = wire.decode(json.dumps({**DOCUMENTS["laggard.confirm/1"], "proof": ""}).encode(), ConfirmAsk)
+    kept = "aa0fbc881a99caaa"
     assert signed("a token", ask).proof.startswith(kept) and is_signed(["a token"], signed("a token", ask))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from laggard.address import without_login
-from laggard.collector.incidents.engine import DatabaseError, NoTables
+from laggard.collector.incidents.engine import DatabaseError
 from laggard.collector.incidents.schema import STEPS, VERSION
 from laggard.database_url import refusal
 from laggard.text.words import printable_line
@@ -48,7 +48,6 @@ _ROW_BYTES: Final = 200
 
 _DOCUMENTS: Final = (
     "incidents", "losses", "faults", "names", "runs", "digests", "advice", "notices", "told", "confirmations",
-    "acknowledgements",
 )  # fmt: skip
 
 _WORDS: Final = (
@@ -72,11 +71,10 @@ ALTER TABLE notices ADD COLUMN claimed_by TEXT NOT NULL DEFAULT '';
 ALTER TABLE notices ADD COLUMN claimed_until TIMESTAMPTZ NOT NULL DEFAULT '-infinity';
 CREATE INDEX incidents_by_writing ON incidents (written_at);
 CREATE INDEX open_of_job ON incidents (owner, job_id) WHERE closed_at IS NULL;
-CREATE TABLE acknowledgements (id TEXT PRIMARY KEY, until DOUBLE PRECISION NOT NULL, document BYTEA NOT NULL);
 CREATE TABLE version (number BIGINT NOT NULL)
 """
 """The columns and tables that several collectors need beside those of a file: who wrote a row, and when by the
-database's clock; who sends a notice; and acknowledgements, which one collector alone keeps in a file."""
+database's clock; and who sends a notice."""
 
 _readers = threading.BoundedSemaphore(MAX_READERS)
 
@@ -354,7 +352,9 @@ def _in_postgres_words(statements: str) -> str:
 
 def _of_version(place: str, version: int) -> DatabaseError:
     if version == 0:
-        return NoTables(f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database")
+        return DatabaseError(
+            f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database"
+        )
     what_to_do = "upgrade this laggard" if version > VERSION else "a collector of this release brings it up to that"
     return DatabaseError(f"{place} is of version {version}, and this laggard knows {VERSION}: {what_to_do}")
 

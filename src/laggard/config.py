@@ -10,6 +10,7 @@ from typing import Final, TypeVar, get_args, get_type_hints
 import msgspec
 
 from laggard.errors import UsageError
+from laggard.left import SETTINGS
 
 T = TypeVar("T", bound="Settings")
 
@@ -116,6 +117,8 @@ def yaml_message(message: str, keys: Iterable[str]) -> str:
     field is a key, an array a list."""
     text = re.sub(r"`\$\.?", "`", message).replace(" - at ``", "")
     unknown = re.match(r"Object contains unknown field `([^`]*)`(.*)", text)
+    if unknown and unknown[1] in SETTINGS:
+        return f"there is no `{unknown[1]}` any more: {SETTINGS[unknown[1]]}"
     if unknown:
         return f"unknown key `{unknown[1]}`{unknown[2]}{_hint(unknown[1], list(keys))}"
     for word, meaning in _WORDS.items():

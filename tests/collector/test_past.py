@@ -203,13 +203,12 @@ class Source:
     def __init__(self, incidents: IncidentHistory) -> None:
         self.incidents = incidents
         self.snapshot = ClusterSnapshot(nodes=())
-        self.acknowledgements = None
 
 
 def ask(source: Any, **settings: Any) -> TestClient:
     from starlette.applications import Starlette
 
-    made = CollectorSettings(incidents_database="", acknowledged_file="", **settings)
+    made = CollectorSettings(incidents_database="", **settings)
     return TestClient(Starlette(routes=all_routes(source, made)))
 
 
