@@ -6,9 +6,10 @@ import argparse
 import logging
 import os
 import signal
+from functools import partial
 from typing import Final
 
-from laggard.agent.gate.serving import answering_prologs
+from laggard.agent.gate.serving import AcceptedFile, answering_prologs
 from laggard.agent.prober.known_probes import know_probes
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.prober.process import Prober, prober_command
@@ -21,6 +22,7 @@ from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resol
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web.routes import Router, error_response
 from laggard.agent.web.stacks import StackService, read_stacks_tokens
+from laggard.constants import ACCEPTED_FILE
 from laggard.daemon import (
     add_config_flag,
     add_listen_flag,
@@ -80,6 +82,7 @@ def main(arguments: argparse.Namespace) -> int:
         cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
         ras = _ras_asker(settings, cached_ranks)
         traffic = TrafficWatch(lambda: cached_ranks.get().ranks)
+        accepted = AcceptedFile(ACCEPTED_FILE)
         router = Router(
             settings.node,
             ranks,
@@ -89,6 +92,7 @@ def main(arguments: argparse.Namespace) -> int:
             traffic,
             turned_away=lambda: server.turned_away,
             stacks=StackService.made(ranks, cached_ranks, settings.stacks, stacks_tokens),
+            judged=partial(accepted.judged, warnings_fail=profile.warnings_fail),
         )
         server = Server(listener, router.handle, error_response, tls=tls, max_kept=MAX_KEPT)
         log.info("listening on %s", url_of(listener, tls))
@@ -100,7 +104,7 @@ def main(arguments: argparse.Namespace) -> int:
             ras.start()
         traffic.start()
         server.start()
-        prologs = answering_prologs(settings.gate_socket, probe_loop, known_probes)
+        prologs = answering_prologs(settings.gate_socket, probe_loop, known_probes, accepted.get)
         with prologs, supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from msgspec import structs
 
 from laggard import wire
-from laggard.acknowledge.matching import words
 from laggard.collector.incidents.database import DatabaseError, read_confirmations, read_incidents, read_machine
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
@@ -74,11 +73,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "be ended and begun anew",
     )
     parser.add_argument(
-        "--acknowledged",
-        metavar="FILE",
-        help="with --copy-to: the acknowledged_file of the collector with a file, which is copied as well",
-    )
-    parser.add_argument(
         "--writer",
         metavar="NAME",
         help="with --copy-to a database of PostgreSQL: the incidents_writer of the collector that goes on with what is "
@@ -94,8 +88,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--limit is {arguments.limit}: give a number above 0")
     if arguments.copy_to is not None:
         return _copy(arguments)
-    if arguments.acknowledged or arguments.writer:
-        raise UsageError("--acknowledged and --writer belong to --copy-to")
+    if arguments.writer:
+        raise UsageError("--writer belongs to --copy-to")
     if arguments.node is not None:
         return _show_node(arguments)
     since = None if arguments.since is None else moment_of(arguments.since, time.time())
@@ -116,7 +110,7 @@ def _copy(arguments: argparse.Namespace) -> int:
 
     if not arguments.database or arguments.node or arguments.job or arguments.since or arguments.open:
         raise UsageError("--copy-to copies all of --database FILE or URL: give that, and nothing that selects")
-    lines, status = copy(arguments.database, arguments.copy_to, arguments.acknowledged, arguments.writer)
+    lines, status = copy(arguments.database, arguments.copy_to, arguments.writer)
     show([Line(printable(line)) for line in lines])
     return status
 
@@ -177,9 +171,6 @@ def lines(
         yield f"  No history is kept: {document.history.reason}"
     for incident in document.incidents:
         yield from _described(incident, document.now, jobs.get(incident.key))
-        for known in document.acknowledged:
-            if set(known.nodes) & set(incident.culprit.machines):
-                yield f"    {known.code} on {', '.join(known.nodes)}: {words(known)}"
     if document.next is not None:
         yield f"There are more: ask with --limit above {len(document.incidents)}, --since or --job."
 

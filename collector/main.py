@@ -95,7 +95,7 @@ def _check_tenants(settings: CollectorSettings, tls: ServerTls | None) -> None:
 
 def _check_tokens(settings: CollectorSettings) -> None:
     """Raises UsageError where a secret cannot be read, or is for every user to read."""
-    for name in ("ring_token_file", "acknowledge_token_file", "stacks_token_file"):
+    for name in ("ring_token_file", "confirm_token_file", "stacks_token_file"):
         if path := getattr(settings, name):
             read_token_file(path, name)
 

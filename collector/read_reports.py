@@ -9,24 +9,22 @@ from laggard.collector.finding_places import NodeGpus
 from laggard.collector.incidents.fault import NodeSight
 from laggard.collector.incidents.sights import node_sight
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.model import Report, Verdict
+from laggard.model import Report
 
 
 class ReadReport(NamedTuple):
-    """`name`: the node's, as of its agent. `cannot_tell`: whether a check of it is unknown."""
+    """`name`: the node's, as of its agent."""
 
     report: Report
     name: str
     gpus: NodeGpus
     skipped: str
-    cannot_tell: bool
     sight: NodeSight
 
     @classmethod
     def of(cls, report: Report, agent: AgentState) -> ReadReport:
-        unknown = any(it.verdict is Verdict.UNKNOWN for it in report.probes)
         name, skipped = agent.name, agent.skipped
-        return cls(report, name, NodeGpus.of(report.facts), skipped, unknown, node_sight(name, report))
+        return cls(report, name, NodeGpus.of(report.facts), skipped, node_sight(name, report))
 
 
 class ReadReports:

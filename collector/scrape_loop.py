@@ -17,7 +17,6 @@ from laggard.collector import arenas
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.evaluators.evaluator import Evaluator
 from laggard.collector.fleet import fleet_wide
-from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
 from laggard.collector.fleet.outliers import FleetComparison, NodeComparison, with_codes
 from laggard.collector.fleet.returned import with_returns
 from laggard.collector.incidents.fault import NodeSight
@@ -50,7 +49,6 @@ from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answ
 from laggard.collector.settings import (
     INCIDENTS_DATABASE,
     CollectorSettings,
-    acknowledged_path,
     incidents_path,
     incidents_writer,
 )
@@ -74,9 +72,6 @@ FRESH_SECONDS = 0.9
 """The time that a client waits for fresh data where rounds take longer than that: it is told how old its answer is.
 With the time that the answer itself takes it has one within a second (`bench/fleet.py`)."""
 
-LEARN_SECONDS = 15.0
-"""The time after which acknowledgements are read again that other collectors were told."""
-
 _SHORT_BYTES = 64 << 10
 
 _SEVERITIES = tuple(Severity)
@@ -96,7 +91,6 @@ class ScrapeLoop:
         """`stacks_token`: tells the token to send to agents, which are asked for stacks; None: none is."""
         self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
-        self.acknowledgements = Acknowledgements(acknowledged_path(settings, os.environ), time.time())
         self._discovery = discovery
         self._agents = [AgentState(target) for target in discovery.found.targets]
         self._settings = settings
@@ -181,8 +175,6 @@ class ScrapeLoop:
         if isinstance(self.watch, Evaluator):
             self.watch.on_news = self._refresh_wanted.set
             await self.watch.begun(self._settings.timeout_seconds)
-        if self.acknowledgements.is_shared:
-            beside.append(asyncio.create_task(self._learn_acknowledgements()))
         try:
             await self._scrape_for_ever()
         finally:
@@ -190,15 +182,6 @@ class ScrapeLoop:
             self.connections.close()
             for task in beside:
                 task.cancel()
-
-    async def _learn_acknowledgements(self) -> None:
-        """Asks again and again what other collectors were told."""
-        while True:
-            await asyncio.sleep(LEARN_SECONDS)
-            try:
-                await asyncio.to_thread(self.acknowledgements.learn)
-            except Exception:  # one failed look must not be the last
-                log.exception("a defect in laggard: acknowledgements were not read")
 
     async def _scrape_for_ever(self) -> None:
         while True:
@@ -309,22 +292,17 @@ class ScrapeLoop:
     def _cluster(self, comparison: FleetComparison, began: float, now: float) -> ClusterSnapshot:
         """The nodes as the round that began at `began` found them, in monotonic seconds."""
         wall = time.time()
-        acknowledged = self.acknowledgements.holding(wall)
-        found = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
-        findings = known_findings(found, acknowledged, wall)
+        findings = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
         codes = comparison.codes_by_url()
-        of_nodes = known_findings(_node_findings(self._agents), acknowledged, wall)  # what jobs set drains no node
-        self._failing = fleet_wide.observed(self._failing, of_nodes, now)
+        self._failing = fleet_wide.observed(self._failing, _node_findings(self._agents), now)  # jobs' drain no node
         answering = sum(agent.state == "up" for agent in self._agents)
         settings = self._settings
         reports = self._reports.of(self._agents)
-        cannot_tell = frozenset(url for url, it in reports.items() if it.cannot_tell)
         together = fleet_wide.fleet_wide(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
         return ClusterSnapshot(
-            nodes=judged_rows((with_codes(agent.row(now), codes) for agent in self._agents), findings, cannot_tell),
+            nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
             findings=_worst_first(findings),
-            acknowledged=acknowledged,
             fleet_wide=together,
             failing_together=fleet_wide.for_that_alone(self._failing, together),
             waiting_seconds=fleet_wide.waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),

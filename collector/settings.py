@@ -25,7 +25,6 @@ LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
 shows (job names, users, nodes) has no password. `--web.listen-address :19401` opens it to others."""
 
 INCIDENTS_DATABASE = "/var/lib/laggard/incidents.sqlite"
-ACKNOWLEDGED_FILE = "/var/lib/laggard/acknowledged.json"
 
 
 _THIS_MACHINE = (LOCAL_AGENT,)
@@ -114,13 +113,9 @@ class CollectorSettings(Settings, frozen=True):
     """The time for which a job is shown after it has ended, or after an agent last reported a rank of it that ran."""
     max_drain_ratio: Share = 0.05
     """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
-    acknowledge_token_file: str = ""
-    """A file with the secret by which operators prove who they are when they acknowledge a finding here (`laggard
-    findings acknowledge`, docs/findings/README.md) or tell that a suspect was measured (`laggard confirm`,
-    docs/tasks/exclude.md); empty: nobody can."""
-    acknowledged_file: str = ACKNOWLEDGED_FILE
-    """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
-    is acknowledged.json in there. Where incidents_database is a URL, it keeps them, and this file is not used."""
+    confirm_token_file: str = ""
+    """A file with the secret by which operators prove who they are when they tell that a suspect was measured (`laggard
+    confirm`, docs/tasks/exclude.md); empty: nobody can."""
     stacks_token_file: str = ""
     """A file with the secret that agents have as their stacks_token_file, too: with it the collector asks them for the
     stacks of slow and hung ranks, and an operator asks the collector (`laggard stacks`, docs/stacks.md); empty: nobody
@@ -196,25 +191,13 @@ class CollectorSettings(Settings, frozen=True):
 def incidents_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
     """The file that keeps incidents; empty for none. The default gives way to LAGGARD_STATE_DIR, so that a demo or a
     test on a machine with a collector leaves nothing in that one's file."""
-    return _own_path(settings.incidents_database, INCIDENTS_DATABASE, environ)
+    path, folder = settings.incidents_database, environ.get(ENV_STATE_DIR)
+    return os.path.join(folder, os.path.basename(path)) if folder and path == INCIDENTS_DATABASE else path
 
 
 def incidents_writer(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
     """The name under which this collector writes a database that others write, too."""
     return settings.incidents_writer or f"{node_name(environ)}:{settings.listen_address.rpartition(':')[2]}"
-
-
-def acknowledged_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
-    """The file that keeps acknowledgements, or the URL of the database that does; empty for none. The default gives way
-    as that of incidents does."""
-    if is_database_url(settings.incidents_database):
-        return settings.incidents_database
-    return _own_path(settings.acknowledged_file, ACKNOWLEDGED_FILE, environ)
-
-
-def _own_path(path: str, default: str, environ: Mapping[str, str]) -> str:
-    folder = environ.get(ENV_STATE_DIR)
-    return os.path.join(folder, os.path.basename(default)) if folder and path == default else path
 
 
 _DEFAULT_TIMEOUT = CollectorSettings().timeout_seconds
@@ -278,21 +261,18 @@ def _check_timeout(settings: CollectorSettings) -> None:
 
 
 def _check_places(settings: CollectorSettings) -> None:
-    _check_shared(settings)
-    for name, default in (("incidents_database", INCIDENTS_DATABASE), ("acknowledged_file", ACKNOWLEDGED_FILE)):
-        if is_database_url(getattr(settings, name)):
-            continue
-        folder = os.path.dirname(path := getattr(settings, name))
-        if path and path != default and not os.path.isdir(folder or "."):
-            raise UsageError(f"{name} is {path}, and there is no folder {folder}: make it, or name another place")
+    path = settings.incidents_database
+    if is_database_url(path):
+        _check_shared(settings)
+        return
+    folder = os.path.dirname(path)
+    if path and path != INCIDENTS_DATABASE and not os.path.isdir(folder or "."):
+        why = f"there is no folder {folder}: make it, or name another place"
+        raise UsageError(f"incidents_database is {path}, and {why}")
 
 
 def _check_shared(settings: CollectorSettings) -> None:
     """Raises UsageError where a database of PostgreSQL cannot be what is named."""
-    if is_database_url(settings.acknowledged_file):
-        raise UsageError("acknowledged_file is a URL: give that to incidents_database, which then keeps both")
-    if not is_database_url(settings.incidents_database):
-        return
     if why := refusal(settings.incidents_database):
         raise UsageError(f"incidents_database {without_login(settings.incidents_database)} {why}")
     if importlib.util.find_spec("psycopg") is None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from laggard.accepted import AcceptedDocument
 from laggard.catalogue.command import FindingsDocument
 from laggard.catalogue.metrics_command import MetricsDocument
 from laggard.collector.incidents.incident import IncidentsDocument
@@ -45,7 +46,6 @@ from laggard.reports.documents import (
 )
 from laggard.rings.document import Ring
 from laggard.tune.report.documents import TuneDocument
-from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.comparison import Comparison
 from laggard.wire.digest import Digest
@@ -95,11 +95,7 @@ DOCUMENTS = (
     Document(RingsDocument, "`/api/v1/rings` of the collector"),
     Document(RingAsk, "what an idle node asks, `POST /api/v1/rings/due` of the collector"),
     Document(RingDue, "the answer to it"),
-    Document(
-        AcknowledgementsDocument,
-        "`laggard findings acknowledged --format json`, `/api/v1/acknowledgements` of the collector",
-    ),
-    Document(AcknowledgeAsk, "what an operator asks, `POST /api/v1/acknowledge` of the collector"),
+    Document(AcceptedDocument, "`laggard healthcheck --accept --format json`, and the file that it writes"),
     Document(ExclusionsDocument, "`/api/v1/exclusions` of the collector"),
     Document(ExcludeDocument, "`laggard exclude --format json`"),
     Document(SuspectDocument, "`laggard confirm --format json`"),

@@ -26,7 +26,6 @@ from laggard.collector.web import questions as collector
 from laggard.collector.web.newest_ring import NewestRing
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
-from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, ExclusionsDocument
@@ -94,13 +93,6 @@ COLLECTOR = {
         "The findings of all nodes, worst first.", documents.NodeFindingsDocument, collector.Findings
     ),
     "/api/v1/drains": Question("Whether one more failing node may be drained.", DrainsDocument, collector.OfNode),
-    "/api/v1/acknowledgements": Question("What operators have acknowledged.", AcknowledgementsDocument),
-    "/api/v1/acknowledge": Question(
-        "Asked by an operator who has the token: acknowledge a finding, or withdraw that. docs/acknowledge.md",
-        AcknowledgementsDocument,
-        refusals=(403, 409),
-        body=AcknowledgeAsk,
-    ),
     "/api/v1/exclusions": Question(
         "The nodes that the next job is to leave out, the worst first. docs/tasks/exclude.md",
         ExclusionsDocument,

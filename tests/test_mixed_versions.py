@@ -37,14 +37,14 @@ KINDS: dict[str, type[msgspec.Struct]] = {
 """The documents of docs/formats.md, by what stands in `schema`."""
 
 SIGNED = (
-    "laggard.acknowledge/1",
     "laggard.confirm/1",
     "laggard.stacks_ask/1",
     "laggard.ring_ask/1",
     "laggard.ring_due/1",
+    "laggard.accepted/1",
 )
-"""Those that are signed as a whole, and refused with a field that the reader does not know: what asks for something is
-not half understood."""
+"""Those that are signed as a whole, or are root's word, and refused with a field that the reader does not know: what
+asks for something is not half understood."""
 
 DOCUMENTS = {schema: example(kind) for schema, kind in KINDS.items()}
 

@@ -15,7 +15,6 @@ import pytest
 import trustme
 from support.certificates import SECONDS, Daemon, Files, Start, client
 
-from laggard.acknowledge.asked import signed as sign_acknowledge
 from laggard.agent.idle_rings.ask import NoAnswer, ask_for_ring
 from laggard.errors import UsageError
 from laggard.http.client import NoResponse, get
@@ -23,7 +22,8 @@ from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
 from laggard.rings.authentication import new_nonce
 from laggard.secret_files import read_token_file
 from laggard.wire import encode
-from laggard.wire.acknowledgement import AcknowledgeAsk
+from laggard.wire.exclusion import ConfirmAsk, Confirmation
+from laggard.wire.exclusion import signed as sign_confirm
 from laggard.wire.stacks import StacksAsk
 from laggard.wire.stacks import signed as sign_stacks
 
@@ -138,9 +138,9 @@ class Asking:
         for part in PARTS:
             self.put(part, OLD)
         (folder / "agent.yaml").write_text(f"stacks_token_file: {folder / 'agent.token'}\n")
-        names = ("stacks_token_file", "acknowledge_token_file", "ring_token_file")
+        names = ("stacks_token_file", "confirm_token_file", "ring_token_file")
         own = dict.fromkeys(names, str(folder / "collector.token"))
-        config = {**own, "incidents_database": "", "interval_seconds": 0.3, "acknowledged_file": str(folder / "kept")}
+        config = {**own, "incidents_database": "", "interval_seconds": 0.3}
         (folder / "collector.yaml").write_text(json.dumps(config))
         self.agent = start_agent("--config", str(folder / "agent.yaml"))
         flags = ("--config", str(folder / "collector.yaml"), "--target", self.agent.url)
@@ -161,9 +161,10 @@ class Asking:
             found.append(f"operator to collector to agent: {answer.text}")
         if (status := asked(self.agent.url, sent)) != 200:
             found.append(f"operator to agent: {status}")
-        withdraw = AcknowledgeAsk("x", time.time(), new_nonce(), withdraw="0" * 8)
-        answer = self.collector.client.post("/api/v1/acknowledge", content=encode(sign_acknowledge(sent, withdraw)))
-        if answer.status_code != 409 or "no acknowledgement has the id" not in answer.text:
+        now = time.time()
+        measured = ConfirmAsk(Confirmation("nobody", "confirmed", now, "x", "so", ("n0",)), now, new_nonce())
+        answer = self.collector.client.post("/api/v1/confirm", content=encode(sign_confirm(sent, measured)))
+        if answer.status_code != 409 or "no agent has reported as nobody" not in answer.text:
             found.append(f"operator to collector: {answer.text}")
         try:
             ask_for_ring(self.collector.url, "n0", read_token_file(str(self.folder / "node.token"), "token_file"))

@@ -11,18 +11,16 @@ What is unknown rejects no job, and so does not keep the agent from a yes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-from msgspec import structs
-
-from laggard.acknowledge.matching import find
+from laggard.accepted import Accepted, find
 from laggard.agent.gate.question import Answer, Question
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
 from laggard.model import Finding, Report, Severity
 from laggard.probes.runner.job_gpus import is_only_on, other_gpus
 from laggard.probes.runner.report import places_are_complete
-from laggard.wire.acknowledgement import Acknowledgement
 
 BUSY: Final = "GPU_BUSY"
 
@@ -49,9 +47,9 @@ class Now(NamedTuple):
 
 
 def quick_answer(
-    question: Question, own: Own, latest: ProbeRound, now: Now, acknowledged: Sequence[Acknowledgement] = ()
+    question: Question, own: Own, latest: ProbeRound, now: Now, accepted: Sequence[Accepted] = ()
 ) -> Answer:
-    """`acknowledged`: what is, on this node; the gate lowers that, too."""
+    """`accepted`: what root accepts on this node; it rejects no job at the gate, either."""
     if question.fingerprint != own.fingerprint:
         return _look("version")
     if question.boot != own.boot:
@@ -66,20 +64,11 @@ def quick_answer(
     began = min(latest.began, latest.variants_began)
     if question.newer and began < question.newer + 1:
         return _look("changed", ROUND)
-    return _judge(question, own, latest, _Known(acknowledged, now.clock)) or Answer(True, math.ceil(age))
+    is_accepted = partial(find, accepted, now=now.clock)
+    return _judge(question, own, latest, is_accepted) or Answer(True, math.ceil(age))
 
 
-class _Known(NamedTuple):
-    acknowledged: Sequence[Acknowledgement]
-    now: float
-
-    def has(self, node: str, finding: Finding) -> bool:
-        """Whether the finding is acknowledged as a critical one, which it may be in a prolog."""
-        critical = structs.replace(finding, severity=Severity.CRITICAL)
-        return find(self.acknowledged, node, critical, self.now) is not None
-
-
-def _judge(question: Question, own: Own, latest: ProbeRound, known: _Known) -> Answer | None:
+def _judge(question: Question, own: Own, latest: ProbeRound, is_accepted: Callable[[Finding], object]) -> Answer | None:
     """None: nothing stands against the job."""
     report, variants = latest.report, latest.variants
     if not own.variants <= _names(variants) or not own.probes - own.variants <= _names(report):
@@ -89,7 +78,7 @@ def _judge(question: Question, own: Own, latest: ProbeRound, known: _Known) -> A
     others = other_gpus(report, question.gpus)
 
     def counts(finding: Finding) -> bool:
-        return not is_only_on(others, finding) and not known.has(report.node, finding)
+        return not is_only_on(others, finding) and not is_accepted(finding)
 
     if any(it.severity is Severity.CRITICAL and counts(it) for it in report.findings):
         return _look("critical")

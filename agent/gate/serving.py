@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from laggard.acknowledge.kept_file import KeptFileError, read_kept
+from laggard.accepted import Accepted, AcceptedError, lowered, read_accepted
 from laggard.agent.gate.listener import open_listener
 from laggard.agent.gate.question import Answer, Question
 from laggard.agent.gate.quick_answer import Now, Own, quick_answer
 from laggard.agent.gate.server import GateServer
 from laggard.agent.prober.loop import ProbeLoop, uptime
 from laggard.agent.prober.variants import KnownProbes
-from laggard.constants import ACKNOWLEDGED_FILE
+from laggard.model import Report
 from laggard.probes.gate_question import gate_profile
-from laggard.wire.acknowledgement import Acknowledgement
+from laggard.probes.runner.report import with_lowered
+
+log = logging.getLogger("laggard.agent")
 
 _BOOT: str = "/proc/sys/kernel/random/boot_id"
 
 
 @contextmanager
-def answering_prologs(path: str, loop: ProbeLoop, probes: KnownProbes) -> Iterator[None]:
+def answering_prologs(
+    path: str, loop: ProbeLoop, probes: KnownProbes, accepted: Callable[[], tuple[Accepted, ...]]
+) -> Iterator[None]:
     """Answers prologs at the socket `path` meanwhile; empty: none."""
     listener = open_listener(path) if path else None
     if listener is None:
         yield
         return
-    own, known = own_facts(probes), KeptAcknowledgements(ACKNOWLEDGED_FILE)
+    own = own_facts(probes)
 
     def judge(question: Question) -> Answer:
-        return quick_answer(question, own, loop.latest, Now(uptime(), time.time()), known.get())
+        return quick_answer(question, own, loop.latest, Now(uptime(), time.time()), accepted())
 
     server = GateServer(listener, loop, judge)
     server.start()
@@ -41,31 +45,25 @@ def answering_prologs(path: str, loop: ProbeLoop, probes: KnownProbes) -> Iterat
         server.stop()
 
 
-class KeptAcknowledgements:
-    """What is acknowledged on this node. The file is read again where it has changed; one that cannot be used
-    acknowledges nothing, and the gate then says why."""
+class AcceptedFile:
+    """What root accepts on this node, read anew each time. If the file cannot be used, the log says so once."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._read: tuple[int, int, int] | None = None
-        self._known: tuple[Acknowledgement, ...] = ()
+        self._path, self._problem = path, ""
 
-    def get(self) -> tuple[Acknowledgement, ...]:
+    def get(self) -> tuple[Accepted, ...]:
         try:
-            status = os.stat(self._path, follow_symlinks=False)
-        except OSError:
-            self._read, self._known = None, ()
-            return ()
-        now = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        if now != self._read:
-            self._read, self._known = now, self._kept()
-        return self._known
+            accepted, problem = read_accepted(self._path), ""
+        except AcceptedError as error:
+            accepted, problem = (), str(error)
+        if problem and problem != self._problem:
+            log.warning("nothing is accepted on this node: %s", problem)
+        self._problem = problem
+        return accepted
 
-    def _kept(self) -> tuple[Acknowledgement, ...]:
-        try:
-            return read_kept(self._path)
-        except KeptFileError:
-            return ()
+    def judged(self, report: Report, warnings_fail: bool) -> Report:
+        """The report in which what is accepted now is marked, and fails nothing."""
+        return with_lowered(report, lowered(report.findings, self.get(), time.time()), warnings_fail)
 
 
 def own_facts(probes: KnownProbes) -> Own:

@@ -17,7 +17,7 @@ from msgspec import structs
 from laggard import __version__
 from laggard.agent.jobs.hook_blind import hook_blind_findings
 from laggard.agent.jobs.transport import JobTransports
-from laggard.agent.prober.loop import ProbeLoop
+from laggard.agent.prober.loop import ProbeLoop, ProbeRound
 from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.directory import round_robin
 from laggard.agent.ranks.reader import RankFiles
@@ -29,7 +29,7 @@ from laggard.agent.web.stacks import StackService
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler
-from laggard.model import MAX_FINDINGS, Finding
+from laggard.model import MAX_FINDINGS, Finding, Report
 from laggard.wire import encode
 from laggard.wire.query import WrongQuestion, read_question
 from laggard.wire.ranks import RanksDocument
@@ -48,7 +48,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 class Router:
     """Hands each request to the handler of its path. The API reads `ranks` for every request; the page and the metrics
-    take `cached_ranks`. `turned_away`: how many connections were so far."""
+    take `cached_ranks`. `turned_away`: how many connections were so far; `judged`: makes of the probes' report the
+    one that is shown."""
 
     def __init__(
         self,
@@ -60,11 +61,13 @@ class Router:
         traffic: TrafficWatch | None = None,
         turned_away: Callable[[], int] = lambda: 0,
         stacks: StackService | None = None,
+        judged: Callable[[Report], Report] = lambda report: report,
     ) -> None:
         self._node = node
         self._ranks = ranks
         self._cached_ranks = cached_ranks
         self._probe_loop = probe_loop
+        self._judged = judged
         self._ras = ras
         self._traffic = traffic
         self._turned_away = turned_away
@@ -111,13 +114,13 @@ class Router:
         return handler
 
     def _page(self, _: Request) -> Response:
-        html = page.render(self._node, self._cached_ranks.get(), self._probe_loop.latest.report, __version__)
+        html = page.render(self._node, self._cached_ranks.get(), self._latest().report, __version__)
         return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), page.HEADERS)
 
     def _metrics(self, request: Request) -> Response:
         daemon = Daemon(self._probe_loop.round_seconds, self._turned_away())
         ranks = self._with_findings(self._cached_ranks.get())
-        body, content_type = agent_metrics(ranks, self._probe_loop.latest, request.accept, daemon)
+        body, content_type = agent_metrics(ranks, self._latest(), request.accept, daemon)
         return _response(HTTPStatus.OK, content_type, body)
 
     def _healthy(self, _: Request) -> Response:
@@ -134,7 +137,7 @@ class Router:
         return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
 
     def _report(self, _: Request) -> Response:
-        latest = self._probe_loop.latest
+        latest = self._latest()
         response = _json(HTTPStatus.OK, latest.report)
         age = time.time() - latest.finished_at
         if not latest.complete or age < 0:  # a gate takes no report without an age in place of its own probes
@@ -156,6 +159,10 @@ class Router:
 
     def _ask_for_stacks(self, request: Request) -> Response:
         return _json(HTTPStatus.OK, self._stacks.ask(request))
+
+    def _latest(self) -> ProbeRound:
+        latest = self._probe_loop.latest
+        return latest._replace(report=self._judged(latest.report))
 
     def _with_findings(self, ranks: RanksDocument) -> RanksDocument:
         """Returns `ranks` with the findings about their jobs."""

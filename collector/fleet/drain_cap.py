@@ -10,7 +10,6 @@ node can, would have the node pass.
 
 from __future__ import annotations
 
-from laggard.acknowledge.matching import of_node
 from laggard.collector.fleet.fleet_wide import words
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.model import Verdict
@@ -44,7 +43,6 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
         max_drain_ratio=max_ratio,
         asker_fails=node is not None and any(row.node == node for row in fails),
         asker_known=node is None or any(row.node == node for row in snapshot.nodes),
-        acknowledged=of_node(snapshot.acknowledged, node) if node else (),
     )
 
 
@@ -54,7 +52,7 @@ def cap_of(answering: int, max_ratio: float) -> int:
 
 
 def failing_nodes(snapshot: ClusterSnapshot) -> list[NodeRow]:
-    """The nodes that answer and fail their checks, for more than what was acknowledged (`judged_rows`)."""
+    """The nodes that answer and fail their checks."""
     return [row for row in snapshot.nodes if row.state == "up" and row.verdict == Verdict.FAIL.value]
 
 

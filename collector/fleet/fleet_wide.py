@@ -34,7 +34,7 @@ class FailingSince(NamedTuple):
 
 
 def observed(before: FailingSince, findings: Iterable[NodeFinding], now: float) -> FailingSince:
-    """`before` after a round at `now`. `findings`: those of all nodes; acknowledged ones are no longer critical."""
+    """`before` after a round at `now`. `findings`: those of all nodes."""
     started_at = now if before.started_at is None else before.started_at
     begin = now if now - started_at > _FIRST_ROUNDS_SECONDS else None
     failing = {(it.node, it.finding.code) for it in findings if it.finding.severity is Severity.CRITICAL}

@@ -38,8 +38,8 @@ class Copied(Counter[str]):
 
 
 def copy_database(source: str, target: str, writer: str) -> Copied:
-    """Copies all but acknowledgements, which a collector with a file keeps beside it. `writer`: the collector that goes
-    on with what is open, where several share the target. Raises DatabaseError."""
+    """Copies all that is kept. `writer`: the collector that goes on with what is open, where several share the target.
+    Raises DatabaseError."""
     with reading(source) as old, contextlib.closing(_open(target)) as new, old.told(), new.told():
         if isinstance(old, PostgresReader):  # which has nothing to say while a part is stored
             old.run("SET idle_in_transaction_session_timeout = 0")

@@ -15,10 +15,6 @@ class DatabaseError(Exception):
     """The database cannot be used. The text is one line that names it and says what is wrong and what to do."""
 
 
-class NoTables(DatabaseError):
-    """No collector has made the tables yet."""
-
-
 class Engine(Protocol):
     """One connection, used by one thread at a time."""
 

@@ -10,7 +10,6 @@ from msgspec import Struct, structs
 
 from laggard.collector.jobs.key import JobKey
 from laggard.model import Culprit, CulpritStack
-from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
 DEFAULT_LIMIT = 100
@@ -100,8 +99,7 @@ class JobName(Struct, frozen=True):
 class IncidentsDocument(Struct, frozen=True):
     """`laggard.incidents/1`: incidents, the newest first. `next`: pass it as `before` for those that follow; None where
     there are none. `open` is how many are open in all, whatever was asked for; `now` is when this was written. `jobs`:
-    those of the incidents, by `owner:job_id`; empty where no collector was asked. `acknowledged`: what operators know
-    of on the incidents' nodes, one for each node."""
+    those of the incidents, by `owner:job_id`; empty where no collector was asked."""
 
     incidents: tuple[Incident, ...]
     next: int | None
@@ -109,7 +107,6 @@ class IncidentsDocument(Struct, frozen=True):
     now: float
     history: HistoryState
     jobs: dict[str, JobName] = {}
-    acknowledged: tuple[Acknowledgement, ...] = ()
     schema: str = "laggard.incidents/1"
 
 

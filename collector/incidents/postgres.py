@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from laggard.address import without_login
-from laggard.collector.incidents.engine import DatabaseError, NoTables
+from laggard.collector.incidents.engine import DatabaseError
 from laggard.collector.incidents.schema import TABLES, VERSION
 from laggard.database_url import refusal
 from laggard.text.words import printable_line
@@ -46,7 +46,7 @@ _LOCK: Final = 0x6C61676761726400  # "laggard", and one byte for other locks
 _ROW_BYTES: Final = 200
 """The bytes that a row takes beside its document: header, other columns, entries in indexes. laggard's estimate."""
 
-_DOCUMENTS: Final = ("incidents", "faults", "names", "digests", "confirmations", "acknowledgements")
+_DOCUMENTS: Final = ("incidents", "faults", "names", "digests", "confirmations")
 
 _WORDS: Final = (
     (") STRICT, WITHOUT ROWID;", ");"),
@@ -64,11 +64,10 @@ ALTER TABLE faults ADD COLUMN writer TEXT NOT NULL DEFAULT '';
 ALTER TABLE faults ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
 CREATE INDEX incidents_by_writing ON incidents (written_at);
 CREATE INDEX open_of_job ON incidents (owner, job_id) WHERE closed_at IS NULL;
-CREATE TABLE acknowledgements (id TEXT PRIMARY KEY, until DOUBLE PRECISION NOT NULL, document BYTEA NOT NULL);
 CREATE TABLE version (number BIGINT NOT NULL)
 """
 """The columns and tables that several collectors need beside those of a file: who wrote a row, and when by the
-database's clock; and acknowledgements, which one collector alone keeps in a file."""
+database's clock."""
 
 _readers = threading.BoundedSemaphore(MAX_READERS)
 
@@ -340,7 +339,9 @@ def _in_postgres_words(statements: str) -> str:
 
 def _of_version(place: str, version: int) -> DatabaseError:
     if version == 0:
-        return NoTables(f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database")
+        return DatabaseError(
+            f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database"
+        )
     what_to_do = "name another database, or read it with the laggard that made it"
     return DatabaseError(f"{place} is of version {version}, and this laggard knows {VERSION}: {what_to_do}")
 

@@ -28,7 +28,6 @@ from laggard.model import MAX_NAMED_RANKS, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.text.job_names import is_numbered
 from laggard.text.words import counted, joined, natural, printable_line, ranks_text
-from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
 
@@ -75,12 +74,12 @@ class ClusterSnapshot:
     `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
     there, in monotonic seconds; `round_seconds` is how long it took, with the analysis. `only_of`: the user whose view
     of the cluster this is; empty: everything. `skipped`: by agent's URL, how many of its checks judged nothing and
-    why. `gpus`: by agent's URL, the GPUs of its node. `acknowledged`: what operators know of, which `findings` have as
-    warnings. `fleet_wide`: the codes that so many nodes have at once, and `failing_together` the nodes that fail for
-    nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained. `last_failed`: the
-    nodes whose last report has something critical, whether or not their agents answer now. `failing_since`: when each
-    of them began to fail, Unix time, where this collector saw it. `labels`: by agent's URL, its node's place in the
-    site. `evaluators`: how many collectors share the jobs of a Prometheus; None where none do."""
+    why. `gpus`: by agent's URL, the GPUs of its node. `fleet_wide`: the codes that so many nodes have at once, and
+    `failing_together` the nodes that fail for nothing else. `waiting_seconds`: how long a failing node is to wait until
+    it may be drained. `last_failed`: the nodes whose last report has something critical, whether or not their agents
+    answer now. `failing_since`: when each of them began to fail, Unix time, where this collector saw it. `labels`: by
+    agent's URL, its node's place in the site. `evaluators`: how many collectors share the jobs of a Prometheus; None
+    where none do."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -97,7 +96,6 @@ class ClusterSnapshot:
     unseen: tuple[UnseenOn, ...] = ()
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gpus: Mapping[str, NodeGpus] = dataclasses.field(default_factory=dict)
-    acknowledged: tuple[Acknowledgement, ...] = ()
     fleet_wide: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failing_together: frozenset[str] = frozenset()
     waiting_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)

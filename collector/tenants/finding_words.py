@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import structs
 
-from laggard.acknowledge.matching import without_words
+from laggard.accepted import without_mark
 from laggard.catalogue.findings import FINDINGS
 from laggard.model import Finding, Fix
 from laggard.wire.node_finding import NodeFinding
@@ -70,7 +70,7 @@ _SUMMARIES: Final[Mapping[str, str]] = {it.code: it.summary for it in FINDINGS}
 
 def shown_to(found: NodeFinding, uid: int) -> NodeFinding | None:
     """The part that user `uid` may read of a finding on a node of their job; None: nothing."""
-    found = structs.replace(found, finding=without_words(found.finding))  # an operator's own words
+    found = structs.replace(found, finding=without_mark(found.finding))  # root's own words
     code = found.finding.code
     if code in WHOLE or (code in OF_A_JOB and _is_of(found.finding, uid)):
         return found

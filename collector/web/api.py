@@ -1,6 +1,6 @@
 """The handlers of /api/v1: every document is made from the latest snapshot. Nothing is changed, but by who has a token:
-agents that ask for a ring (idle_rings.py), operators who acknowledge (acknowledge.py), ask for stacks (stacks.py) or
-tell that a suspect was measured (confirm.py)."""
+agents that ask for a ring (idle_rings.py), operators who ask for stacks (stacks.py) or tell that a suspect was
+measured (confirm.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from laggard.acknowledge.matching import of_node
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.fleet.ring_plan import plan_rings
 from laggard.collector.incidents.incident import query_for
@@ -26,7 +25,6 @@ from laggard.collector.incidents.kept_digest import of_incident
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web import questions
-from laggard.collector.web.acknowledge import acknowledge_handler
 from laggard.collector.web.answers import SnapshotAnswers
 from laggard.collector.web.chosen_nodes import NodesAsked, findings_on, name_of, nodes_document, nodes_of
 from laggard.collector.web.confirm import confirm_handler
@@ -51,7 +49,6 @@ from laggard.recommend.advice.recommend import recommend
 from laggard.recording.writer import JobRecording
 from laggard.text.words import seconds_text
 from laggard.wire import encode
-from laggard.wire.acknowledgement import AcknowledgementsDocument
 
 MAX_RECORDINGS = 2
 """How many recordings are sent at once. The largest take tens of seconds of a core to write."""
@@ -82,8 +79,6 @@ class Api:
             Route("/api/v1/rings", self.rings),
             Route("/api/v1/rings/newest", self.newest_ring),
             Route("/api/v1/rings/due", idle_ring_handler(self.source, self.settings), methods=["POST"]),
-            Route("/api/v1/acknowledgements", self.acknowledgements),
-            Route("/api/v1/acknowledge", acknowledge_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/stacks", self.stacks),
             Route("/api/v1/stacks/ask", stacks_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/location", self.location),
@@ -125,9 +120,6 @@ class Api:
         seconds, settings = questions.Exclusions.of(request).seconds, self.settings
         kept = settings.exclude_seconds if seconds is None else seconds
         return _json(exclusions(self.source, settings.max_drain_ratio, kept))
-
-    def acknowledgements(self, request: Request) -> Response:
-        return _json(AcknowledgementsDocument(self.source.acknowledgements.holding(time.time())))
 
     def rings(self, request: Request) -> Response:
         asked = questions.Rings.of(request)
@@ -244,9 +236,7 @@ class Api:
         )
         found = self.source.incidents.document(query)
         jobs = job_names(self.source.snapshot, found.incidents)
-        on = {node for incident in found.incidents for node in incident.culprit.machines}
-        known = tuple(it for node in sorted(on) for it in of_node(self.source.snapshot.acknowledged, node))
-        return _json(structs.replace(found, jobs=jobs, acknowledged=known))
+        return _json(structs.replace(found, jobs=jobs))
 
     def history(self, request: Request) -> Response:
         return _json(node_history_of(self.source.incidents, questions.History.of(request).node, time.time()))

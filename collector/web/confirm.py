@@ -1,5 +1,5 @@
-"""POST /api/v1/confirm: an operator tells that a suspect was measured, and what came of it. It needs the token by which
-operators acknowledge findings, and is off without one."""
+"""POST /api/v1/confirm: an operator tells that a suspect was measured, and what came of it. It needs their token,
+and is off without one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
-from laggard.acknowledge.asked import is_signed
-from laggard.collector.fleet.acknowledgements import CLOCK_SECONDS
 from laggard.collector.fleet.nonces import Nonces
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.bodies import read_body
@@ -21,19 +19,21 @@ from laggard.collector.web.source import ClusterSource
 from laggard.secret_files import TokenFile
 from laggard.text.words import printable_line
 from laggard.wire import WireError, decode, encode
-from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument
+from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, is_signed
 
 log = logging.getLogger("laggard.collector")
 
+CLOCK_SECONDS: Final = 300.0
+"""The largest difference between the clocks of who asks and the collector: older questions may be an eavesdropper's."""
 _MAX_BYTES: Final = 64 << 10
 _MAX_NONCES: Final = 1 << 12
-_OFF: Final = "no measurement of a suspect is taken here: this collector has no acknowledge_token_file\n"
+_OFF: Final = "no measurement of a suspect is taken here: this collector has no confirm_token_file\n"
 _REFUSED: Final = "another token than the collector's\n"
 
 
 def confirm_handler(source: ClusterSource, settings: CollectorSettings) -> Callable[[Request], Awaitable[Response]]:
     """Raises UsageError where the token cannot be read."""
-    tokens = TokenFile(settings.acknowledge_token_file, "acknowledge_token_file")
+    tokens = TokenFile(settings.confirm_token_file, "confirm_token_file")
     nonces, lock = Nonces(CLOCK_SECONDS, _MAX_NONCES, time.time()), threading.Lock()
 
     async def confirm(request: Request) -> Response:

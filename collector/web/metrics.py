@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from prometheus_client import Metric
 
 from laggard import __version__
-from laggard.acknowledge.matching import EVIDENCE
 from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
@@ -130,8 +129,6 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
     yield _family("laggard_node_labels", dict(_node_labels(snapshot)))
     yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
-    yield _family("laggard_acknowledged_until_timestamp_seconds", _acknowledged(snapshot))
-    yield _family("laggard_acknowledged_finding", _acknowledged_findings(snapshot))
     yield _family("laggard_fleet_wide_finding_nodes", {(code,): float(n) for code, n in snapshot.fleet_wide.items()})
     yield _family("laggard_fleet_failing_nodes", {(): float(len(failing_nodes(snapshot)))})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
@@ -224,16 +221,6 @@ def _node_labels(snapshot: ClusterSnapshot) -> Iterator[tuple[tuple[str, ...], f
     for row in snapshot.nodes:
         labels = snapshot.labels.get(row.url, NodeLabels())
         yield (row.node or "", urlsplit(row.url).netloc, *labels), float(any(labels))
-
-
-def _acknowledged(snapshot: ClusterSnapshot) -> Samples:
-    """Of several for one node and code the last to end."""
-    return {(it.code, node): it.until for it in snapshot.acknowledged for node in it.nodes}
-
-
-def _acknowledged_findings(snapshot: ClusterSnapshot) -> Samples:
-    known = (it for it in snapshot.findings if EVIDENCE in it.finding.evidence)
-    return {(it.finding.code, it.finding.device, it.node, urlsplit(it.url).netloc): 1.0 for it in known}
 
 
 def _job_labels(job: JobSnapshot) -> tuple[str, str]:

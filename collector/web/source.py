@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
@@ -73,10 +72,6 @@ class ClusterSource(Protocol):
 
     @property
     def incidents(self) -> Incidents: ...
-
-    @property
-    def acknowledgements(self) -> Acknowledgements:
-        """What operators have acknowledged. No user's view of the cluster has any."""
 
     async def refresh(self) -> bool:
         """Returns when the snapshot is at most about a second old, or, with False, when that takes too long."""

@@ -18,7 +18,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.fault import Fault
 from laggard.collector.incidents.fault_rows import MachineRows
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
@@ -43,7 +42,7 @@ log = logging.getLogger("laggard.collector")
 OPEN: Final = frozenset(
     (
         *("/-/healthy", "/-/ready"),
-        *("/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/confirm", "/api/v1/stacks/ask"),
+        *("/api/v1/rings/due", "/api/v1/confirm", "/api/v1/stacks/ask"),
     )
 )
 """The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the POSTs have tokens of
@@ -71,9 +70,7 @@ TENANT: Final = frozenset(
 """The routes that are answered to users, from their own source. A route belongs here when its handler reads from the
 source alone."""
 
-OPERATOR: Final = frozenset(
-    (GATE, "/api/v1/rings", "/api/v1/targets", "/api/v1/acknowledgements", "/api/v1/exclusions")
-)
+OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets", "/api/v1/exclusions"))
 """The routes that are answered to operators alone: they are about the fleet. A route in none of these lists is refused
 to everybody."""
 
@@ -98,8 +95,8 @@ class TenantApp:
         self._admission = Admission(settings)
         self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="users")
         self._source, self._make_routes = source, make_routes
-        # A user's routes have no rings, acknowledge nothing, and ask no ranks.
-        self._settings = structs.replace(settings, ring_token_file="", acknowledge_token_file="", stacks_token_file="")
+        # A user's routes have no rings, confirm nothing, and ask no ranks.
+        self._settings = structs.replace(settings, ring_token_file="", confirm_token_file="", stacks_token_file="")
         routes = make_routes(source, settings)
         listed = OPEN | TENANT | OPERATOR
         self._everything = Starlette(routes=[it if it.path in listed else _refused(it, _UNLISTED) for it in routes])
@@ -164,7 +161,6 @@ class TenantSource:
         self._source, self._viewer, self._uid = source, viewer, viewer.uid
         self._seen: tuple[ClusterSnapshot, ClusterSnapshot] | None = None
         self.incidents: Incidents = TenantIncidents(source.incidents, viewer.uid)
-        self.acknowledgements = Acknowledgements("")
 
     @property
     def snapshot(self) -> ClusterSnapshot:

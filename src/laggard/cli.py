@@ -40,7 +40,7 @@ COMMANDS = (
         "laggard.diagnose.command",
         "find what is wrong in files: jobs' output, NCCL, kernel, lspci",
     ),
-    Command("findings", "laggard.acknowledge.command", "list or explain the codes of findings, or acknowledge some"),
+    Command("findings", "laggard.catalogue.command", "list or explain the codes of findings"),
     Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
     Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes; find the slow one"),
     Command("dashboards", "laggard.dashboards", "write Grafana's dashboards to files, or push them to Grafana"),
@@ -156,19 +156,30 @@ def _missing_extra(error: BaseException) -> str | None:
 def _run(words: list[str]) -> int:
     words = _launchers_word_behind_command(words)
     name = _command_name(words)
-    if name is not None and name in left.COMMANDS:
-        raise UsageError(f"`laggard {name}` left: {left.COMMANDS[name]}")
+    if name in left.COMMANDS:
+        _refuse_what_left(words)
     parser = _parser(name)
-    arguments, rest = parser.parse_known_args(words)
+    try:
+        arguments, rest = parser.parse_known_args(words)
+    except UsageError:
+        _refuse_what_left(words)
+        raise
     if not arguments.command:
         parser.print_help(sys.stderr)
         raise UsageError("name a command")
     if rest:
-        if instead := left.FLAGS.get(f"{arguments.command} {rest[0].partition('=')[0]}"):
-            raise UsageError(f"{rest[0]} left: {instead}")
+        _refuse_what_left(words)
         raise UsageError(f"unknown argument {rest[0]!r}; see `laggard {arguments.command} --help`")
     module = cast(CommandModule, importlib.import_module(_module_name(arguments.command)))
     return module.main(arguments)
+
+
+def _refuse_what_left(words: Sequence[str]) -> None:
+    """Raises UsageError if the words ask for what was a command or a flag once."""
+    known = {**left.COMMANDS, **left.FLAGS}
+    for name in (words[0], *(f"{words[0]} {word.partition('=')[0]}" for word in words[1:])):
+        if name in known:
+            raise UsageError(f"`laggard {name}` left: {known[name]}")
 
 
 def _launchers_word_behind_command(words: list[str]) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-ACKNOWLEDGED_FILE: Final = "/etc/laggard/acknowledged.json"
-"""What is acknowledged on a node itself: root's own file."""
+ACCEPTED_FILE: Final = "/etc/laggard/accepted.json"
+"""What root accepts on this node (`laggard healthcheck --accept`)."""
 
 PHASES: Final = (
     "input",

@@ -145,13 +145,12 @@ class Source:
     def __init__(self, incidents: IncidentHistory) -> None:
         self.incidents = incidents
         self.snapshot = ClusterSnapshot(nodes=())
-        self.acknowledgements = None
 
 
 def ask(source: Any) -> TestClient:
     from starlette.applications import Starlette
 
-    made = CollectorSettings(incidents_database="", acknowledged_file="")
+    made = CollectorSettings(incidents_database="")
     return TestClient(Starlette(routes=all_routes(source, made)))
 
 

@@ -13,7 +13,6 @@ import pytest
 from msgspec import structs
 from support.ports import free_port
 
-from laggard.acknowledge.asked import signed
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.scrape.targets import parse_targets
 from laggard.collector.scrape_loop import ScrapeLoop
@@ -23,8 +22,7 @@ from laggard.collector.web.documents import HeatDocument, SummaryDocument
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.wire import decode, encode
-from laggard.wire.acknowledgement import AcknowledgeAsk
-from laggard.wire.exclusion import ConfirmAsk, Confirmation
+from laggard.wire.exclusion import ConfirmAsk, Confirmation, signed
 from laggard.wire.nodes import NodesDocument
 
 TOKEN = "a secret of operators"
@@ -142,7 +140,8 @@ def test_a_later_round_asks_for_what_is_new_and_a_job_whose_agents_fell_silent_h
 
 
 def test_what_operators_say_is_kept_for_who_has_the_token(fake_agent: Start, make: Any, tmp_path: Path) -> None:
-    agents = [fake_agent(make.ranks_document(node, []), make.report(node, ["GPU_LOST"])) for node in ("n1", "n2")]
+    found = {"n1": [], "n2": ["GPU_LOST"]}
+    agents = [fake_agent(make.ranks_document(node, []), make.report(node, codes)) for node, codes in found.items()]
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "token").chmod(0o600)
 
@@ -150,32 +149,17 @@ def test_what_operators_say_is_kept_for_who_has_the_token(fake_agent: Start, mak
         async def post(path: str, ask: Any) -> int:
             return (await client.post(path, content=encode(ask))).status_code
 
-        async def severities() -> dict[str, str]:
-            found = (await client.get("/api/v1/findings")).json()["findings"]
-            return {it["node"]: it["finding"]["severity"] for it in found}
-
         now = time.time()
-        known = AcknowledgeAsk("bob", now, "1" * 16, "GPU_LOST", ("n1",), seconds=600.0, reason="ticket 77")
-        measured = ConfirmAsk(Confirmation("n2", "confirmed", now, "bob", "it was so", ("n1",)), now, "2" * 16)
-        for path, ask in (("/api/v1/acknowledge", known), ("/api/v1/confirm", measured)):
-            assert await post(path, signed("another", ask)) == 403 and await post(path, ask) == 403
-            assert await post(path, signed(TOKEN, structs.replace(ask, at=1.0))) == 409, "it is too old"
-            assert [await post(path, signed(TOKEN, ask)) for _ in range(2)] == [200, 409], "each word counts once"
-            altered = structs.replace(signed(TOKEN, structs.replace(ask, nonce="3" * 16)), nonce="4" * 16)
-            assert await post(path, altered) == 403 and await post(path, {}) == 400
+        path = "/api/v1/confirm"
+        ask = ConfirmAsk(Confirmation("n2", "confirmed", now, "bob", "it was so", ("n1",)), now, "2" * 16)
+        assert await post(path, signed("another", ask)) == 403 and await post(path, ask) == 403
+        assert await post(path, signed(TOKEN, structs.replace(ask, at=1.0))) == 409, "it is too old"
+        assert [await post(path, signed(TOKEN, ask)) for _ in range(2)] == [200, 409], "each word counts once"
+        altered = structs.replace(signed(TOKEN, structs.replace(ask, nonce="3" * 16)), nonce="4" * 16)
+        assert await post(path, altered) == 403 and await post(path, {}) == 400
         await next_round(loop)
         await next_round(loop)
-        assert await severities() == {"n1": "warning", "n2": "critical"}
-        drains = [(await client.get("/api/v1/drains", params={"node": node})).json() for node in ("n1", "n2")]
-        assert [it["asker_fails"] for it in drains] == [False, True]
         (listed,) = (await client.get("/api/v1/exclusions")).json()["exclusions"]
         assert (listed["node"], listed["basis"]) == ("n2", "confirmed")
-        (kept,) = (await client.get("/api/v1/acknowledgements")).json()["acknowledgements"]
-        again = AcknowledgeAsk("bob", time.time(), "5" * 16, withdraw=kept["id"])
-        assert await post("/api/v1/acknowledge", signed(TOKEN, again)) == 200
-        await next_round(loop)
-        await next_round(loop)
-        assert await severities() == {"n1": "critical", "n2": "critical"}
 
-    own = {"acknowledge_token_file": str(tmp_path / "token"), "acknowledged_file": str(tmp_path / "acknowledged.json")}
-    watched([agent.url for agent in agents], look, **own)
+    watched([agent.url for agent in agents], look, confirm_token_file=str(tmp_path / "token"))

@@ -61,7 +61,7 @@ BOBS = {
 }
 """What must be in no answer to ada; `words` and `device` are in what agents say of bob's jobs, processes and paths."""
 ROUTES = {it.path for it in all_routes(None, CollectorSettings())}  # type: ignore[arg-type]
-POSTED = {"/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/confirm", "/api/v1/stacks/ask"}
+POSTED = {"/api/v1/rings/due", "/api/v1/confirm", "/api/v1/stacks/ask"}
 """Routes that answer POST alone."""
 
 PATHS = {"/page/{name}": "/page/page.js", "/findings/{code}": "/findings/DISK_FULL",

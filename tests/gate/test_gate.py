@@ -310,7 +310,7 @@ def test_the_gate_imports_nothing_heavy() -> None:
         "http.client",
         "rich",
         "shlex",
-        "laggard.acknowledge.kept_file",
+        "laggard.accepted",
     }
     assert not heavy & imported
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard.acknowledge.kept_file import write_kept
-from laggard.wire.acknowledgement import Acknowledgement, Covered
+from laggard.accepted import Accepted, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -78,28 +77,27 @@ def test_a_reason_that_somebody_extended_is_theirs(cluster: Any) -> None:
     cluster.wait_for_state("n4", "idle")
 
 
-def acknowledge(cluster: Any, node: str, seconds: float) -> None:
-    """An operator of the node has acknowledged DISK_FULL there."""
-    now = time.time()
-    covers = (Covered("/"),)
-    known = Acknowledgement("1", "DISK_FULL", (node,), "bob", "ticket 77", now, now + seconds, covers)
-    write_kept(str(cluster.folder / "settings/acknowledged.json"), (known,))
+def accept(file: Path, seconds: float) -> None:
+    """Root accepts DISK_FULL on the nodes."""
+    new = file.with_suffix(".new")
+    new.write_bytes(written([Accepted("DISK_FULL", time.time() + seconds, "ticket 77", "/")]))
+    new.replace(file)
 
 
-def test_what_is_acknowledged_drains_nothing_until_it_ends(cluster: Any) -> None:
+def test_what_root_accepts_drains_nothing_until_it_ends(cluster: Any) -> None:
     """A node that was drained for it is resumed by the next health check, jobs run there, and at its end it counts."""
-    file = cluster.folder / "settings/acknowledged.json"
-    cluster.configure(mode="enforce", flags=f"--only disks --acknowledged {file}")
+    file = cluster.folder / "settings/accepted.json"
+    cluster.configure(mode="enforce", flags=f"--only disks --accepted {file}")
     cluster.set_machine("n1", "disk_full")
     assert cluster.refuses("n1")
     assert cluster.wait_settled("n1").startswith(FULL)
-    acknowledge(cluster, "n1", seconds=3600)
+    accept(file, seconds=3600)
     (cluster.folder / "settings/healthcheck").touch()
     cluster.wait_for_state("n1", "idle")
     for _ in range(2):
         run_job(cluster, "n1")
     cluster.wait_for_health_check("n1")
     assert cluster.state("n1") == "idle"
-    acknowledge(cluster, "n1", seconds=1)
+    accept(file, seconds=1)
     assert cluster.wait_for_state("n1", "drained").startswith(FULL)
     file.unlink()

@@ -210,7 +210,7 @@ def started(
         "targets": [agent.url for agent in agents.values()],
         "interval_seconds": 0.3,
         "report_interval_seconds": 0.3,
-        "acknowledge_token_file": str(token),
+        "confirm_token_file": str(token),
         "incidents_database": str(tmp_path / "incidents.sqlite"),
         "exclude_seconds": exclude_seconds,
     }

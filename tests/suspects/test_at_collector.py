@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from laggard.acknowledge.asked import signed
 from laggard.cli import main
 from laggard.model import Verdict
 from laggard.rings.document import Ring, RingNode, Suspect, Swap
 from laggard.wire import encode
-from laggard.wire.exclusion import ConfirmAsk, Confirmation
+from laggard.wire.exclusion import ConfirmAsk, Confirmation, signed
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +37,7 @@ class Site:
         self.token.chmod(0o600)
         settings = {
             "incidents_database": str(folder / "incidents.sqlite"),
-            "acknowledge_token_file": str(self.token),
+            "confirm_token_file": str(self.token),
             "interval_seconds": 0.3,
             "report_interval_seconds": 0.3,
         }
@@ -191,5 +190,5 @@ def test_without_a_token_nobody_may_tell(start_collector: Callable[..., Any], fa
     collector = start_collector("--target", agent.address, "--interval", "0.3")
     collector.wait_ready()
     refused = collector.client.post("/api/v1/confirm", content=encode(signed(TOKEN, question())))
-    assert (refused.status_code, "acknowledge_token_file" in refused.text) == (403, True)
+    assert (refused.status_code, "confirm_token_file" in refused.text) == (403, True)
     assert main(["confirm", "n9", "--only-measure", "--collector", collector.url]) == 64

@@ -15,12 +15,11 @@ import pytest
 from msgspec import structs
 from support.ports import free_port
 
-from laggard.acknowledge.asked import is_signed
 from laggard.cli import main
 from laggard.model import Verdict
 from laggard.rings.document import Ring, RingNode, Suspect, Swap
 from laggard.wire import decode, encode
-from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, Exclusion, ExclusionsDocument
+from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, Exclusion, ExclusionsDocument, is_signed
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 TOKEN = "a secret of operators"

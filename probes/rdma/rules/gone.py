@@ -30,7 +30,7 @@ _SLOT: Final = (  # drivers/pci/hotplug/pciehp_ctrl.c
 )
 _FIX: Final = (
     "Power the node off and on. If the NIC is not back on the PCI bus, reseat it or its riser; then replace it. Where "
-    "this place never had a NIC, acknowledge the warning."
+    "this place never had a NIC, accept the warning."
 )
 
 

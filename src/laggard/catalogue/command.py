@@ -1,5 +1,4 @@
-"""`laggard findings list|explain CODE`: lists the finding codes and shows their pages, docs/findings/CODE.md. The flags
-are those of `laggard.acknowledge.command`."""
+"""`laggard findings list|explain CODE`: lists the finding codes and shows their pages, docs/findings/CODE.md."""
 
 from __future__ import annotations
 
@@ -38,11 +37,17 @@ class FindingsDocument(msgspec.Struct, frozen=True):
     schema: str = FINDINGS_SCHEMA
 
 
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("list", "explain"), help="list: all codes; explain: the page of each CODE")
+    parser.add_argument("codes", nargs="*", metavar="CODE", help="such as DISK_FULL")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one document")
+
+
 def main(arguments: argparse.Namespace) -> int:
     explain = arguments.action == "explain"
     if explain and not arguments.codes:
         raise UsageError("name a code to explain; `laggard findings list` lists them")
-    chosen = [_find(code) for code in arguments.codes] if arguments.codes else list(FINDINGS)
+    chosen = [find_type(code) for code in arguments.codes] if arguments.codes else list(FINDINGS)
     rows = tuple(_row(finding_type, explain) for finding_type in chosen)
     if arguments.format == "json":
         sys.stdout.write(wire.encode(FindingsDocument(rows)).decode() + "\n")
@@ -65,7 +70,8 @@ def read_page(code: str) -> str:
         raise UsageError(f"the page of {code} is not installed: {path}: {error.strerror}") from None
 
 
-def _find(code: str) -> FindingType:
+def find_type(code: str) -> FindingType:
+    """Raises UsageError."""
     wanted = code.upper().replace("-", "_")
     codes = [finding_type.code for finding_type in FINDINGS]
     if wanted in codes:

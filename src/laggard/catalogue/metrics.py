@@ -189,18 +189,6 @@ METRICS: tuple[Metric, ...] = (
         ("code", "severity", "device", "hostname"),
     ),
     Metric(
-        "laggard_acknowledged_until_timestamp_seconds",
-        "gauge",
-        "When the acknowledgement of a finding on a node ends by itself, Unix time; code * is a maintenance window.",
-        ("code", "hostname"),
-    ),
-    Metric(
-        "laggard_acknowledged_finding",
-        "gauge",
-        "A finding that is acknowledged, on the device of a node; `agent` is its agent's HOST:PORT; always 1.",
-        ("code", "device", "hostname", "agent"),
-    ),
-    Metric(
         "laggard_fleet_wide_finding_nodes",
         "gauge",
         "Nodes with a finding that many have at once: it has one cause, and drains nobody.",

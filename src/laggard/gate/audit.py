@@ -7,17 +7,17 @@ from typing import Final
 
 import msgspec
 
-from laggard.acknowledge.matching import EVIDENCE
+from laggard.accepted import EVIDENCE
 from laggard.gate.draining import DRAINING_CODES
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
 from laggard.terminal.parts import Line
 from laggard.text.words import ascii_line, counted
 
 AUDIT_SCHEMA: Final = "laggard.gate_audit/1"
-TAKES, ACKNOWLEDGED, WARNS, UNKNOWN, QUIET, NOT_HERE = "takes", "acknowledged", "warns", "unknown", "quiet", "not_here"
+TAKES, ACCEPTED, WARNS, UNKNOWN, QUIET, NOT_HERE = "takes", "accepted", "warns", "unknown", "quiet", "not_here"
 _TOLD: Final[Mapping[str, tuple[str, str]]] = {
     TAKES: ("takes this node now", "critical"),
-    ACKNOWLEDGED: ("is acknowledged: it takes no node meanwhile", "warning"),
+    ACCEPTED: ("is accepted: it takes no node meanwhile", "warning"),
     WARNS: ("is there, and takes no node", "warning"),
     UNKNOWN: ("cannot be told, and takes no node", "warning"),
     QUIET: ("not found", ""),
@@ -25,7 +25,7 @@ _TOLD: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class AuditedCode(msgspec.Struct, frozen=True):
-    """A code that can take the node away. `state`: takes, acknowledged, warns, unknown, quiet, or not_here where no
+    """A code that can take the node away. `state`: takes, accepted, warns, unknown, quiet, or not_here where no
     probe of this run judges it. `now`: what there is of it, a line for each finding, or why it is not judged."""
 
     code: str
@@ -76,7 +76,7 @@ def _state(findings: tuple[Finding, ...], result: ProbeResult | None) -> tuple[s
     if any(each.severity is Severity.CRITICAL for each in findings):
         return TAKES, told
     if findings:
-        return ACKNOWLEDGED if any(EVIDENCE in each.evidence for each in findings) else WARNS, told
+        return ACCEPTED if any(EVIDENCE in each.evidence for each in findings) else WARNS, told
     if result is None:
         return NOT_HERE, ("no probe of this profile looks for it",)
     if result.verdict is Verdict.UNKNOWN:

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from laggard.gate.decision import decide
-from laggard.gate.flags import configure, make_settings
+from laggard.gate.flags import check_flags, configure, make_settings
 from laggard.gate.measure import measure
 from laggard.gate.quick_ticket import write_ticket
 from laggard.gate.said import say, say_disabled
@@ -17,6 +17,11 @@ __all__ = ["configure", "main"]
 
 
 def main(arguments: argparse.Namespace) -> int:
+    if arguments.accept is not None:
+        from laggard.gate.accept import accept  # where an operator asks
+
+        check_flags(arguments)
+        return accept(arguments)
     settings = make_settings(arguments)
     if settings.is_disabled:
         say_disabled(settings)

@@ -8,7 +8,7 @@ that it let be drained before is another matter: drains_answer.py.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard.address import as_url, without_login
 from laggard.constants import COLLECTOR_PORT
@@ -16,30 +16,21 @@ from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP, PATIENCE_SECONDS
 from laggard.gate.time_limit import TimeLimit
 from laggard.text.words import printable_line
 from laggard.wire import WireError
-from laggard.wire.acknowledgement import Acknowledgement
 from laggard.wire.nodes import DrainsDocument
 
 _KEPT_FOR_SLURM_SECONDS: Final = 3.0
 """The part of the gate's time that patience with a busy collector leaves for the drain."""
 
 
-class CapAnswer(NamedTuple):
-    """`refusal`: why the node may not be drained; empty where it may be. `acknowledged`: what the collector knows that
-    operators know of there."""
-
-    refusal: str
-    acknowledged: tuple[Acknowledgement, ...] = ()
-
-
-def ask_cap(collector: str | None, node: str, limit: TimeLimit) -> CapAnswer:
-    """Whether `node` may be drained. `collector`: its URL, or `none` for no cap."""
+def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
+    """Why `node` may not be drained; empty if it may be. `collector`: its URL, or `none` for no cap."""
     if not collector:
-        return CapAnswer("no collector is named")
+        return "no collector is named"
     seconds = limit.to_decide(COLLECTOR_SECONDS)
     if not seconds:
-        return CapAnswer("the gate's time was over before")
+        return "the gate's time was over before"
     if collector == NO_CAP:
-        return CapAnswer("")
+        return ""
     from urllib.parse import quote  # sockets are slow to import, and few runs need them
 
     from laggard.gate.drains_answer import drains_answer
@@ -49,8 +40,8 @@ def ask_cap(collector: str | None, node: str, limit: TimeLimit) -> CapAnswer:
     try:
         answer = drains_answer(url, seconds, max(seconds, limit.to_decide(PATIENCE_SECONDS, _KEPT_FOR_SLURM_SECONDS)))
     except (NoResponse, WireError) as error:
-        return CapAnswer(f"no answer from the collector {without_login(collector)}: {error}")
-    return CapAnswer(_refusal(answer, node, without_login(collector)), answer.acknowledged)
+        return f"no answer from the collector {without_login(collector)}: {error}"
+    return _refusal(answer, node, without_login(collector))
 
 
 def _refusal(answer: DrainsDocument, node: str, collector: str) -> str:

@@ -21,6 +21,9 @@ _COUNTS: Final[Mapping[str, Sequence[str]]] = {
 """The counts in the evidence of findings that look back, by code; of several the sum. They only rise until the next
 boot, or until the driver is loaded anew."""
 
+_KINDS: Final = ("xid", "sxid", "kind", "counter")
+"""The names in the evidence of what tells two findings of one code and device apart."""
+
 _MAX_NUMBER: Final = 2.0**63
 
 
@@ -40,13 +43,11 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def evidence_of(finding: Finding) -> Evidence:
-    from laggard.acknowledge.matching import kind_of  # where something is critical
-
     told = finding.evidence
     return Evidence(
         finding.code,
         finding.device,
-        kind_of(finding),
+        next((f"{name} {told[name]}"[:64] for name in _KINDS if name in told), ""),
         _number(told.get("last_at")),
         _count(told, _COUNTS.get(finding.code, ())),
     )

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from laggard.constants import ACKNOWLEDGED_FILE, AGENT_PORT
+from laggard.constants import ACCEPTED_FILE, AGENT_PORT
 from laggard.environment import ENV_GATE_TICKET
 from laggard.gate.settings import GateSettings
 
@@ -44,7 +44,7 @@ def _may_be_asked(settings: GateSettings) -> bool:
     """Whether the agent's report answers the same question as this run of the gate."""
     subject = settings.subject
     is_prolog = bool(settings.slurm.mode) and not settings.slurm.resume
-    is_plain = settings.gang is None and not subject.active_probes and settings.acknowledged == ACKNOWLEDGED_FILE
+    is_plain = settings.gang is None and not subject.active_probes and settings.accepted == ACCEPTED_FILE
     return is_prolog and is_plain and subject.agent_port == AGENT_PORT
 
 

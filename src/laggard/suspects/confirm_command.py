@@ -4,6 +4,8 @@ keeps what came of it, by which `laggard exclude` goes."""
 from __future__ import annotations
 
 import argparse
+import os
+import pwd
 import shlex
 import shutil
 import sys
@@ -11,7 +13,6 @@ import time
 from typing import Final, NamedTuple
 
 from laggard import wire
-from laggard.acknowledge.command import TOKEN_FILE, asking_user
 from laggard.address import without_login
 from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.errors import UsageError
@@ -41,6 +42,7 @@ from laggard.text.words import counted, joined, printable_line
 from laggard.wire.exclusion import ExclusionsDocument, SuspectDocument
 from laggard.wire.nodes import NodeRow, NodesDocument
 
+TOKEN_FILE: Final = "/etc/laggard/confirm-token"
 _AT_ONCE_SECONDS: Final = 60.0
 """The time that SLURM has to start the measurement where the nodes are free."""
 _MAX_RING_BYTES: Final = 4 << 20
@@ -61,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         metavar="FILE",
         default=TOKEN_FILE,
-        help=f"the secret of the collector's acknowledge_token_file, for it to keep the result (default: {TOKEN_FILE})",
+        help=f"the secret of the collector's confirm_token_file, for it to keep the result (default: {TOKEN_FILE})",
     )
     parser.add_argument("--only-measure", action="store_true", help="say what came of it, and have nothing kept")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one document")
@@ -104,13 +106,23 @@ def _judged(arguments: argparse.Namespace, ring: Ring, node: str, token: str) ->
         return SuspectDocument(node, "unknown", printable_line(ring.unknown or "the ring judged no suspect", 600))
     if KnownNames((suspect.node,)).find(node) is None and KnownNames((node,)).find(suspect.node) is None:
         raise UsageError(f"that ring's suspect was {printable_line(suspect.node, 80)}, and not {node}")
-    found = confirmation_of(ring, node, asking_user(), time.time())
+    found = confirmation_of(ring, node, _asking_user(), time.time())
     if found is None:
         return SuspectDocument(node, "unknown", printable_line(suspect.why, 600))
     if not token:
         return SuspectDocument(node, found.outcome, found.why, found)
     kept = tell(arguments.collector, token, found)
     return SuspectDocument(node, found.outcome, found.why, found, True, kept.incidents)
+
+
+def _asking_user() -> str:
+    """Who asks: the user behind sudo, where there is one."""
+    if os.geteuid() == 0 and (behind := os.environ.get("SUDO_USER")):
+        return behind[:64]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def _fleet(collector: str) -> _Fleet:

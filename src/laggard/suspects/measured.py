@@ -7,13 +7,12 @@ import time
 from typing import Final
 
 from laggard import wire
-from laggard.acknowledge.asked import signed
 from laggard.address import without_login
 from laggard.collector_client import ask
 from laggard.errors import UsageError
 from laggard.rings.document import Ring
 from laggard.text.words import printable_line
-from laggard.wire.exclusion import MAX_PEERS, MAX_SWAPS, ConfirmAsk, Confirmation, ConfirmedDocument, SwapFigure
+from laggard.wire.exclusion import MAX_PEERS, MAX_SWAPS, ConfirmAsk, Confirmation, ConfirmedDocument, SwapFigure, signed
 
 _MAX_NAME: Final = 256
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from laggard.wire.acknowledgement import Acknowledgement
-
 MAX_RING_NODES = 256
 MAX_RING_PAIRS = 4096
 """The most pairs of one ring that are told of: about 200 kB."""
@@ -79,8 +77,6 @@ class DrainsDocument(msgspec.Struct, frozen=True):
     waits."""
     asker_known: bool = True
     """True where an agent has reported under the asking node's name."""
-    acknowledged: tuple[Acknowledgement, ...] = ()
-    """Those that hold for the asking node."""
     schema: str = "laggard.drains/1"
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from laggard.acknowledge.kept_file import write_kept
+from laggard.accepted import Accepted, written
 from laggard.agent.gate.question import Question, WrongQuestion, parse_question
 from laggard.agent.gate.quick_answer import Now, Own, quick_answer
-from laggard.agent.gate.serving import KeptAcknowledgements
+from laggard.agent.gate.serving import AcceptedFile
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
 from laggard.agent.prober.stricter import stricter_probes, variant_names
 from laggard.agent.prober.variants import split
@@ -19,7 +20,6 @@ from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.choose import choose_probes
 from laggard.probes.gate_probes import fingerprint, gate_probes
 from laggard.probes.profiles import PROFILES
-from laggard.wire.acknowledgement import Acknowledgement, Covered
 
 BOOT = "0f9a7c52-3f0e-4d5c-9c55-0a4b5d1f7e10"
 OWN = Own("a" * 32, BOOT, frozenset({"disks", "gpu_busy", "gpu_count"}), frozenset({"gpu_busy"}), 90.0, True)
@@ -113,33 +113,36 @@ def test_a_process_of_the_system_on_a_gpu_is_a_warning_in_a_prolog_too(
     assert answered(busy, own=OWN._replace(sees_processes=sees))[0] == line
 
 
-def test_what_is_acknowledged_keeps_no_prolog_waiting() -> None:
+def test_what_root_accepts_keeps_no_prolog_waiting() -> None:
     disk = found("DISK_FULL", Severity.CRITICAL)
     bad = GOOD._replace(report=report("gpu_count", "disks", findings=(disk,)))
-    covers = (Covered("/", "critical"),)
-    known = Acknowledgement("a1", "DISK_FULL", ("n1",), "op", "a bigger one is ordered", 0.0, 60_000.0, covers)
-    other = structs.replace(known, nodes=("n2",))
-    over = structs.replace(known, until=NOW.clock)
-    warning = structs.replace(known, covers=(Covered("/", "warning"),))
+    stricter = GOOD._replace(variants=report("gpu_busy", findings=(disk,)))
+    known = Accepted("DISK_FULL", 60_000.0, "a bigger one is ordered", "/")
 
-    def answer(*acknowledged: Acknowledgement) -> str:
-        return quick_answer(ASKED, OWN, bad, NOW, acknowledged).line
+    def answer(*accepted: Accepted, latest: ProbeRound = bad) -> str:
+        return quick_answer(ASKED, OWN, latest, NOW, accepted).line
 
-    assert answer(known) == "PASS 10"
-    assert {answer(), answer(other), answer(over), answer(warning)} == {"CHECK critical"}
+    assert answer(known) == answer(structs.replace(known, device="")) == "PASS 10"
+    assert (answer(latest=stricter), answer(known, latest=stricter)) == ("CHECK stricter", "PASS 10")
+    others = {"device": "/home"}, {"until": NOW.clock}, {"code": "DISK_FAILED"}
+    assert {answer(structs.replace(known, **change)) for change in others} == {answer()} == {"CHECK critical"}
 
 
-def test_the_agent_reads_what_is_acknowledged_when_it_has_changed(tmp_path: Path) -> None:
-    path = tmp_path / "acknowledged.json"
-    kept = KeptAcknowledgements(str(path))
-    assert kept.get() == ()
-    known = Acknowledgement("a1", "DISK_FULL", ("n1",), "op", "ordered", 0.0, time.time() + 600, ())
-    write_kept(str(path), (known,))
-    assert kept.get() == (known,) == kept.get()
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose file it is")
+def test_the_agent_shows_what_root_accepts_as_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "accepted.json"
+    accepted = AcceptedFile(str(path))
+    bad = report("disks", findings=(found("DISK_FULL", Severity.CRITICAL),), verdict=Verdict.FAIL)
+    assert accepted.judged(bad, False) == bad
+    path.write_bytes(written([Accepted("DISK_FULL", time.time() + 600, "ordered")]))
+    shown = accepted.judged(bad, False)
+    assert (shown.verdict, shown.findings[0].severity) == (Verdict.OK, Severity.WARNING)
     path.chmod(0o666)
-    assert kept.get() == (), "anybody could have written it"
-    path.unlink()
-    assert kept.get() == ()
+    assert accepted.judged(bad, False) == bad == accepted.judged(bad, False), "anybody could have written it"
+    assert [it.message for it in caplog.records if "nothing is accepted" in it.message] == [
+        f"nothing is accepted on this node: {path} cannot be used: it is not root's alone to write: "
+        "chown root, chmod go-w"
+    ], "told once"
 
 
 def test_a_warning_that_the_agent_has_itself_is_no_more_than_a_warning() -> None:

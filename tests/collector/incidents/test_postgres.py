@@ -22,9 +22,7 @@ from support.postgres import Server, running
 from support.stores import WALL, Clock, open_store
 from support.timings import job as timings_of
 
-from laggard.acknowledge.asked import NotAcknowledged
 from laggard.cli import main
-from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents import postgres as postgres_module
 from laggard.collector.incidents.database import (
     DatabaseError,
@@ -48,7 +46,6 @@ from laggard.locate.against.digest import Described, digest_of
 from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Severity, Verdict
 from laggard.wire import decode
-from laggard.wire.acknowledgement import AcknowledgeAsk
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation
 
@@ -376,39 +373,6 @@ def test_what_nobody_watches_is_closed_once_a_collector_has_been_there_for_long(
     late = store(url, "gone")
     late.write([incident(1, job="a", seen_at=WALL + 400)], WALL)
     assert stored(url)[0].closed_at is None, "it was watched all the same"
-
-
-def ask(**changes: Any) -> AcknowledgeAsk:
-    values: dict[str, Any] = dict(code="*", nodes=("n1",), seconds=3600.0, reason="known", device="*")
-    return AcknowledgeAsk("ada", time.time(), os.urandom(8).hex(), **{**values, **changes})
-
-
-def test_what_one_collector_was_told_all_know(url: str) -> None:
-    store(url).close()
-    one, other = Acknowledgements(url), Acknowledgements(url)
-    now = time.time()
-    (granted,) = one.grant(ask(), (), now)
-    other.learn()
-    assert other.holding(now) == (granted,) and Acknowledgements(url).holding(now) == (granted,)
-    other.grant(ask(nodes=("n2",)), (), now)
-    assert len(other.holding(now)) == 2, "what was added there is not lost"
-    assert one.grant(ask(withdraw=granted.id), (), now) == (granted,)
-    assert [it.nodes for it in Acknowledgements(url).holding(now)] == [("n2",)]
-
-
-def test_an_acknowledgement_that_cannot_be_kept_is_not_promised(
-    url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    store(url).close()
-    known = Acknowledgements(url)
-    (granted,) = known.grant(ask(), (), time.time())
-    known._path = url.replace("host=/tmp/", "host=/tmp/not-there-")
-    with pytest.raises(NotAcknowledged, match="incidents_database of the collector: postgresql:///tests"):
-        known.grant(ask(), (), time.time())
-    known.learn()
-    known.learn()
-    assert known.holding(time.time()) == (granted,), "what is known holds"
-    assert sum("those hold that are known here" in it.message for it in caplog.records) == 1, "told once"
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.fleet.acknowledgements import Acknowledgements
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
@@ -20,7 +19,6 @@ class Source:
     snapshot = ClusterSnapshot(nodes=())
     why_not_ready = ""
     incidents = IncidentHistory(HistorySettings("", 1, 1.0, 1.0))
-    acknowledgements = Acknowledgements("")
 
     async def refresh(self) -> bool:
         return True
