@@ -32,7 +32,6 @@ from laggard.collector.web.documents import (
     TimelineDocument,
 )
 from laggard.collector.web.newest_ring import NewestRing
-from laggard.diagnose.document import Diagnosis
 from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
@@ -48,6 +47,7 @@ from laggard.rings.document import Ring
 from laggard.tune.report.documents import TuneDocument
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.comparison import Comparison
+from laggard.wire.diagnosis import Diagnosis
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import (
     ConfirmAsk,

@@ -13,7 +13,7 @@ from support.diagnosed import diagnose_text
 from support.paths import MACHINES, SHARED
 
 from laggard.cli import main
-from laggard.diagnose.environment import parse_environment
+from laggard.nccl.environment_text import parse_environment
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
 
 recorded = pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="no recorded hardware here")

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.diagnosed import diagnose_text
 
-from laggard.diagnose.document import Diagnosis
 from laggard.diagnose.gpu_tools.smi_table import read_table
 from laggard.model import Severity
 from laggard.probes.nvml.nvidia_smi import read_log
 from laggard.probes.nvml.nvidia_smi_text import parse_text
+from laggard.wire.diagnosis import Diagnosis
 
 RULE = "+-----------------------------------------+----------------------+----------------------+\n"
 HEAD = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from laggard.diagnose.command import diagnose
-from laggard.diagnose.document import Diagnosis
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.input_file import InputFile
+from laggard.wire.diagnosis import Diagnosis
 
 
 class TextFile(InputFile):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from laggard.diagnose.command import diagnose_together
-from laggard.diagnose.document import Diagnosis
 from laggard.diagnose.folder import given_files
+from laggard.wire.diagnosis import Diagnosis
 from support.paths import DATA
 
 TRUE_FOLDERS = DATA / "folders"

@@ -12,7 +12,6 @@ import msgspec
 
 from laggard import wire
 from laggard.diagnose.describe import diagnosis_lines, render_diagnosis, terminal_columns
-from laggard.diagnose.document import Diagnosis, FileResult
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.folder import Given, GivenFile, given_files
@@ -26,6 +25,7 @@ from laggard.model import EXIT_CODES, Finding, Severity, Verdict
 from laggard.terminal.output import show_or_write
 from laggard.terminal.progress import Progress, size_text
 from laggard.text.words import counted
+from laggard.wire.diagnosis import Diagnosis, FileResult
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
-
-from laggard.deepspeed_config import find_problems, is_deepspeed_config, parse_config
+from laggard.deepspeed_config import find_problems, is_deepspeed_config, parse_config, read_json
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.probes.probe import finding
-
-_MAX_JSON_CHARACTERS: Final = 1 << 20
 
 
 def recognise(content: FileContent) -> bool:
@@ -30,16 +25,6 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
         for problem in find_problems(tree)
     )
     return FileJudgement(found, {"deepspeed": parse_config(tree)._asdict()})
-
-
-def read_json(text: str) -> Any:
-    """Returns the document; None for what is none, or is too large for a configuration."""
-    if not text.lstrip().startswith("{") or len(text) > _MAX_JSON_CHARACTERS:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 DEEPSPEED_CONFIG = FileFormat("DeepSpeed config", recognise, judge)

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from laggard.diagnose.describe_joined import joined_lines
-from laggard.diagnose.document import Diagnosis, FileResult
 from laggard.model import Finding, Severity, Verdict
 from laggard.terminal.parts import Line
 from laggard.text.report import by_severity
 from laggard.text.words import ascii_line, capital, counted
+from laggard.wire.diagnosis import Diagnosis, FileResult
 
 MAX_COLUMNS: Final = 100
 """The most columns of a line: longer lines are hard to read, however wide the terminal is."""

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from laggard.diagnose.document import Diagnosis, JoinedAnswer, TimelineLine
 from laggard.model import Severity
 from laggard.terminal.parts import Line
 from laggard.text.report import by_severity
 from laggard.text.words import counted, ranks_text
+from laggard.wire.diagnosis import Diagnosis, JoinedAnswer, TimelineLine
 
 _ORDERS: Final = {
     "time": "In the order of time:",

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.document import FileResult, JoinedAnswer, TimelineLine
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import ACCUSED
 from laggard.diagnose.input_file import InputFile
@@ -26,6 +25,7 @@ from laggard.diagnose.line_finder import FoundLine, LineFinder
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 from laggard.text.words import capital, printable_line
+from laggard.wire.diagnosis import FileResult, JoinedAnswer, TimelineLine
 
 MAX_LINE_CHARACTERS: Final = 160
 _MAX_FAULTS: Final = 256

@@ -6,26 +6,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from laggard.deepspeed_config import find_problems, parse_config
-from laggard.diagnose.deepspeed import read_json
-from laggard.diagnose.environment import parse_environment
-from laggard.diagnose.input_file import InputFile
 from laggard.errors import UsageError
 from laggard.locate.verdict import locate
 from laggard.model import REPORT_SCHEMA, Finding, Report
+from laggard.nccl.environment_text import parse_environment
 from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.recommend.advice.profile import with_job
 from laggard.recommend.advice.situation import Situation
+from laggard.recommend.given_files import STANDARD_INPUT, GivenFiles
 from laggard.recording.kinds import kind_of
 from laggard.recording.reader import read_recording
 from laggard.rings.document import RING_SCHEMA, Ring
-
-if TYPE_CHECKING:
-    from laggard.diagnose.document import Diagnosis
+from laggard.wire.diagnosis import Diagnosis
 
 
 class Inputs(NamedTuple):
@@ -37,11 +34,12 @@ class Inputs(NamedTuple):
 
 def read_inputs(paths: Sequence[str]) -> Inputs:
     """Raises UsageError for what is no file, and for several DeepSpeed configurations."""
-    recordings, files = _split(paths)
+    recordings, others = _split(paths)
+    files = GivenFiles(others)
     documents, rest = _own_documents(files)
-    diagnosis = _diagnose(rest) if rest else None
+    diagnosis = files.diagnosed(rest) if rest else None
     situation = _with_facts(
-        _from_diagnosis(diagnosis, documents), [each for each in documents if isinstance(each, Report)]
+        _from_diagnosis(diagnosis, documents, files), [each for each in documents if isinstance(each, Report)]
     )
     if recordings:
         situation = _with_recording(situation, recordings)
@@ -51,7 +49,7 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
         raise UsageError(f"give one DeepSpeed configuration: {configs[0]} and {configs[1]} are two")
     if not configs:
         return Inputs(situation, tuple(unknown), None)
-    document = read_json(InputFile(configs[0]).read().text)
+    document = files.document(configs[0])
     return Inputs(
         situation._replace(
             deepspeed=parse_config(document),
@@ -65,7 +63,7 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
 
 def _split(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the recordings, and the other files."""
-    recordings = [path for path in paths if path != "-" and (os.path.isdir(path) or _is_recording(path))]
+    recordings = [path for path in paths if path != STANDARD_INPUT and (os.path.isdir(path) or _is_recording(path))]
     return recordings, [path for path in paths if path not in recordings]
 
 
@@ -73,19 +71,13 @@ def _is_recording(path: str) -> bool:
     return os.path.isfile(path) and kind_of(Path(path)) is not None
 
 
-def _diagnose(paths: Iterable[str]) -> Diagnosis:
-    from laggard.diagnose.command import diagnose  # a third of the time of a recording, which does not need it
-
-    return diagnose([InputFile(path) for path in paths])
-
-
-def _own_documents(paths: Sequence[str]) -> tuple[list[Report | Ring], list[str]]:
+def _own_documents(files: GivenFiles) -> tuple[list[Report | Ring], list[str]]:
     """Returns the documents of `healthcheck` and `ring`, and the paths of the others."""
     documents: list[Report | Ring] = []
     rest = []
-    for path in paths:
-        tree = read_json(InputFile(path).read().text)
-        schema = tree.get("schema") if isinstance(tree, dict) else None
+    for path in files.paths:
+        tree = files.document(path)
+        schema = tree.get("schema")
         types: dict[Any, type[Report] | type[Ring]] = {REPORT_SCHEMA: Report, RING_SCHEMA: Ring}
         if schema not in types:
             rest.append(path)
@@ -97,22 +89,21 @@ def _own_documents(paths: Sequence[str]) -> tuple[list[Report | Ring], list[str]
     return documents, rest
 
 
-def _from_diagnosis(diagnosis: Diagnosis | None, documents: Iterable[Report | Ring]) -> Situation:
+def _from_diagnosis(diagnosis: Diagnosis | None, documents: Iterable[Report | Ring], files: GivenFiles) -> Situation:
     findings: list[Finding] = [found for document in documents for found in document.findings]
     if diagnosis is None:
         return Situation(tuple(findings))
     findings += diagnosis.findings
     facts = [each for each in diagnosis.facts.values() if isinstance(each, dict)]
-    environments = _paths(diagnosis, "environment")
     variables: dict[str, str] = {}
-    for path in environments:
-        variables |= parse_environment(InputFile(path).read().text)
+    for path in _paths(diagnosis, "environment"):
+        variables |= parse_environment(files.text(path))
     versions = sorted(parse_version(text) for each in facts for text in each.get("nccl_versions", ()))
     hosts = {host for each in facts for host in each.get("hosts", ())}
     return Situation(
         findings=tuple(findings),
         environment=_of_nccl(variables),
-        environment_known=bool(environments),
+        environment_known=bool(variables),
         nccl_version=versions[0] if versions else (),
         networks=tuple(dict.fromkeys(name for each in facts for name in each.get("networks", ()))),
         link_layers=frozenset(layer for each in facts for layer in each.get("link_layers", ())),

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from laggard.deepspeed_config import find_problems, is_deepspeed_config
-from laggard.diagnose.deepspeed import read_json
-from laggard.diagnose.input_file import InputFile
 from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.errors import UsageError
 from laggard.nccl.variable_table import TABLE_VERSION
 from laggard.nccl.variables import may_be_shown
 from laggard.recommend.advice.situation import Situation
+from laggard.recommend.given_files import GivenFiles
 from laggard.tune.nccl.messages import of_recording, parse_messages
 from laggard.tune.nccl.subject import nccl_subject, settings_of
 from laggard.tune.subject import Subject
@@ -69,7 +68,7 @@ def _added(words: list[str]) -> dict[str, list[str]]:
 def _training_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if not arguments.config or not arguments.template:
         raise UsageError("give --config FILE, and --command 'LAUNCHER ... TRAINING ... {config}'")
-    document = read_json(InputFile(arguments.config).read().text)
+    document = GivenFiles([arguments.config]).document(arguments.config)
     if not is_deepspeed_config(document):
         raise UsageError(f"{arguments.config} is no DeepSpeed configuration")
     problems = find_problems(document, arguments.ranks or arguments.gpus)
