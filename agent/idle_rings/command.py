@@ -14,7 +14,6 @@ from typing import Final
 from laggard.address import without_login
 from laggard.agent.idle_rings.arrivals import Arrivals, hidden_processes, make_arrivals
 from laggard.agent.idle_rings.ask import NoAnswer, ask_for_ring
-from laggard.agent.idle_rings.child import RingOrder
 from laggard.agent.idle_rings.ring import LOOK_SECONDS, RingOutcome, find_user, run_ring
 from laggard.agent.idle_rings.settings import IdleRingsSettings, find_tokens, resolve_settings
 from laggard.agent.idle_rings.state import StateFolder
@@ -22,6 +21,8 @@ from laggard.daemon import add_config_flag, add_log_flags, asked_about_settings,
 from laggard.errors import UsageError
 from laggard.rings.authentication import token_of_ring
 from laggard.rings.keep import keep_share
+from laggard.rings.membership import Membership
+from laggard.rings.order import RingOrder
 from laggard.wire.idle_rings import RingTask
 
 log = logging.getLogger("laggard.idle_rings")
@@ -97,8 +98,9 @@ class IdleRings:
         if self._wait_idle(task.begin_seconds):
             return
         tokens = tuple(token_of_ring(token, task.id) for token in self._tokens())
-        order = RingOrder(task, self._settings.node, self._settings.device, tokens)
-        outcome = run_ring(order, self._settings.user, self._arrivals, self._state, self._stopped.is_set)
+        outcome = run_ring(
+            _order(task, tokens, self._settings), self._settings.user, self._arrivals, self._state, self._stopped.is_set
+        )
         self._note(outcome)
 
     def _wait_idle(self, seconds: float) -> bool:
@@ -119,6 +121,21 @@ class IdleRings:
         if outcome.end is not None and outcome.end.share is not None:
             keep_share(outcome.end.share, pairs=outcome.end.pairs)
         self._state.note_outcome(outcome.outcome, outcome.abort_seconds)
+
+
+def _order(task: RingTask, tokens: tuple[str, ...], settings: IdleRingsSettings) -> RingOrder:
+    second = (task.second_host, task.port)
+    place = Membership(task.number, len(task.nodes), task.host, task.port, names=task.nodes, second=second)
+    return RingOrder(
+        place=place,
+        tokens=tokens,
+        device=settings.device,
+        seconds=task.seconds,
+        join_seconds=task.join_seconds,
+        deadline_seconds=task.deadline_seconds,
+        modest=True,
+        node=settings.node,
+    )
 
 
 def _refusal(task: RingTask, node: str) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from laggard.agent.idle_rings.arrivals import Arrivals, processes_of_session
-from laggard.agent.idle_rings.child import RingEnd, RingOrder
 from laggard.agent.idle_rings.state import StateFolder
 from laggard.errors import UsageError
 from laggard.processes.own import own_process
+from laggard.rings.order import MAX_BYTES, MODULE, RingEnd, RingOrder
 from laggard.wire import WireError, decode, encode
 
 log = logging.getLogger("laggard.idle_rings")
@@ -29,7 +29,6 @@ _LEAVE_SECONDS: Final = 0.4
 _END_SECONDS: Final = 30.0
 """The time for which the kernel is waited for, which ends a process on a GPU only once the driver lets go of it."""
 _EXTRA_SECONDS: Final = 15.0
-_MAX_BYTES: Final = 1 << 20
 
 
 class RingOutcome(NamedTuple):
@@ -54,7 +53,7 @@ def run_ring(
         return RingOutcome("unknown", f"the ring's process cannot be started as its user ({why})")
     state.note_running(process.pid)
     try:
-        until = time.monotonic() + order.task.deadline_seconds + _EXTRA_SECONDS
+        until = time.monotonic() + order.deadline_seconds + _EXTRA_SECONDS
         return _watch(process, arrivals, until, is_stopped)
     finally:
         end_processes(process)
@@ -65,7 +64,7 @@ def _start(order: RingOrder, user: str) -> subprocess.Popen[bytes]:
     """Starts it in a session of its own, by which its processes are known. In `/`,
     which no user can take away."""
     process = subprocess.Popen(
-        own_process("laggard.agent.idle_rings.child"),
+        own_process(MODULE),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
@@ -124,7 +123,7 @@ def _watch(
             if selector.select(LOOK_SECONDS):
                 chunk = os.read(process.stdout.fileno(), 1 << 16)
                 data += chunk
-                if not chunk or data.endswith(b"\n") or len(data) > _MAX_BYTES:
+                if not chunk or data.endswith(b"\n") or len(data) > MAX_BYTES:
                     return _outcome(process, bytes(data))
 
 

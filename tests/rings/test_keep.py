@@ -13,7 +13,7 @@ from laggard.probes.nccl.model.last_ring import LastRing
 from laggard.probes.probe import finding
 from laggard.rings.document import PairResult, Pairs, Ring, RingNode
 from laggard.rings.keep import keep_share, pairs_of
-from laggard.rings.messages import NodeShare
+from laggard.rings.order import NodeShare
 
 SLOW = finding("RING_SLOW", "node 1", "is slow", evidence={}, fix="", severity=Severity.CRITICAL)
 

@@ -39,7 +39,6 @@ from laggard.rings.messages import (
     FromRank,
     Hello,
     Leave,
-    NodeShare,
     Put,
     RankDied,
     Refused,
@@ -47,6 +46,7 @@ from laggard.rings.messages import (
     ToRank,
     Want,
 )
+from laggard.rings.order import NodeShare
 from laggard.rings.strangers import Strangers
 from laggard.text.words import printable_line
 from laggard.wire.codec import WireError

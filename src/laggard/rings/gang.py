@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laggard.model import Finding, Severity
 from laggard.rings.document import Ring
-from laggard.rings.messages import NodeShare
+from laggard.rings.order import NodeShare
 from laggard.text.words import printable_line
 
 _MAX_FINDINGS: Final = 8

@@ -11,7 +11,7 @@ from laggard import wire
 from laggard.environment import ENV_STATE_DIR
 from laggard.probes.nccl.model.last_ring import LAST_RING_PATH, LastRing
 from laggard.rings.document import Ring
-from laggard.rings.messages import NodeShare
+from laggard.rings.order import NodeShare
 from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, RingPairs
 
 

@@ -16,7 +16,7 @@ from laggard.rings.gang import share_of
 from laggard.rings.keep import keep_share, pairs_of
 from laggard.rings.member import Member, MemberSettings, NotReached, RingBroken
 from laggard.rings.membership import Membership, second_leads
-from laggard.rings.messages import NodeShare
+from laggard.rings.order import NodeShare
 from laggard.rings.session import Session, broken_ring
 from laggard.rings.unproved import without_token
 from laggard.terminal.progress import Bar
