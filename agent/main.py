@@ -10,20 +10,18 @@ from functools import partial
 from typing import Final
 
 from laggard.agent.gate.serving import AcceptedFile, answering_prologs
-from laggard.agent.prober.known_probes import know_probes
-from laggard.agent.prober.loop import ProbeLoop
+from laggard.agent.prober.loop import ProbeLoop, know_probes
 from laggard.agent.prober.process import Prober, prober_command
-from laggard.agent.ranks.cache import RankCache
-from laggard.agent.ranks.exit_watch import ExitWatch
-from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.ranks.safety import secure
+from laggard.agent.ranks.directory import secure
+from laggard.agent.ranks.end import ExitWatch
+from laggard.agent.ranks.reader import RankCache, RankFiles
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web.routes import Router, error_response
 from laggard.agent.web.stacks import StackService, read_stacks_tokens
-from laggard.constants import ACCEPTED_FILE
-from laggard.daemon import (
+from laggard.kit.constants import ACCEPTED_FILE
+from laggard.kit.daemon import (
     add_config_flag,
     add_listen_flag,
     add_log_flags,
@@ -31,11 +29,11 @@ from laggard.daemon import (
     give_memory_back,
     log_to_stderr,
 )
-from laggard.http.listen import bind, split_address, url_of
-from laggard.http.server import Server
+from laggard.kit.http_message import bind, split_address, url_of
+from laggard.kit.http_server import Server
+from laggard.kit.service_manager import supervised
+from laggard.kit.web_config import load_web_config
 from laggard.probes.profiles import PROFILES, find_profile
-from laggard.service_manager import supervised
-from laggard.web_config import load_web_config
 
 log = logging.getLogger("laggard.agent")
 

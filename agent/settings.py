@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from laggard.agent.ras.asker import MIN_INTERVAL_SECONDS
-from laggard.config import Settings, load, replaced
-from laggard.constants import AGENT_PORT
-from laggard.environment import node_name, rank_dir
-from laggard.errors import UsageError
-from laggard.http.listen import split_address
-from laggard.limits import Duration, DurationOrZero
+from laggard.kit.config import Settings, load, replaced
+from laggard.kit.constants import AGENT_PORT
+from laggard.kit.environment import node_name, rank_dir
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import split_address
+from laggard.kit.limits import Duration, DurationOrZero
 from laggard.probes.profiles import PROFILES
 
 LISTEN_ADDRESS = f":{AGENT_PORT}"

@@ -14,9 +14,9 @@ from common.scratch import scratch
 from laggard.rankfile import Lane
 from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
-from laggard.trainer_hooks.output.identity import header, identify
 from laggard.trainer_hooks.output.rank_file import RankFileSink
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.output.recording_folder import header, identify
+from laggard.trainer_hooks.record.ending import Facts
 from laggard.trainer_hooks.record.recorder import Recorder
 
 LANES = 12  # of a job with tensor, pipeline and data parallelism

@@ -146,15 +146,14 @@ def _put_functions(read: Any, call: Any, backward: Any, before: Any, after: Any)
 
 def idle_hooks(model: torch.nn.Module) -> None:
     """laggard's own hooks, with a recorder that does nothing."""
-    from laggard.trainer_hooks.pytorch import dataloader
-    from laggard.trainer_hooks.pytorch.forward import TorchForward
+    from laggard.trainer_hooks.pytorch.forward import TorchForward, hook
     from laggard.trainer_hooks.pytorch.training import TorchSteps
 
     recorder: Any = IdleRecorder()
     steps = TorchSteps(recorder)
     steps.claim_training_thread()
     forward = TorchForward(recorder, steps)
-    dataloader.hook(forward)
+    hook(forward)
     steps.hook()
     forward.watch(model)
 

@@ -16,7 +16,7 @@ import time
 import numpy as np
 from common.figures import Figure, quartiles, show
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.locate.verdict import locate
 

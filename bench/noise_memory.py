@@ -21,7 +21,7 @@ from common.figures import put_into
 from common.refused import refuse
 from numpy.typing import NDArray
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import MAD_TO_SIGMA, deviation, median
 from laggard.locate.slow.steps import Steps

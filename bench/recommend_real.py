@@ -27,7 +27,7 @@ from common.refused import need
 
 from laggard.recording.reader import read_recording
 from laggard.tune.statistics import TIE, compare
-from laggard.tune.training.measure import step_seconds
+from laggard.tune.training import step_seconds
 
 LAUNCHER = Path(__file__).parent / "trainings" / "shaped_training.py"
 STEPS = 12

@@ -19,10 +19,9 @@ from collections.abc import Callable
 
 from common.tuning_surfaces import Machine, Surface, surface
 
-from laggard.tune.outcome import Status
-from laggard.tune.search.design import Search
-from laggard.tune.search.guess import distributions_of
-from laggard.tune.search.plan import Plan, Settings
+from laggard.tune.board import distributions_of
+from laggard.tune.plan import Plan, Settings, Status
+from laggard.tune.search import Search
 from laggard.tune.space import configurations, normal
 
 Tuner = Callable[[Surface, Machine, int, int], Settings]

@@ -26,17 +26,21 @@ from laggard.collector.incidents.incident import (
 )
 from laggard.collector.job_words import job_text, known_jobs, short_text
 from laggard.collector.jobs.key import JobKey
-from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
-from laggard.collector.node_history_words import history_lines, lasted_text, returned_text
+from laggard.collector.node_history import (
+    MAX_FAULTS,
+    NodeHistoryDocument,
+    history_lines,
+    history_of_rows,
+    lasted_text,
+    returned_text,
+)
 from laggard.collector.web.documents import JobLine
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
-from laggard.errors import UsageError
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
+from laggard.kit.errors import UsageError
+from laggard.kit.terminal import Line, show
+from laggard.kit.users import by_uid
+from laggard.kit.words import capital, counted, moment_of, printable_line
 from laggard.model import EXIT_CODES, Verdict
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.text.moments import moment_of
-from laggard.text.users import by_uid
-from laggard.text.words import capital, counted, printable_line
 
 _MAX_PAGES = 200
 
@@ -106,7 +110,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _copy(arguments: argparse.Namespace) -> int:
     """0: all of it is in the other database, 1: all but rows that could not be read. Raises UsageError."""
-    from laggard.collector.copy_command import copy  # which takes numpy, through what a collector opens
+    from laggard.collector.copying import copy  # which takes numpy, through what a collector opens
 
     if not arguments.database or arguments.node or arguments.job or arguments.since or arguments.open:
         raise UsageError("--copy-to copies all of --database FILE or URL: give that, and nothing that selects")

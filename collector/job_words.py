@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from laggard import wire
 from laggard.collector.jobs.key import JobKey
 from laggard.collector.web.documents import JobLine, SummaryDocument
-from laggard.collector_client import answer
-from laggard.errors import UsageError
+from laggard.kit.collector_client import answer
+from laggard.kit.errors import UsageError
+from laggard.kit.users import user_text
+from laggard.kit.words import counted, printable_line
 from laggard.model import Verdict
-from laggard.text.job_names import MAX_CHARACTERS, is_numbered, minute_text
-from laggard.text.users import user_text
-from laggard.text.words import counted, printable_line
+from laggard.wire.words import MAX_CHARACTERS, is_numbered, minute_text
 
 _MAX_OTHERS = 4
 _SHORT_NUMBER = 12  # letters of a launcher's number, which --job takes for it

@@ -13,38 +13,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from laggard.collector import arenas
-from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.evaluators.evaluator import Evaluator
-from laggard.collector.fleet import fleet_wide
-from laggard.collector.fleet.outliers import FleetComparison, NodeComparison, with_codes
-from laggard.collector.fleet.returned import with_returns
-from laggard.collector.incidents.fault import NodeSight
+from laggard.collector.discovery import Discovery
+from laggard.collector.evaluators import Evaluator
+from laggard.collector.fleet import (
+    FailingSince,
+    failing_since,
+    first_failed,
+    fleet_wide_codes,
+    fleet_wide_notes,
+    for_that_alone,
+    waiting_seconds,
+)
+from laggard.collector.incidents.fault_tracker import ReadReport, ReadReports
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
-from laggard.collector.jobs.calm import CalmJobs
-from laggard.collector.jobs.held_culprits import HeldCulprits
-from laggard.collector.jobs.held_stacks import JobStacks
+from laggard.collector.incidents.identity import with_returns
+from laggard.collector.incidents.incident import FIRST, LAST, AskedDigest, KeptDigest, NodeSight, of_incident
+from laggard.collector.jobs.held_verdicts import CalmJobs, HeldCulprits
 from laggard.collector.jobs.holdings import Limits
-from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
+from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.own_past import OwnPasts, described
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
-from laggard.collector.jobs.unseen import UnseenOn
+from laggard.collector.jobs.unseen import RasAnswer, UnseenOn, launched_jobs
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.memory import trim
+from laggard.collector.outliers import FleetComparison, NodeComparison, with_codes
 from laggard.collector.prometheus.watch import PrometheusWatch
-from laggard.collector.read_reports import ReadReport, ReadReports
-from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.changes import StateChanges
-from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted, is_in_network
+from laggard.collector.scrape.agent_state import AgentState, SharedReports, StateChanges, last_steps_since
+from laggard.collector.scrape.collective_rounds import CollectiveRounds, LookedRank, LookedRanks, Wanted, is_in_network
+from laggard.collector.scrape.connections import KeptConnections, Slot, Slots, in_turn
 from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.collector.scrape.kept_connections import KeptConnections
-from laggard.collector.scrape.last_steps import last_steps_since
-from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
-from laggard.collector.scrape.shared_reports import SharedReports
-from laggard.collector.scrape.slots import Slot, Slots
 from laggard.collector.scrape.stack_rounds import StackRounds
-from laggard.collector.scrape.turns import in_turn
 from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answer, validate_report
 from laggard.collector.settings import (
     INCIDENTS_DATABASE,
@@ -57,7 +55,7 @@ from laggard.model import Report, Severity
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
 from laggard.wire.digest import Digest
-from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeFinding
 from laggard.wire.stacks import StacksAsked
 
 log = logging.getLogger("laggard.collector")
@@ -111,7 +109,7 @@ class ScrapeLoop:
         self._looked = LookedRanks(self._windows)
         self._stacks = StackRounds(self._windows, stacks_token, settings.timeout_seconds, settings.target_server_name)
         self._changes = StateChanges()
-        self._failing = fleet_wide.FailingSince()
+        self._failing = FailingSince()
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
         # One thread: several would take turns with the event loop, which then reads no answer in time.
@@ -243,7 +241,7 @@ class ScrapeLoop:
         jobs = self._pasts.noted(jobs)
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
-        await asyncio.to_thread(arenas.trim)
+        await asyncio.to_thread(trim)
         urls = [row.url for row in snapshot.nodes if row.state == "up"]
         self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
         in_network = {job.key for job in jobs if is_in_network(job.location)}
@@ -294,23 +292,23 @@ class ScrapeLoop:
         wall = time.time()
         findings = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
         codes = comparison.codes_by_url()
-        self._failing = fleet_wide.observed(self._failing, _node_findings(self._agents), now)  # jobs' drain no node
+        self._failing = failing_since(self._failing, _node_findings(self._agents), now)  # jobs' drain no node
         answering = sum(agent.state == "up" for agent in self._agents)
         settings = self._settings
         reports = self._reports.of(self._agents)
-        together = fleet_wide.fleet_wide(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
+        together = fleet_wide_codes(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
         return ClusterSnapshot(
             nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
             findings=_worst_first(findings),
             fleet_wide=together,
-            failing_together=fleet_wide.for_that_alone(self._failing, together),
-            waiting_seconds=fleet_wide.waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),
+            failing_together=for_that_alone(self._failing, together),
+            waiting_seconds=waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),
             last_failed=frozenset(node for node, _ in self._failing.began),
-            failing_since={node: wall - now + at for node, at in fleet_wide.first_failed(self._failing).items()},
+            failing_since={node: wall - now + at for node, at in first_failed(self._failing).items()},
             fleet_findings=comparison.findings,
             fleet_notes=(
-                *fleet_wide.notes(together, answering),
+                *fleet_wide_notes(together, answering),
                 *self._discovery.found.notes,
                 *comparison.notes,
                 *(self.watch.notes if self.watch else ()),

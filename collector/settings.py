@@ -1,24 +1,57 @@
-"""The collector's configuration: a YAML file, with flags over it. Durations in seconds, sizes in bytes."""
+"""The collector's configuration: a YAML file, with flags over it. Durations in seconds, sizes in bytes. A database's
+URL may stand in a secret file of its own."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from msgspec import Meta, structs
 
-from laggard.address import without_login
-from laggard.collector.database_file import read_url
-from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
-from laggard.config import Settings, load, replaced
-from laggard.constants import COLLECTOR_PORT
-from laggard.database_url import is_database_url, refusal
-from laggard.environment import ENV_STATE_DIR, node_name
-from laggard.errors import UsageError
-from laggard.limits import Duration, Number, Port, Share
+from laggard.collector.targets import LOCAL_AGENT, parse_target
+from laggard.kit.address import is_database_url, refusal, without_login
+from laggard.kit.config import Settings, load, replaced
+from laggard.kit.constants import COLLECTOR_PORT
+from laggard.kit.environment import ENV_STATE_DIR, node_name
+from laggard.kit.errors import UsageError
+from laggard.kit.limits import Duration, Number, Port, Share
+from laggard.kit.secret_files import read_secret, warn_of_exposed
 from laggard.wire.exclusion import MAX_SECONDS
+
+
+class Login(NamedTuple):
+    """A URL without its password, and the password; empty where it has none."""
+
+    url: str
+    password: str
+
+
+def read_url(path: str, setting: str) -> Login:
+    """The URL in the only line of the file that `setting` names, as an operator of Kubernetes puts it into a Secret.
+    Raises UsageError, in whose text nothing of the file is."""
+    warn_of_exposed(path, setting)
+    text = read_secret(path, setting)
+    if not is_database_url(text) or not text.isprintable() or " " in text:
+        raise UsageError(f"{setting} {path} has to hold one line, postgresql://USER:PASSWORD@HOST/NAME")
+    try:
+        return _split(text)
+    except ValueError:
+        raise UsageError(
+            f"{setting} {path} holds no URL that can be read: are signs of the password written as %XX?"
+        ) from None
+
+
+def _split(url: str) -> Login:
+    """Raises ValueError."""
+    parts = urlsplit(url)
+    login, at, host = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    bare = urlunsplit(parts._replace(netloc=f"{user}{at}{host}"))
+    return Login(bare if is_database_url(bare) else url, unquote(password))
+
 
 LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
 """Loopback, where exporters listen on every interface: by default a collector watches its own machine only, and what it

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from laggard.agent.idle_rings.settings import IdleRingsSettings
+from laggard.agent.idle_rings.command import IdleRingsSettings
 from laggard.agent.settings import AgentSettings
 from laggard.collector.settings import CollectorSettings
-from laggard.config import Settings
+from laggard.kit.config import Settings
 from laggard.kubernetes.settings import ControllerSettings
 from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.profiles import Expectations, Profile

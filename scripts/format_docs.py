@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from laggard.accepted import AcceptedDocument
 from laggard.catalogue.command import FindingsDocument
 from laggard.catalogue.metrics_command import MetricsDocument
 from laggard.collector.incidents.incident import IncidentsDocument
@@ -31,7 +30,7 @@ from laggard.collector.web.documents import (
     TilesDocument,
     TimelineDocument,
 )
-from laggard.collector.web.newest_ring import NewestRing
+from laggard.collector.web.rings import NewestRing
 from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
@@ -44,11 +43,10 @@ from laggard.reports.documents import (
     TableDocument,
 )
 from laggard.rings.document import Ring
-from laggard.tune.report.documents import TuneDocument
-from laggard.wire.collectives import CollectivesDocument
-from laggard.wire.comparison import Comparison
+from laggard.tune.report import TuneDocument
+from laggard.wire.accepted import AcceptedDocument
 from laggard.wire.diagnosis import Diagnosis
-from laggard.wire.digest import Digest
+from laggard.wire.digest import Comparison, Digest
 from laggard.wire.exclusion import (
     ConfirmAsk,
     ConfirmedDocument,
@@ -58,7 +56,7 @@ from laggard.wire.exclusion import (
 )
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
-from laggard.wire.ranks import RanksDocument
+from laggard.wire.ranks import CollectivesDocument, RanksDocument
 from laggard.wire.stacks import StacksAsk, StacksAsked, StacksDocument
 
 Struct = type[msgspec.Struct]

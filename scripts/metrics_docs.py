@@ -24,9 +24,9 @@ class Exporter(NamedTuple):
 
 
 EXPORTERS = (
-    Exporter("Agent", "agent/web/metrics.py", "`http://NODE:19400/metrics`, of each node"),
+    Exporter("Agent", "agent/web/routes.py", "`http://NODE:19400/metrics`, of each node"),
     Exporter("Collector", "collector/web/metrics.py", "`http://COLLECTOR:19401/metrics`"),
-    Exporter("Kubernetes controller", "src/laggard/kubernetes/web.py", "`http://CONTROLLER:19402/metrics`"),
+    Exporter("Kubernetes controller", "src/laggard/kubernetes/command.py", "`http://CONTROLLER:19402/metrics`"),
 )
 
 HEAD = """\

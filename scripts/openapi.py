@@ -16,23 +16,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 from laggard import __version__
-from laggard.agent.web import questions as agent
 from laggard.agent.web.routes import ErrorBody
+from laggard.agent.web.stacks import AskStacks, Collectives, Ranks, Stacks
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.incidents.incident import IncidentsDocument
 from laggard.collector.node_history import NodeHistoryDocument
 from laggard.collector.web import documents
 from laggard.collector.web import questions as collector
-from laggard.collector.web.newest_ring import NewestRing
+from laggard.collector.web.rings import NewestRing
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
-from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, ExclusionsDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.query import Schema, parameters
-from laggard.wire.ranks import RanksDocument
+from laggard.wire.ranks import CollectivesDocument, RanksDocument
 from laggard.wire.stacks import StacksAsk, StacksAsked, StacksDocument
 
 FOLDER = Path(__file__).parents[1] / "docs" / "openapi"
@@ -62,18 +61,18 @@ AGENT = {
     "/": Question("A page for people.", (HTML,)),
     **COMMON,
     "/api/v1/report": Question("The health of the node, by its last round of probes.", Report),
-    "/api/v1/ranks": Question("The ranks that run on the node.", RanksDocument, agent.Ranks),
-    "/api/v1/collectives": Question("The last collectives of some ranks.", CollectivesDocument, agent.Collectives),
+    "/api/v1/ranks": Question("The ranks that run on the node.", RanksDocument, Ranks),
+    "/api/v1/collectives": Question("The last collectives of some ranks.", CollectivesDocument, Collectives),
     "/api/v1/stacks": Question(
         "The stacks that ranks took of themselves, for who has the token. docs/stacks.md",
         StacksDocument,
-        agent.Stacks,
+        Stacks,
         (401, 403),
     ),
     "/api/v1/stacks/ask": Question(
         "Asked by who has the token: ranks are to take their stacks.",
         StacksAsked,
-        agent.AskStacks,
+        AskStacks,
         (401, 403, 404, 429, 503),
         posted=True,
     ),

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from laggard import left
 from laggard.cli import COMMANDS, main
+from laggard.kit import left
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from support.made_pages import expect_current
 from laggard.agent.settings import AgentSettings
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
-from laggard.config import Settings, load, parse
-from laggard.errors import UsageError
+from laggard.kit.config import Settings, load, parse
+from laggard.kit.errors import UsageError
 from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.profiles import Profile
 from laggard.probes.registry import PROBES

@@ -14,16 +14,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.mutated import mutated
 
-from laggard.agent.idle_rings.settings import IdleRingsSettings
+from laggard.agent.idle_rings.command import IdleRingsSettings
 from laggard.agent.settings import AgentSettings
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
-from laggard.config import Settings
-from laggard.errors import UsageError
+from laggard.kit.config import Settings
+from laggard.kit.errors import UsageError
+from laggard.kit.web_config import load_web_config
 from laggard.kubernetes.settings import ControllerSettings
 from laggard.probes.choose import choose_probes
 from laggard.probes.profiles import Expectations, Profile, find_profile, with_expectations
-from laggard.web_config import load_web_config
 
 DAEMONS = {
     "agent": AgentSettings(),

@@ -12,7 +12,7 @@ from support.docs_commands import NAMES, Line, command_lines, laggard_words, sim
 from support.paths import REPOSITORY
 
 from laggard.cli import whole_parser
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 
 PAGES = [
     REPOSITORY / "README.md",

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from support.paths import DATA
 
-from laggard import environment
 from laggard.catalogue.findings import FINDINGS
 from laggard.catalogue.metrics import METRICS
 from laggard.cli import AGENT_PARTS, COMMANDS
+from laggard.kit import environment
 
 GOLDEN = DATA / "golden"
 

@@ -67,9 +67,9 @@ CLIENT = re.compile(
 )
 CLIENTS = {
     # The second reads requests, as uvicorn.
-    "h11": ("collector/scrape/answer_reader.py", "collector/web/request_lengths.py"),
+    "h11": ("collector/scrape/fetch.py", "collector/web/connections.py"),
     "httpx": (
-        *("collector/prometheus/", "collector/locate_command/", "src/laggard/collector_client.py"),
+        *("collector/prometheus/", "collector/locate_command/", "src/laggard/kit/collector_client.py"),
         "src/laggard/kubernetes/",
     ),
     "requests": ("src/laggard/dashboards.py",),

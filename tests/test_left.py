@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from laggard.cli import main
-from laggard.left import COMMANDS, FLAGS, SETTINGS
+from laggard.kit.left import COMMANDS, FLAGS, SETTINGS
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *FLAGS])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import UsageError
-from laggard.secret_files import ReadAnew
+from laggard.kit.errors import UsageError
+from laggard.kit.secret_files import ReadAnew
 
 
 class Place:

@@ -15,12 +15,12 @@ import pytest
 import trustme
 from support.certificates import SECONDS, Daemon, Files, Start, client
 
-from laggard.agent.idle_rings.ask import NoAnswer, ask_for_ring
-from laggard.errors import UsageError
-from laggard.http.client import NoResponse, get
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
+from laggard.agent.idle_rings.command import NoAnswer, ask_for_ring
+from laggard.kit.errors import UsageError
+from laggard.kit.http_client import NoResponse, get
+from laggard.kit.secret_files import read_token_file
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
 from laggard.rings.authentication import new_nonce
-from laggard.secret_files import read_token_file
 from laggard.wire import encode
 from laggard.wire.exclusion import ConfirmAsk, Confirmation
 from laggard.wire.exclusion import signed as sign_confirm

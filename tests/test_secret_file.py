@@ -11,10 +11,10 @@ from support.agents import let_others_enter
 from support.certificates import Files
 
 from laggard.cli import main
-from laggard.collector.prometheus.login import Login
-from laggard.http.tls import ENV_CERT_FILE, ENV_KEY_FILE, client_context
-from laggard.secret_files import exposure
-from laggard.web_config import load_web_config
+from laggard.collector.prometheus.client import Login
+from laggard.kit.secret_files import exposure
+from laggard.kit.tls import ENV_CERT_FILE, ENV_KEY_FILE, client_context
+from laggard.kit.web_config import load_web_config
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ import pytest
 import trustme
 from support.certificates import SECONDS, Daemon, Files, Start, client
 
-from laggard.errors import UsageError
 from laggard.gate.cached_report import fetch_cached_report
-from laggard.http.client import NoResponse, get
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE, client_context
-from laggard.kubernetes.exchange import Answer, Exchange
-from laggard.kubernetes.view import CollectorError, read_view
-from laggard.web_config import load_web_config
+from laggard.kit.errors import UsageError
+from laggard.kit.http_client import NoResponse, get
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE, client_context
+from laggard.kit.web_config import load_web_config
+from laggard.kubernetes.api_server import Answer, Exchange
+from laggard.kubernetes.judge import CollectorError, read_view
 
 DAEMONS = (("agent",), ("collector", "--target", "127.0.0.1:9"))
 

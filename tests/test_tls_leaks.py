@@ -15,7 +15,7 @@ import psutil
 import pytest
 from support.certificates import SECONDS, Daemon, Files, Start, client
 
-from laggard.http.client import get
+from laggard.kit.http_client import get
 
 FIRST, MORE = 800, 2400
 OPEN = 40

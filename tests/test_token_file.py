@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.agents import let_others_enter
 
-from laggard.errors import UsageError
-from laggard.secret_files import MAX_TOKEN_BYTES, TokenFile, proved_by, read_token_file, tokens_of
+from laggard.kit.errors import UsageError
+from laggard.kit.secret_files import MAX_TOKEN_BYTES, TokenFile, proved_by, read_token_file, tokens_of
 
 
 @pytest.fixture

@@ -10,17 +10,25 @@ import importlib.util
 import logging
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from threading import get_ident
+from typing import Any, Final
 
-from laggard.environment import ENV_OFF
-from laggard.trainer_hooks.engines.catchers import hook_catchers
-from laggard.trainer_hooks.engines.hidden_waits import hook_hiding_calls
-from laggard.trainer_hooks.engines.known_loaders import hook_known_loaders
-from laggard.trainer_hooks.engines.phased_calls import hook_phased_calls
+from laggard.kit.constants import PHASES
+from laggard.kit.environment import ENV_OFF
+from laggard.trainer_hooks.engines.known_calls import (
+    hook_catchers,
+    hook_hiding_calls,
+    hook_known_loaders,
+    hook_phased_calls,
+)
+from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.output.witness import WITNESS
+from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.pytorch.training import hooked_optimizer
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.wrapping import suppress_errors
+from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 
 log = logging.getLogger("laggard")
 
@@ -180,3 +188,169 @@ def _watch(current: Session, each: Any) -> None:
         current.watch_module(each)
     elif hasattr(each, "step"):
         current.steps.boundary.set_leader(current.steps.optimizer_key(hooked_optimizer(each)))
+
+
+_HOOKED: Final = "_laggard_hooked"
+
+_installed = False
+
+
+def hook_process() -> None:
+    """Hooks this process, which may become a rank: whatever it imports, and its NCCL's log. A second call
+    changes nothing, and neither does one where LAGGARD_OFF is set."""
+    if not is_disabled() and not WATCH.is_prepared:
+        expect_training()
+        install_import_hooks()
+        have_end_told()
+        WATCH.prepare()
+        atexit.register(WATCH.close)
+
+
+def install_import_hooks() -> None:
+    """Hooks torch, FSDP and DeepSpeed as soon as the script imports them. A second call changes nothing, and neither
+    does one where LAGGARD_OFF is set."""
+    global _installed
+    if not is_disabled() and not _installed:
+        _installed = True
+        after_import("torch", _hook_torch)
+        after_import("torch.distributed.fsdp", _hook_fsdp)
+        after_import("deepspeed", _hook_deepspeed)
+
+
+def _hook_torch(torch: Any) -> None:
+    session().witness_start()
+
+
+def _hook_fsdp(fsdp: Any) -> None:
+    """Watches the modules that fully_shard(module) and the older class FullyShardedDataParallel shard."""
+    _call_after_once(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
+    wrapper = getattr(fsdp, "FullyShardedDataParallel", None)
+    _call_after_once(wrapper, "__init__", lambda _, self, /, *__, **___: session().watch_module(self))
+
+
+def _hook_deepspeed(deepspeed: Any) -> None:
+    """Attaches to the engine that deepspeed.initialize() returns."""
+    _call_after_once(deepspeed, "initialize", lambda result, *_, **__: attach(result[0]))
+
+
+def _call_after_once(owner: Any, name: str, act: Callable[..., None]) -> None:
+    """Calls as call_after() does. A module that is reloaded has some functions anew, and keeps others, with their
+    hooks; what a test puts in the place of a module may have neither."""
+    if hasattr(owner, name) and not hasattr(getattr(owner, name), _HOOKED):
+        call_after(owner, name, act)
+        setattr(getattr(owner, name), _HOOKED, True)
+
+
+# `step` and `phase`: what a loop of one's own says of itself, as context managers and as decorators.
+#
+#     for batch in batches:
+#         with step():
+#             with phase("input"):
+#                 ...
+#             train(batch)
+#         with phase("evaluation"):
+#             ...
+#
+# They may stay in the code: where laggard does nothing, as in a process that was started without it, each costs a
+# microsecond. Neither raises, and neither keeps an exception of the script's from getting out.
+
+ALIASES: Final = {
+    "data": "input",
+    "load": "input",
+    "eval": "evaluation",
+    "evaluate": "evaluation",
+    "validate": "evaluation",
+    "validation": "evaluation",
+    "test": "evaluation",
+    "save": "checkpoint",
+    "ckpt": "checkpoint",
+    "log": "logging",
+    "metrics": "logging",
+}
+"""Other words for phases, as scripts use them."""
+
+_PLACES: Final = {
+    **{name: place for place, name in enumerate(PHASES)},
+    **{alias: PHASES.index(name) for alias, name in ALIASES.items()},
+}
+_told: set[str] = set()  # names that are no phase, each told of once
+
+
+class phase(ContextDecorator):
+    """Records what runs in it as the phase `name`: input, forward, backward, optimizer, evaluation, checkpoint, logging
+    or between_steps, or a word of ALIASES. Of phases within each other the outer one counts. Any other name counts as
+    between_steps, and one line says so."""
+
+    def __init__(self, name: str) -> None:
+        self._place = _place_of(name)
+        self._entered: list[Session | None] = []  # a decorated function may call itself
+
+    def __enter__(self) -> phase:
+        session = _session_of_this_thread(current_session())
+        self._entered.append(session)
+        if session is not None:
+            session.loop.enter(self._place)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        session = self._entered.pop()
+        if session is not None:
+            session.loop.leave()
+
+
+class step(ContextDecorator):
+    """Records what runs in it as one step of training; from the first on, no optimizer ends steps. For loops that have
+    no optimizer of torch's, such as JAX's. What no phase() in it names counts as forward."""
+
+    def __enter__(self) -> step:
+        session = loop_session()
+        if session is not None:
+            session.begin_loop_step()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        session = _session_of_this_thread(current_session())
+        if session is not None:
+            session.loop.end()
+
+
+def _session_of_this_thread(session: Session | None) -> Session | None:
+    """`session`, None on other threads than the training's: what these do beside it is no phase of the step."""
+    return session if session is not None and get_ident() == session.steps.thread else None
+
+
+def _place_of(name: Any) -> int:
+    place = _PLACES.get(name) if isinstance(name, str) else None
+    if place is not None:
+        return place
+    if repr(name) not in _told and len(_told) < len(PHASES):
+        _told.add(repr(name))
+        known = ", ".join(PHASES[:-1])
+        print(f"laggard: phase({name!r:.60}) counts as between_steps; the phases are {known}", file=sys.stderr)
+    return PHASES.index("between_steps")
+
+
+_PREFIX: Final = "laggard/"
+_DRAIN_SECONDS: Final = 0.2  # that is waited for the thread which counts
+
+_before: dict[str, float] = {}
+
+
+def metrics() -> dict[str, float]:
+    """The measurements since the last call, in seconds a step: `laggard/step_seconds`, `laggard/waited_seconds`, each
+    phase that took time (`laggard/forward_seconds`), and `laggard/steps`, how many there were. Empty before the first
+    step, and where laggard does nothing. Never raises."""
+    session = current_session()
+    if session is None:
+        return {}
+    session.recorder.drain(_DRAIN_SECONDS)
+    totals = session.recorder.totals
+    now = {"steps": float(totals.steps), "step_seconds": totals.step_ns / 1e9, "waited_seconds": totals.waited_ns / 1e9}
+    now |= {f"{name}_seconds": spent / 1e9 for name, spent in zip(PHASES, totals.phases_ns, strict=True)}
+    made = {name: value - _before.get(name, 0.0) for name, value in now.items()}
+    steps = made.pop("steps")
+    if steps <= 0:
+        return {}
+    _before.update(now)
+    means = {name: value / steps for name, value in made.items() if value > 0 or name == "waited_seconds"}
+    return {f"{_PREFIX}steps": steps, **{f"{_PREFIX}{name}": value for name, value in means.items()}}

@@ -11,35 +11,33 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any, Final
 
-from laggard.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
+from laggard.kit.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
 from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
 from laggard.trainer_hooks.collectives import process_group
-from laggard.trainer_hooks.collectives.functional_waits import FunctionalWaits
-from laggard.trainer_hooks.collectives.group_ends import hook_ends
-from laggard.trainer_hooks.collectives.groups import ProcessGroups, sharding_groups
+from laggard.trainer_hooks.collectives.groups import FunctionalWaits, ProcessGroups, hook_ends, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
 from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
-from laggard.trainer_hooks.output.identity import identify
 from laggard.trainer_hooks.output.open_outputs import open_outputs
-from laggard.trainer_hooks.output.start_watch import StartWatch
-from laggard.trainer_hooks.output.witness import WITNESS
-from laggard.trainer_hooks.pytorch import dataloader
-from laggard.trainer_hooks.pytorch.ddp import Reducers, hook_buffer_broadcasts
+from laggard.trainer_hooks.output.recording_folder import identify
+from laggard.trainer_hooks.output.witness import WITNESS, StartWatch
+from laggard.trainer_hooks.pytorch import forward as dataloader
+from laggard.trainer_hooks.pytorch.ddp import Reducers, StepDigests, digest_steps, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
 from laggard.trainer_hooks.pytorch.import_hook import after_import
-from laggard.trainer_hooks.pytorch.step_digests import StepDigests, digest_steps
-from laggard.trainer_hooks.pytorch.trained_modules import trained_modules
-from laggard.trainer_hooks.pytorch.training import TorchSteps
-from laggard.trainer_hooks.record.device_timer import DeviceTimer
-from laggard.trainer_hooks.record.digest_log import DIGEST_LOG
-from laggard.trainer_hooks.record.ending import forget_calls, note_departure, note_present_ending, watch_exceptions
-from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.pytorch.training import TorchSteps, trained_modules
+from laggard.trainer_hooks.record.ending import (
+    DIGEST_LOG,
+    FACTS,
+    forget_calls,
+    note_departure,
+    note_present_ending,
+    watch_exceptions,
+)
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
+from laggard.trainer_hooks.record.step_timer import DeviceTimer
 from laggard.trainer_hooks.stacks.watch import StackWatch
-from laggard.trainer_hooks.steps.engine_steps import EngineSteps
-from laggard.trainer_hooks.steps.loop_steps import LoopSteps
-from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
+from laggard.trainer_hooks.steps import EngineSteps, LoopSteps, PeriodicSteps
 from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 
 

@@ -9,16 +9,69 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import selectors
 import socket
+import stat
 import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from laggard.agent.gate.question import Answer, Question, WrongQuestion, parse_question
 from laggard.agent.prober.loop import ROUND, ProbeLoop, uptime
+from laggard.probes.profiles import PROFILE, SCHEMA
+from laggard.probes.runner.report import parse_gpus
+
+MAX_WAIT_SECONDS: Final = 60.0
+
+_PATH: Final = re.compile(
+    rf"/{SCHEMA}/{PROFILE}/"
+    r"(?P<fingerprint>[0-9a-f]{32})/(?P<boot>[0-9a-f-]{36})/(?P<newer>[0-9]{1,12})/"
+    r"(?P<gpus>-|[0-9,-]{1,128})/(?P<wait>[0-9]{1,6})"
+)
+
+
+class WrongQuestion(ValueError):
+    """It is no question of this schema."""
+
+
+class Question(NamedTuple):
+    """`fingerprint`: what the gate would judge (probes/choose.py). `boot`: the kernel's boot id, as the prolog
+    sees it. `newer`: the report must be of a round that began a second after this uptime (seconds) or later; 0: any.
+    `gpus`: the device minors of the job's GPUs; None: all. `wait_seconds`: how long the answer may take."""
+
+    fingerprint: str
+    boot: str
+    newer: int
+    gpus: frozenset[int] | None
+    wait_seconds: float
+
+
+class Answer(NamedTuple):
+    """`passes`: the agent's report, `age_seconds` old, stands for a check. Else `reason`, one word, says why the gate
+    has to look itself, and `cure` what the agent could run so that its answer may be another: ROUND, VARIANTS, or
+    nothing."""
+
+    passes: bool
+    age_seconds: int = 0
+    reason: str = ""
+    cure: str = ""
+
+    @property
+    def line(self) -> str:
+        return f"PASS {self.age_seconds}" if self.passes else f"CHECK {self.reason}"
+
+
+def parse_question(path: str) -> Question:
+    """Raises WrongQuestion."""
+    found = _PATH.fullmatch(path)
+    gpus = None if not found or found["gpus"] == "-" else parse_gpus(found["gpus"])
+    if not found or (gpus is None and found["gpus"] != "-"):
+        raise WrongQuestion
+    wait = min(MAX_WAIT_SECONDS, int(found["wait"]) / 1000)
+    return Question(found["fingerprint"], found["boot"], int(found["newer"]), gpus, wait)
+
 
 log = logging.getLogger("laggard.agent")
 
@@ -192,3 +245,60 @@ def _user(connection: socket.socket) -> int:
     """The user at the other end, as the kernel noted it when they connected."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1])
+
+
+BACKLOG: Final = 512
+_MODE: Final = 0o600  # root may ask anyway
+
+
+def open_listener(path: str) -> socket.socket | None:
+    """Listens at `path`, in the place of a socket that nobody listens at any more. None where that cannot be, which the
+    log tells: prologs then look themselves."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        log.debug("prologs cannot ask: there is no folder %s", folder)
+        return None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if reason := _why_not(folder) or _make_room(path):
+            raise OSError(0, reason)
+        listener.bind(path)
+        os.chmod(path, _MODE)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        log.warning("prologs cannot ask at %s: %s", path, error.strerror)
+        return None
+    log.info("prologs ask at %s", path)
+    return listener
+
+
+def _why_not(folder: str) -> str:
+    """Empty where nobody else can put a socket into `folder`."""
+    there = os.lstat(folder)
+    if there.st_uid not in (0, os.geteuid()):
+        return f"{folder} belongs to user {there.st_uid}"
+    if not stat.S_ISDIR(there.st_mode) or there.st_mode & 0o022:
+        return f"{folder} is no folder of the agent's alone: others may write there"
+    return ""
+
+
+def _make_room(path: str) -> str:
+    """Removes what an agent has left at `path`. Returns why it must not be removed."""
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISSOCK(there.st_mode):
+        return "something else than a socket is there"
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as other:
+        other.setblocking(False)
+        try:
+            other.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return ""
+        except BlockingIOError:
+            pass
+    return "another agent listens there"

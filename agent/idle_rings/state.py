@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from laggard.environment import ENV_STATE_DIR
-from laggard.probes.gpu.model.own_ring import RUNNING_PATH, RunningRing
+from laggard.kit.environment import ENV_STATE_DIR
+from laggard.probes.gpu.model.services import RUNNING_PATH, RunningRing
 from laggard.wire import WireError, decode, encode
 
 OUTCOMES: Final = ("ok", "fail", "unknown", "job_came", "stopped")

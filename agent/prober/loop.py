@@ -5,12 +5,59 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import structs
 
 from laggard.agent.prober.process import ProberError
-from laggard.agent.prober.variants import split
-from laggard.model import ProbeResult, Report, Verdict
+from laggard.kit.errors import UsageError
+from laggard.model import ProbeResult, Report, Verdict, worst
+from laggard.probes.host.apart import NoChild, Stopped, apart
+from laggard.probes.profiles import find_profile
+
+PREFIX: Final = "gate:"
+
+
+class KnownProbes(NamedTuple):
+    """`fingerprint`: of what a prolog asks about this node. `gate`: the probes that it asks for; `variants`: those of
+    them that it judges otherwise than the agent, or that the agent does not run."""
+
+    fingerprint: str
+    gate: frozenset[str]
+    variants: frozenset[str]
+
+
+def split(report: Report) -> tuple[Report, Report]:
+    """What the agent reports, and what the gate's variants found, under the names that the gate has for them."""
+    variants = [result for result in report.probes if result.name.startswith(PREFIX)]
+    others = [result for result in report.probes if not result.name.startswith(PREFIX)]
+    facts = report.facts
+    return (
+        _part(report, others, {name: value for name, value in facts.items() if not name.startswith(PREFIX)}),
+        _part(
+            report,
+            [structs.replace(result, name=result.name.removeprefix(PREFIX)) for result in variants],
+            {name.removeprefix(PREFIX): value for name, value in facts.items() if name.startswith(PREFIX)},
+        ),
+    )
+
+
+def _part(report: Report, results: Sequence[ProbeResult], facts: dict[str, Any]) -> Report:
+    """The report of `results` alone."""
+    kept = sorted(place for result in results for place in result.findings)
+    moved = {place: number for number, place in enumerate(kept)}
+    return structs.replace(
+        report,
+        verdict=worst(result.verdict for result in results),
+        probes=tuple(
+            structs.replace(result, findings=tuple(moved[place] for place in result.findings)) for result in results
+        ),
+        findings=tuple(report.findings[place] for place in kept),
+        facts=facts,
+    )
+
 
 log = logging.getLogger("laggard.agent")
 
@@ -155,3 +202,44 @@ def _unknown(node: str, reason: str, elapsed_seconds: float) -> Report:
     """Returns the report that stands in where the probes did not run. That is never `ok`."""
     prober = ProbeResult(PROBER, Verdict.UNKNOWN, reason, elapsed_seconds)
     return Report(Verdict.UNKNOWN, node, elapsed_seconds, (prober,), (), {})
+
+
+# What an agent's own process knows of the probes: that its profile can be used, and what a prolog asks for.
+#
+# A child process works it out when the agent starts, since that takes the code of every probe, 3 MiB, which only the
+# prober needs later.
+
+_SECONDS: Final = 30.0
+"""A cold file system may need seconds for a hundred modules."""
+
+
+class _Refused(msgspec.Struct, tag="refused"):
+    message: str
+
+
+class _Known(msgspec.Struct, tag="known"):
+    known: KnownProbes
+
+
+_ANSWER: msgspec.msgpack.Decoder[_Refused | _Known] = msgspec.msgpack.Decoder(_Refused | _Known)
+
+
+def know_probes(profile: str, node: str) -> KnownProbes:
+    """Raises UsageError where `profile` (a name or a path) cannot be used."""
+    try:
+        answer = _ANSWER.decode(apart(lambda _: msgspec.msgpack.encode(_answer(profile, node)), _SECONDS))
+    except (NoChild, Stopped):
+        answer = _answer(profile, node)
+    if isinstance(answer, _Refused):
+        raise UsageError(answer.message)
+    return answer.known
+
+
+def _answer(profile: str, node: str) -> _Refused | _Known:
+    from laggard.agent.prober.stricter import known_by  # loads the probes
+    from laggard.probes.choose import choose_probes
+
+    try:
+        return _Known(known_by(choose_probes(find_profile(profile), (), (), f"profile {profile}"), node))
+    except UsageError as error:
+        return _Refused(str(error))

@@ -18,8 +18,8 @@ from typing import Final
 
 from msgspec import structs
 
+from laggard.kit.processes import own_process
 from laggard.model import Report
-from laggard.processes.own import own_process
 from laggard.wire import WireError, decode
 
 MAX_BYTES: Final = 4 << 20

@@ -8,9 +8,16 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from laggard.agent.ranks.kernel_side import KernelReader
 from laggard.agent.ranks.row import RankSnapshot
-from laggard.agent.ranks.stack_files import NO_FOLDER, Content, StackFile, changed_at, is_stack_file, read_stack_file
+from laggard.agent.ranks.stack_files import (
+    NO_FOLDER,
+    Content,
+    KernelReader,
+    StackFile,
+    changed_at,
+    is_stack_file,
+    read_stack_file,
+)
 from laggard.probes.host.reader import NoReader, ask
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
 from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX

@@ -13,8 +13,8 @@ from typing import Final
 
 from laggard.agent.reader.answers import allowed_users, answer
 from laggard.agent.reader.server import BACKLOG, MAX_CONNECTIONS, ReaderServer
-from laggard.daemon import add_log_flags, log_to_stderr
-from laggard.errors import UsageError
+from laggard.kit.daemon import add_log_flags, log_to_stderr
+from laggard.kit.errors import UsageError
 from laggard.probes.host.host import Host
 from laggard.probes.host.reader import SOCKET
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from laggard.agent.reader.answers import Refused
+from laggard.kit.words import ascii_line
 from laggard.probes.host.reader import MAX_QUESTION_BYTES
-from laggard.text.words import ascii_line
 
 log = logging.getLogger("laggard.reader")
 

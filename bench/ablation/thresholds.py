@@ -26,18 +26,18 @@ JUDGE: Final = "laggard.recording.judged"
 _NAME: Final = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 NO_THRESHOLDS: Final[Mapping[str, str]] = {
-    "hang.death_texts:_MIN_AFTER_SECONDS": "words",
-    "hang.point_to_point:ANY_RANK": "a code",
+    "hang.departures:_MIN_AFTER_SECONDS": "words",
+    "hang.waits:ANY_RANK": "a code",
     "inferred_positions:REGULAR_SHARE": "decides when a recording is read",
     "job_timings:FIRST_STEPS": "decides when a recording is read",
     "job_timings:RECORDED_ROWS": "memory",
     "job_timings:RECORDED_STEPS": "decides when a recording is read",
     "job_timings:WINDOW_SECONDS": "decides when a recording is read",
     "job_timings:WINDOW_STEPS": "decides when a recording is read",
-    "links.places:ROUNDING_TOLERANCE": "rounding",
+    "links.slow_channels:ROUNDING_TOLERANCE": "rounding",
     "links.link_culprits:MAX_TOLD_RATIO": "words",
-    "positions:MIN_PEERS": "decides when a recording is read",
-    "ring_request:_NODES": "words",
+    "live_positions:MIN_PEERS": "decides when a recording is read",
+    "explanation:_NODES": "words",
     "slow.culprits:NO_PHASES_FACTOR": "the confidence that is told",
     "slow.culprits:ONE_PEER_FACTOR": "the confidence that is told",
     "slow.intermittent:EIGHTHS": "into how many parts a window is cut to ask a question of chi-squared",
@@ -45,8 +45,8 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "medians:BLOCK": "work at once",
     "medians:MAD_TO_SIGMA": "a fact of the normal distribution",
     "medians:MEDIAN_ERROR": "a fact of the normal distribution",
-    "slow.one_rank:MIN_SHARE": "words",
-    "slow.peers:BLOCK_VALUES": "work at once",
+    "slow.busy_threads:ONE_RANK_MIN_SHARE": "words",
+    "slow.steps:BLOCK_VALUES": "work at once",
     "step_tables:BLOCK_RANKS": "work at once",
 }
 """Constants that no verdict on timings hangs on, with the reason. So it is with names that end in CONFIDENCE, and with

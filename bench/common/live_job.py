@@ -14,15 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.sights import observation
+from laggard.collector.incidents.fault_tracker import observation
+from laggard.collector.incidents.incident import Moment
 from laggard.collector.incidents.tracker import IncidentTracker
-from laggard.collector.jobs.calm import CalmJobs
-from laggard.collector.jobs.held_culprits import HeldCulprits
+from laggard.collector.jobs.held_verdicts import CalmJobs, HeldCulprits
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.settings import CollectorSettings
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.step_tables import END, FIRST_PHASE, START, STEP, STEP_COLUMNS, WAITED
 from laggard.locate.verdict import locate

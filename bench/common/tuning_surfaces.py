@@ -19,8 +19,7 @@ from typing import NamedTuple
 from laggard.recommend.memory import MemoryPlan, free_bytes
 from laggard.recommend.runs import Run, by_platform, merge_repeats
 from laggard.recommend.step_model import StepModel, fit_step_model
-from laggard.tune.outcome import Outcome, Status
-from laggard.tune.search.plan import Settings
+from laggard.tune.plan import Outcome, Settings, Status
 from laggard.tune.space import Configuration, Parameter, Space
 
 TABLE = Path(__file__).resolve().parents[2] / "tests" / "data" / "tables" / "pmbs25_model2_step2.csv"

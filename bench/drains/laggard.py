@@ -22,7 +22,7 @@ from laggard.probes.host.kernel_log import KMSG_PATH
 from laggard.probes.nvml.model import NVML_PATH
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import find_profile
-from laggard.probes.runner.history_store import RECORDED_PATH, HistoryFile, HistoryStore
+from laggard.probes.runner.state_file import RECORDED_PATH, HistoryFile, HistoryStore
 from laggard.probes.runner.worker import Observation, observe
 
 LAGGARD_LOOK: Final = 60.0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from simulator.dump_cases import DumpCase
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate import verdict
 from laggard.recording.reader import read_recording
 from quality.answer import NO_DUMP, Named

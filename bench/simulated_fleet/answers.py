@@ -19,8 +19,19 @@ from numpy.typing import NDArray
 
 from laggard.model import RankEnd
 from laggard.wire import encode
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
-from laggard.wire.ranks import BeatRow, CollectiveTotal, InFlight, LaneProgress, PackedSteps, RankRow, RanksDocument
+from laggard.wire.ranks import (
+    BeatRow,
+    CollectiveLane,
+    CollectiveRow,
+    CollectivesDocument,
+    CollectiveTotal,
+    InFlight,
+    LaneProgress,
+    PackedSteps,
+    RankCollectives,
+    RankRow,
+    RanksDocument,
+)
 from simulated_fleet.plan import RANKS, Job, Plan, Share
 
 BOOT: Final = 100_000.0

@@ -24,7 +24,8 @@ from golden.case import Case, chosen, load
 from golden.cases import all_cases
 
 from laggard.locate import verdict
-from laggard.locate.slow import by_place, intermittent, ranks, significance
+from laggard.locate.slow import intermittent, ranks, significance
+from laggard.locate.slow import significance as by_place
 
 BENCH = Path(ablate.__file__).parent
 HANDFUL = "simulator/input/1", "simulator/healthy/1", "fluid/hang_input/2", "laggard_bench/stopped_gpu/2"
@@ -171,7 +172,7 @@ def test_a_threshold_stays_what_it_is(value: float, down: float, up: float) -> N
 
 def test_a_threshold_that_decides_is_told_by_name(handful: Sequence[Case]) -> None:
     slow_ratio = Threshold(significance.__name__, "SLOW_RATIO")
-    unread = Threshold("laggard.locate.corrupt", "MIN_REPLICAS")
+    unread = Threshold("laggard.locate.partial_verdict", "MIN_REPLICAS")
     asked = [slow_ratio, *(each for each in thresholds() if each.module.endswith("slow.intermittent")), unread]
     case = handful[0]
     answer = answered(case, Questions((), asked, (40.0,)))
@@ -219,7 +220,7 @@ def test_answers_are_kept_and_a_line_that_was_cut_off_is_none(tmp_path: Path) ->
     (answer,) = kept.of(FIRST)
     assert answer.without == {"bursts": Without(False, 3)}
     assert kept.left([each for each in thresholds() if each.name.startswith("LONG_S")]) == [
-        Threshold("laggard.locate.slow.moments", "LONG_SECONDS")
+        Threshold("laggard.locate.slow.ranks", "LONG_SECONDS")
     ]
     (worth,) = worths(["bursts"], [answer])
     assert (worth.cases("won"), worth.accused, worth.asked, worth.acted) == (1, 3, 1, 1)

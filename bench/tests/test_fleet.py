@@ -20,9 +20,8 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.targets import parse_target
-from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer
+from laggard.collector.scrape.validation import validate_collectives, validate_ranks, validate_ranks_answer
+from laggard.collector.targets import parse_target
 from laggard.locate.step_tables import END, STEP
 from laggard.locate.verdict import locate
 from laggard.wire import WireError

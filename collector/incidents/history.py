@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.address import without_login
 from laggard.collector.incidents.database import (
     MAX_CONFIRMATIONS,
     DatabaseError,
@@ -27,31 +26,30 @@ from laggard.collector.incidents.database import (
     read_incidents,
     read_machine,
 )
-from laggard.collector.incidents.fault import Fault, NodeName, NodeSight
-from laggard.collector.incidents.fault_rows import MachineRows
-from laggard.collector.incidents.fault_tracker import FaultTracker
+from laggard.collector.incidents.fault_tracker import FaultTracker, observation
+from laggard.collector.incidents.identity import merged_fault, merged_incident
 from laggard.collector.incidents.incident import (
     WEEK_SECONDS,
+    AskedDigest,
+    Fault,
     HistoryState,
     Incident,
     IncidentQuery,
     IncidentsDocument,
+    KeptDigest,
+    Moment,
+    NodeName,
+    NodeSight,
+    incident_of,
+    of_incident,
     with_confirmation,
 )
-from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest, incident_of, of_incident
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.moved_jobs import Moved
-from laggard.collector.incidents.newest import Newest
-from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.same import merged_fault, merged_incident
-from laggard.collector.incidents.shared_database import SharedDatabase
-from laggard.collector.incidents.shared_rows import SharedIds
-from laggard.collector.incidents.sights import observation
-from laggard.collector.incidents.stores import open_database
+from laggard.collector.incidents.shared_database import Moved, SharedDatabase, SharedIds, open_database
+from laggard.collector.incidents.tables import MachineRows, NodeRows
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
-from laggard.collector.incidents.waiting import Batch, Waiting
+from laggard.collector.incidents.waiting import Batch, Newest, Waiting
 from laggard.collector.jobs.snapshot import JobSnapshot
-from laggard.database_url import is_database_url
+from laggard.kit.address import is_database_url, without_login
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 

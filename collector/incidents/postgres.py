@@ -14,11 +14,9 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from laggard.address import without_login
-from laggard.collector.incidents.engine import DatabaseError
-from laggard.collector.incidents.schema import TABLES, VERSION
-from laggard.database_url import refusal
-from laggard.text.words import printable_line
+from laggard.collector.incidents.tables import TABLES, VERSION, DatabaseError
+from laggard.kit.address import refusal, without_login
+from laggard.kit.words import printable_line
 
 if TYPE_CHECKING:
     import psycopg

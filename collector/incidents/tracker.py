@@ -1,4 +1,5 @@
-"""Decides from the verdicts, round after round, which incidents begin, go on and end. No clock, no file.
+"""Decides from the verdicts, round after round, which incidents begin, go on and end, and divides a job's time among
+them. No clock, no file.
 
 A verdict flickers: one round names a rank, the next does not, a third names its machine. So an incident is opened when
 its culprit was named in two rounds (a rank that died: in one), goes on wherever a culprit of its kind is named at its
@@ -10,18 +11,33 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.incidents.incident import Incident, bounded, family
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.returns import Ends
-from laggard.collector.incidents.same import same_place
-from laggard.collector.incidents.shares import shares
+from laggard.collector.incidents.identity import Ends, same_place
+from laggard.collector.incidents.incident import Incident, Moment, bounded, family
 from laggard.collector.jobs.job import JobKey
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit
+
+_STOPPING: Final = ("hung", "dead")
+"""The kinds of culprits for which the whole job stands still."""
+
+
+def shares(culprits: Sequence[Culprit], slowdown_ratio: float | None) -> list[float]:
+    """The share of the job's time that each takes, at most 1 in all. While one stops the job, it takes everything, and
+    several take equal parts. Of slow ones each takes its recoverable_ratio; together they take no more than the verdict
+    says that all of them do, 1 - 1 / slowdown_ratio, where no single one takes more."""
+    stopping = [culprit.kind in _STOPPING for culprit in culprits]
+    if any(stopping):
+        return [1 / sum(stopping) if stops else 0.0 for stops in stopping]
+    wanted = [min(max(culprit.recoverable_ratio or 0.0, 0.0), 1.0) for culprit in culprits]
+    together = 1 - 1 / slowdown_ratio if slowdown_ratio and slowdown_ratio > 1 else 1.0
+    most = max(together, max(wanted, default=0.0))
+    scale = min(1.0, most / sum(wanted)) if sum(wanted) > 0 else 1.0
+    return [share * scale for share in wanted]
+
 
 OPENING_ROUNDS = 2
 REWRITE_SECONDS = 60.0

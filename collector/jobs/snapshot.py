@@ -12,24 +12,21 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from laggard.collector.finding_places import NodeGpus, findings_by_node
-from laggard.collector.jobs.failing_nodes import failing_note
+from laggard.collector.jobs.holdings import NotHeld
 from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
-from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.node_labels import NodeLabels
+from laggard.collector.node_findings import NodeGpus, failing_note, findings_by_node
+from laggard.collector.targets import NodeLabels
+from laggard.kit.words import counted, joined, natural, printable_line, ranks_text
 from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.hang.launches import locate_launches, no_timings
-from laggard.locate.job_timings import JobTimings, live_timings
-from laggard.locate.node_findings import NodeFindings
+from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
 from laggard.locate.stacked import with_stacks
 from laggard.model import MAX_NAMED_RANKS, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
-from laggard.text.job_names import is_numbered
-from laggard.text.words import counted, joined, natural, printable_line, ranks_text
-from laggard.wire.node_finding import NodeFinding
-from laggard.wire.nodes import NodeRow
+from laggard.wire.nodes import NodeFinding, NodeRow
+from laggard.wire.words import is_numbered
 
 log = logging.getLogger("laggard.collector")
 

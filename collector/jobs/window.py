@@ -12,9 +12,15 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
+from laggard.collector.jobs.holdings import (
+    MAX_JOBS_OF_AGENT,
+    MAX_RANKS_OF_AGENT,
+    Holdings,
+    Limits,
+    NotHeld,
+    who_gives_way,
+)
 from laggard.collector.jobs.job import CONTESTED_ANSWERS, Job, JobKey, RankWindow, Run
-from laggard.collector.jobs.not_held import NotHeld
 from laggard.locate.job_timings import WINDOW_STEPS
 from laggard.locate.step_tables import Table
 from laggard.wire.ranks import RankRow, RanksDocument

@@ -1,4 +1,4 @@
-"""The verdict of a running collector, and what it holds of the job."""
+"""The verdict of a running collector, what it holds of the job, and the digests of runs that it keeps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard import wire
-from laggard.address import without_login
 from laggard.collector.job_words import job_text, known_jobs, other_jobs, short_text
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.keep import page_of_collector, recommendation_of_collector
+from laggard.collector.locate_command.page import page_of_collector, recommendation_of_collector
 from laggard.collector.web.documents import JobLine
-from laggard.collector.web.kept_page import KeptPage
-from laggard.collector_client import answer
-from laggard.errors import UsageError
+from laggard.collector.web.page_html import KeptPage
+from laggard.kit.address import without_login
+from laggard.kit.collector_client import answer
+from laggard.kit.errors import UsageError
+from laggard.kit.terminal import Line
+from laggard.kit.users import by_uid
 from laggard.model import Location
-from laggard.terminal.parts import Line
-from laggard.text.users import by_uid
+from laggard.wire.digest import Digest
 
 if TYPE_CHECKING:
     import httpx
@@ -113,3 +114,24 @@ def ask(url: str, job: str | None) -> CollectorSource:
 def _answer(url: str, document: str, job: str | None) -> AbstractContextManager[httpx.Response]:
     """Asks for a document that is fresh, not up to 5 s old as of the last round. Raises UsageError."""
     return answer(url, document, {"fresh": "1", **({"job": job} if job else {})})
+
+
+def digest_now(url: str, job: str | None) -> tuple[Digest, Location]:
+    """The digest of what the collector at `url` holds of a job, and its verdict. Raises UsageError."""
+    source = ask(url, job)
+    return _digest(url, job, "now"), source.location
+
+
+def digest_kept(url: str, job: str | None, run: str) -> Digest:
+    """`run`: last, first or incident:ID. Raises UsageError."""
+    return _digest(url, job, run)
+
+
+def _digest(url: str, job: str | None, run: str) -> Digest:
+    asked, (kind, _, number) = by_uid(job), run.partition(":")
+    query = {"run": kind, **({"incident": number} if number else {}), **({"job": asked} if asked else {})}
+    with answer(url, "digest", query) as found:
+        try:
+            return wire.decode(found.read(), Digest)
+        except wire.WireError as error:
+            raise UsageError(f"the collector at {without_login(url)} is of another version: {error}") from None

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.progress import Progress, size_of, size_text
+from laggard.kit.terminal import Line
 from laggard.model import Location
 from laggard.recording.judged import JudgedRecording, judge_recording
-from laggard.terminal.parts import Line
-from laggard.terminal.progress import Progress, size_of, size_text
-from laggard.text.job_names import ended_job_prefix, recorded_text
+from laggard.wire.words import ended_job_prefix, recorded_text
 
 if TYPE_CHECKING:
-    from laggard.collector.web.kept_page import KeptPage
+    from laggard.collector.web.page_html import KeptPage
     from laggard.recommend.advice.values import Item
 
 
@@ -47,7 +47,7 @@ class RecordingSource:
             yield Line(f"  Job {text}", "aside")
 
     def page(self) -> KeptPage:
-        from laggard.collector.keep import page_of_recording
+        from laggard.collector.locate_command.page import page_of_recording
 
         return page_of_recording(self._judged, self._paths)
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.prometheus.answer import Labels, Series
-from laggard.constants import PHASES
-from laggard.limits import MAX_WORLD
+from laggard.collector.prometheus.client import Labels, Series
+from laggard.kit.constants import PHASES
+from laggard.kit.limits import MAX_WORLD
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.medians import last_axis_median
 

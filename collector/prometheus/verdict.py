@@ -13,16 +13,17 @@ from msgspec import structs
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus import queries
-from laggard.collector.prometheus.answer import Labels
 from laggard.collector.prometheus.choice import (
     STALL_INTERVALS,
     Few,
     choose_job,
+    failing_nodes,
     few_ranks,
+    findings_of,
     not_of_now,
     with_what_is_left_out,
 )
-from laggard.collector.prometheus.client import Prometheus
+from laggard.collector.prometheus.client import Labels, Prometheus
 from laggard.collector.prometheus.counters import (
     FIRST_INTERVAL,
     INTERVALS,
@@ -38,17 +39,21 @@ from laggard.collector.prometheus.counters import (
     part_of,
     typical_steps,
 )
-from laggard.collector.prometheus.findings import failing_nodes, findings_of
-from laggard.collector.prometheus.reading import Reading, small_number
-from laggard.collector.prometheus.screening import MAX_UNSCREENED_RANKS, screened
+from laggard.collector.prometheus.queries import Reading, small_number
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
-from laggard.collector.prometheus.stall import silent_note, stalled_by
-from laggard.collector.prometheus.suspects import chosen, described
+from laggard.collector.prometheus.suspects import (
+    MAX_UNSCREENED_RANKS,
+    chosen,
+    described,
+    screened,
+    silent_note,
+    stalled_by,
+)
+from laggard.kit.words import ranks_text, seconds_text
+from laggard.locate.live_positions import REPLICAS, canonical_role
 from laggard.locate.medians import last_axis_median
-from laggard.locate.positions import REPLICAS, canonical_role
 from laggard.locate.verdict import locate
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
-from laggard.text.words import ranks_text, seconds_text
 
 MAX_APART = 600.0
 """The most seconds between two moments: for longer steps there is no verdict."""

@@ -13,7 +13,7 @@ from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.choice import Known, clusters_text, known_jobs
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.verdict import locate_known
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.job_timings import build_timings
 from laggard.model import Location, Note
 

@@ -1,22 +1,27 @@
-"""Asks the agents of suspects for single collectives, bounded in how often, in jobs and ranks, and in bytes."""
+"""Asks agents for single collectives of suspects, and of ranks that readers look at: bounded in how often, in jobs
+and ranks, and in bytes."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
 
 from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.fetch import FetchFailure, fetch
+from laggard.collector.scrape.validation import validate_collectives
 from laggard.locate.link_suspects import link_suspects
 from laggard.locate.links.later_links import SLOW_TRANSFERS
 from laggard.model import Location
 from laggard.wire import WireError
-from laggard.wire.collectives import RankCollectives
+from laggard.wire.ranks import RankCollectives
 
 ASK_SECONDS = 10.0
 """The least time between two questions to a job's ranks."""
@@ -119,3 +124,63 @@ def _suspects(key: JobKey, job: Job, answering: set[str]) -> dict[str, tuple[int
         if source in answering:
             by_agent[source] = (*by_agent.get(source, ()), rank)
     return by_agent
+
+
+# The ranks that readers look at: while somebody does, their agents are asked for single collectives in each round. What
+# they answer is for the reader alone: no verdict rests on who looks at what.
+
+READER_SECONDS: Final = 20.0
+"""The time for which a rank's agent is asked after somebody looked at the rank; pages ask every few seconds."""
+
+MAX_LOOKED_RANKS: Final = 64
+"""The most ranks of all readers together; those that were looked at last."""
+
+
+class LookedRank(NamedTuple):
+    """The last collectives of a rank, and its steps, of the same clock."""
+
+    collectives: RankCollectives
+    steps: NDArray[np.float64]
+
+
+class LookedRanks:
+    """Handlers look from threads; the scrape loop asks."""
+
+    def __init__(self, windows: JobWindows) -> None:
+        self._windows = windows
+        self._lock = threading.Lock()
+        self._looked_at: dict[tuple[JobKey, int], float] = {}
+        self._known: dict[tuple[JobKey, int], LookedRank] = {}
+
+    def look(self, key: JobKey, ranks: Sequence[int], now: float) -> Mapping[int, LookedRank]:
+        """Notes that a reader looks. Returns what is known of these ranks."""
+        with self._lock:
+            for place in ((key, rank) for rank in ranks):
+                self._looked_at.pop(place, None)
+                self._looked_at[place] = now
+            for place in list(self._looked_at)[:-MAX_LOOKED_RANKS]:
+                del self._looked_at[place]
+            return {rank: self._known[key, rank] for rank in ranks if (key, rank) in self._known}
+
+    def wanted(self, answering: Collection[str], now: float) -> list[Wanted]:
+        """The ranks to ask for now: those of jobs that run, whose agents answer."""
+        with self._lock:
+            self._looked_at = {place: at for place, at in self._looked_at.items() if now - at < READER_SECONDS}
+            self._known = {place: it for place, it in self._known.items() if place in self._looked_at}
+            looked = list(self._looked_at)
+        by_job: dict[JobKey, dict[str, tuple[int, ...]]] = {}
+        for key, rank in looked:
+            job = self._windows.jobs.get(key)
+            if job is not None and job.running and rank in job.ranks and job.ranks[rank].source in answering:
+                agents, source = by_job.setdefault(key, {}), job.ranks[rank].source
+                agents[source] = (*agents.get(source, ()), rank)
+        return [Wanted(key, agents) for key, agents in by_job.items()]
+
+    def keep(self, key: JobKey, found: Iterable[RankCollectives]) -> None:
+        """Keeps what the agents answered, with the steps that are held of these ranks now."""
+        job = self._windows.jobs.get(key)
+        if job is None:
+            return
+        known = {(key, it.rank): LookedRank(it, job.ranks[it.rank].table) for it in found if it.rank in job.ranks}
+        with self._lock:
+            self._known.update(known)

@@ -1,16 +1,16 @@
-"""The handlers of /api/v1: every document is made from the latest snapshot. Nothing is changed, but by who has a token:
-agents that ask for a ring (idle_rings.py), operators who ask for stacks (stacks.py) or tell that a suspect was
-measured (confirm.py)."""
+"""The handlers of /api/v1: every document is made from the latest snapshot, and kept until the next. Nothing is
+changed, but by who has a token."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from msgspec import structs
 from starlette.exceptions import HTTPException
@@ -18,37 +18,74 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.fleet.ring_plan import plan_rings
-from laggard.collector.incidents.incident import query_for
-from laggard.collector.incidents.kept_digest import of_incident
+from laggard.collector.fleet import drains_document
+from laggard.collector.incidents.incident import of_incident, query_for
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web import questions
-from laggard.collector.web.answers import SnapshotAnswers
-from laggard.collector.web.chosen_nodes import NodesAsked, findings_on, name_of, nodes_document, nodes_of
-from laggard.collector.web.confirm import confirm_handler
 from laggard.collector.web.documents import LinksDocument, NodeFindingsDocument, TimelineDocument
-from laggard.collector.web.exclusions import exclusions
 from laggard.collector.web.heatmap import MapView, empty_heatmap, heatmap_document, map_medians
-from laggard.collector.web.history import node_history_of
-from laggard.collector.web.http_sd import scrape_targets
-from laggard.collector.web.idle_rings import idle_ring_handler
-from laggard.collector.web.kept_page import culprit_ranks
 from laggard.collector.web.metric_links import MetricLinks
-from laggard.collector.web.newest_ring import newest_ring
-from laggard.collector.web.ring_suspects import ring_suspects
-from laggard.collector.web.situation import situation_of
-from laggard.collector.web.source import ClusterSource
+from laggard.collector.web.nodes import (
+    NodesAsked,
+    findings_on,
+    name_of,
+    nodes_document,
+    nodes_of,
+    scrape_targets,
+    tiles_document,
+)
+from laggard.collector.web.page_html import culprit_ranks
+from laggard.collector.web.rings import idle_ring_handler, newest_ring, plan_rings, ring_suspects
+from laggard.collector.web.signed_requests import confirm_handler
+from laggard.collector.web.source import ClusterSource, exclusions, node_history_of, situation_of
 from laggard.collector.web.stacks import stacks_document, stacks_handler
 from laggard.collector.web.summary import job_names, summary_document
-from laggard.collector.web.tiles import tiles_document
 from laggard.collector.web.timeline import mean_own_seconds, timeline_document
+from laggard.kit.words import seconds_text
 from laggard.model import Note
 from laggard.recommend.advice.recommend import recommend
 from laggard.recording.writer import JobRecording
-from laggard.text.words import seconds_text
 from laggard.wire import encode
+
+T = TypeVar("T")
+
+MAX_ANSWERS: Final = 64
+"""The most answers that are kept of one snapshot. The largest, a heat map, has about a megabyte."""
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value: Any = None
+
+
+class SnapshotAnswers:
+    """The answers of one snapshot, for use from threads. A second thread that asks for an answer that is being made
+    waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._snapshot: object = None
+        self._answers: dict[Hashable, _Answer] = {}
+
+    def get(self, snapshot: object, key: Hashable, make: Callable[[], T]) -> T:
+        """The answer that `make` returned for this snapshot and key. What it raises is not kept."""
+        answer = self._answer(snapshot, key)
+        with answer.lock:
+            if answer.value is None:
+                answer.value = make()
+            value: T = answer.value
+            return value
+
+    def _answer(self, snapshot: object, key: Hashable) -> _Answer:
+        with self._lock:
+            if self._snapshot is not snapshot:
+                self._snapshot, self._answers = snapshot, {}
+            if key not in self._answers and len(self._answers) >= MAX_ANSWERS:
+                del self._answers[next(iter(self._answers))]  # the oldest
+            return self._answers.setdefault(key, _Answer())
+
 
 MAX_RECORDINGS = 2
 """How many recordings are sent at once. The largest take tens of seconds of a core to write."""

@@ -1,12 +1,16 @@
-"""The collector's own metrics: which agents answer, who is the culprit, what it costs. The catalogue has their
-names."""
+"""The collector's own metrics: which agents answer, who is the culprit, what it costs, what changes would gain, and
+which machines fail again and again."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import math
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from prometheus_client import Metric
@@ -14,22 +18,141 @@ from prometheus_client import Metric
 from laggard import __version__
 from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
-from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
+from laggard.collector.fleet import drains_document, failing_nodes
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.node_history import Failures, Offender
-from laggard.collector.node_labels import NodeLabels
+from laggard.collector.node_history import LATELY_SECONDS, Failures, Offender, offenders
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.exclusions import exclusions
-from laggard.collector.web.past import PastLook, returned_faults
-from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
-from laggard.collector.web.source import ClusterSource, Incidents
+from laggard.collector.targets import NodeLabels
+from laggard.collector.web.source import ClusterSource, Incidents, exclusions, situation_of
+from laggard.kit.words import printable_line
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit
+from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.values import Item
-from laggard.text.words import printable_line
 from laggard.wire.exclusion import BASES
+
+# The past, as the metrics tell it: which machines fail again and again, and what came back.
+#
+# The machines are read anew every few minutes, when somebody asks for the metrics.
+
+PAST_SECONDS: Final = 300.0
+MAX_OFFENDERS: Final = 100
+"""The most machines that have series of their own."""
+
+MAX_RETURNED: Final = 256
+"""The most faults that came back and have a series."""
+
+
+class PastLook:
+    """The machines that fail again and again, for use from threads: while one looks, the others take what there is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+        self._clock, self._wall = clock, wall
+        self._lock = threading.Lock()
+        self._offenders: tuple[Offender, ...] = ()
+        self._at = float("-inf")
+
+    def look(self, incidents: Incidents) -> tuple[Offender, ...]:
+        if self._clock() - self._at >= PAST_SECONDS and self._lock.acquire(blocking=False):
+            try:
+                now = self._wall()
+                lately = now - LATELY_SECONDS
+                self._offenders = offenders(incidents.all_faults(lately), lately, now, MAX_OFFENDERS)
+            except Exception:  # the other metrics do not suffer by it
+                log.exception("a defect in laggard: nothing of the past in the metrics")
+            finally:
+                self._at = self._clock()
+                self._lock.release()
+        return self._offenders
+
+
+def returned_faults(incidents: Incidents) -> dict[tuple[str, ...], float]:
+    """The open faults that were over less than a week before: node, code and device, and how often."""
+    back = (it for it in incidents.faults if it.returned is not None)
+    found = {(it.node, it.code, it.device): float(it.returned.times) for it in back if it.returned}
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MAX_RETURNED])
+
+
+# The gains that the running jobs' recommendations promise, for the metrics.
+#
+# To make one takes milliseconds to tenths of a second, and a collector may hold thousands of jobs. So a recommendation
+# is looked at anew a minute after the last time, when somebody asks for the metrics, and one answer has a bounded time
+# for that: the jobs whose last look is the longest ago come first, and the others keep what they have.
+
+log = logging.getLogger("laggard.collector")
+
+AGAIN_SECONDS: Final = 60.0
+BUDGET_SECONDS: Final = 0.2
+"""The time for one answer; the job that is under way is finished."""
+
+MAX_JOBS: Final = 512
+"""The most jobs that are looked at. Where more run, each user has as many as any other who has so many."""
+
+MAX_ITEMS: Final = 8
+"""The most items of one job: those that promise most. With MAX_JOBS the metrics have 8192 series at most."""
+
+MAX_KEY_CHARACTERS: Final = 128
+"""The most characters of what is to be changed, which may have a host's name in it."""
+
+
+class Looked(NamedTuple):
+    """`at`: when, in monotonic seconds; minus infinity: not yet."""
+
+    at: float
+    items: tuple[Item, ...]
+
+
+_NEVER: Final = Looked(-math.inf, ())
+
+
+class Recommended:
+    """The recommendations of running jobs, for use from threads: while one looks, the others take what there is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked: dict[JobKey, Looked] = {}
+
+    def look(self, snapshot: ClusterSnapshot) -> Mapping[JobKey, tuple[Item, ...]]:
+        """The items of each running job that was looked at."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._renew(snapshot)
+            finally:
+                self._lock.release()
+        return {key: looked.items for key, looked in self._looked.items() if looked.items}
+
+    def _renew(self, snapshot: ClusterSnapshot) -> None:
+        began = self._clock()
+        looked = {key: self._looked.get(key, _NEVER) for key in _chosen(snapshot)}
+        for key in sorted(looked, key=lambda key: looked[key].at):
+            now = self._clock()
+            if now - looked[key].at < AGAIN_SECONDS or now - began >= BUDGET_SECONDS:
+                break
+            looked[key] = Looked(now, _items(snapshot, key))
+        self._looked = looked
+
+
+def _chosen(snapshot: ClusterSnapshot) -> list[JobKey]:
+    """The jobs that run, the first of each user before anybody's second."""
+    before: Counter[int] = Counter()
+    turns = []
+    for job in snapshot.jobs:
+        if job.running:
+            turns.append((before[job.key.owner], job.key))
+            before[job.key.owner] += 1
+    return [key for _, key in sorted(turns, key=lambda turn: turn[0])[:MAX_JOBS]]
+
+
+def _items(snapshot: ClusterSnapshot, key: JobKey) -> tuple[Item, ...]:
+    try:
+        return recommend(situation_of(snapshot, str(key))).items[:MAX_ITEMS]
+    except Exception:  # the other metrics do not suffer by it
+        log.exception("a defect in laggard: no recommendation for job %s in the metrics", key)
+        return ()
+
 
 Samples = dict[tuple[str, ...], float]
 

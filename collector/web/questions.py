@@ -8,9 +8,9 @@ from msgspec import Meta, Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT
 from laggard.collector.web.heatmap import MEASURES, ORDERS
+from laggard.collector.web.rings import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
 from laggard.wire.exclusion import MAX_SECONDS

@@ -1,21 +1,30 @@
-"""The source from which the web handlers read: the scrape loop, as far as they know it, or what one user may see of
-it."""
+"""The source from which the web handlers read: the scrape loop, or what one user may see of it. And exclusions, a
+machine's history and a job's situation from it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from laggard.collector.incidents.fault import Fault
-from laggard.collector.incidents.fault_rows import MachineRows
-from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.jobs.held_stacks import JobStacks
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.fleet import Suspicion, exclusions_document
+from laggard.collector.incidents.incident import (
+    MAX_LIMIT,
+    Fault,
+    HistoryState,
+    Incident,
+    IncidentQuery,
+    IncidentsDocument,
+)
+from laggard.collector.incidents.tables import MachineRows
+from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.scrape.looked_ranks import LookedRank
+from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
+from laggard.collector.scrape.collective_rounds import LookedRank
+from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
-from laggard.wire.exclusion import Confirmation
+from laggard.wire.exclusion import Confirmation, ExclusionsDocument
 from laggard.wire.stacks import StacksAsked
 
 
@@ -93,3 +102,41 @@ class ClusterSource(Protocol):
 
     def recording(self, name: str | None) -> JobRecording | None:
         """The recording of what is held of a job; to be called on the event loop."""
+
+
+def exclusions(source: ClusterSource, max_drain_ratio: float, seconds: float) -> ExclusionsDocument:
+    """`seconds`: for how long a node is left out after it was last named."""
+    now = time.time()
+    return exclusions_document(
+        source.snapshot,
+        map(_suspicion, source.incidents.suspects(now - seconds)),
+        source.incidents.confirmations(),
+        max_drain_ratio,
+        seconds,
+        now,
+    )
+
+
+def _suspicion(it: Incident) -> Suspicion:
+    return Suspicion(it.id, it.culprit, it.what, it.opened_at, it.seen_at, it.most_recoverable_ratio)
+
+
+def node_history_of(incidents: Incidents, node: str, now: float) -> NodeHistoryDocument:
+    """The history of the machine that has this name now, under the names that it had before, too."""
+    query = IncidentQuery(node=node, limit=MAX_LIMIT)
+
+    def of_name(name: str) -> tuple[Incident, ...]:
+        return incidents.document(query._replace(node=name)).incidents
+
+    return history_of_rows(node, incidents.machine(node, MAX_FAULTS), of_name, now, incidents.told_state())
+
+
+def situation_of(snapshot: ClusterSnapshot, name: str | None) -> Situation:
+    """Returns the findings of the job's nodes, its culprits and its profile; without a job all nodes' findings."""
+    job = snapshot.job(name)
+    if job is None:
+        return Situation(findings=tuple(each.finding for each in snapshot.findings))
+    nodes = {node for node in job.timings.nodes if node}
+    findings = tuple(each.finding for each in snapshot.findings if not nodes or each.node in nodes)
+    known = Situation(findings=findings, torch_variables=job.environment)
+    return with_job(known, job.timings, job.location.culprits)

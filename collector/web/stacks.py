@@ -11,13 +11,11 @@ from typing import Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
-from laggard.collector.fleet.nonces import Nonces
-from laggard.collector.jobs.held_stacks import JobStacks
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.bodies import LargeBodies
+from laggard.collector.web.signed_requests import LargeBodies, Nonces
 from laggard.collector.web.source import ClusterSource
-from laggard.secret_files import TokenFile
+from laggard.kit.secret_files import TokenFile
 from laggard.wire import WireError, decode, encode
 from laggard.wire.stacks import MissingStacks, RankStacks, StacksAsk, StacksDocument, is_signed, rank_stacks
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from laggard import __version__
-from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.incidents.incident import Incident, JobName
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.outliers import fleet_lines
 from laggard.collector.web.documents import JobCounts, JobLine, SummaryDocument
+from laggard.kit.users import user_text
 from laggard.locate.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.model import Location, Verdict
-from laggard.text.users import user_text
 
 DEFAULT_JOBS: Final = 100
 """The jobs in a summary where nobody asks for more: some 40 kB."""

@@ -18,18 +18,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from laggard.collector.incidents.fault import Fault
-from laggard.collector.incidents.fault_rows import MachineRows
-from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.jobs.held_stacks import JobStacks
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.incidents.incident import Fault, HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.tables import MachineRows
+from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.scrape.looked_ranks import LookedRank
+from laggard.collector.scrape.collective_rounds import LookedRank
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.tenants.peers import Peer
-from laggard.collector.tenants.users import NotLookedUp
-from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
-from laggard.collector.tenants.visible import visible, visible_incident, visible_recording
+from laggard.collector.tenants import Admission, NotAdmitted, NotLookedUp, Peer, Viewer
+from laggard.collector.visible import visible, visible_incident, visible_recording
 from laggard.collector.web.connections import PEER
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.recording.writer import JobRecording

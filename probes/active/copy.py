@@ -13,14 +13,18 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.measuring.check import check_rates
-from laggard.probes.active.measuring.devices import ComputeDevice, Workload, count_wrong_places, time_rounds
+from laggard.probes.active.measuring.devices import (
+    ComputeDevice,
+    Workload,
+    check_rates,
+    count_wrong_places,
+    time_rounds,
+)
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
 from laggard.probes.errors import Unknown
-from laggard.probes.groups import ACTIVE
-from laggard.probes.host.cpu_list import parse_cpu_list
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Ratio
+from laggard.probes.host.virtualization import parse_cpu_list
+from laggard.probes.probe import ACTIVE, Fact, Probe, Ratio
 
 WORDS: Final = {True: 1 << 26, False: 1 << 24}  # of 4 bytes; 256 MiB of pinned memory for a GPU, 64 MiB else
 

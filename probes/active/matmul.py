@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.measuring.check import check_rates
-from laggard.probes.active.measuring.devices import ComputeDevice, Workload, time_rounds
+from laggard.probes.active.measuring.devices import ComputeDevice, Workload, check_rates, time_rounds
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
-from laggard.probes.groups import ACTIVE
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, NotNegative, Probe
+from laggard.probes.probe import ACTIVE, Fact, NotNegative, Probe
 
 TABLE: Final = 64
 SIZES: Final = {True: 8192, False: 512}  # on a GPU, on a CPU

@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.measuring.check import check_rates
-from laggard.probes.active.measuring.devices import ComputeDevice, Workload, count_wrong_places, time_rounds
+from laggard.probes.active.measuring.devices import (
+    ComputeDevice,
+    Workload,
+    check_rates,
+    count_wrong_places,
+    time_rounds,
+)
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
-from laggard.probes.groups import ACTIVE
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Ratio
+from laggard.probes.probe import ACTIVE, Fact, Probe, Ratio
 
 WORDS: Final = {True: 1 << 28, False: 1 << 24}  # of 4 bytes: 1 GiB on a GPU, beyond any cache; 64 MiB on a CPU
 

@@ -11,14 +11,18 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.job_gpus import gpus_of_job
-from laggard.probes.gpu.model.own_ring import is_of_session, own_ring
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
-from laggard.probes.gpu.model.services import GPU_SERVICES, is_service, process_name
-from laggard.probes.groups import GPU
+from laggard.probes.gpu.model.services import (
+    GPU_SERVICES,
+    gpus_of_job,
+    is_of_session,
+    is_service,
+    own_ring,
+    process_name,
+)
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Find its owner: it is left over from an earlier job (ProctrackType=proctrack/cgroup ends all processes of a "

@@ -16,11 +16,10 @@ from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import read_kmsg
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "

@@ -26,12 +26,11 @@ from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.amd_findings import Recent, judge_errors
-from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_action
-from laggard.probes.groups import GPU
+from laggard.probes.gpu.rules.xid_rules import NOTHING, explain_recovery_action
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
 
 _FIX: Final = {
     Severity.CRITICAL: "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "

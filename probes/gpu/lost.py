@@ -8,15 +8,13 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import read_amd_gpus
-from laggard.probes.gpu.model.confinement import why_confined
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, of_each_maker, unlisted_gpus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, of_each_maker, unlisted_gpus, why_confined
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_gpus
 from laggard.probes.gpu.rules.amd_findings import judge_bus
-from laggard.probes.gpu.rules.recovery_action import explain_recovery_action
-from laggard.probes.groups import GPU
+from laggard.probes.gpu.rules.xid_rules import explain_recovery_action
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "End what runs on it and reset it (`nvidia-smi --gpu-reset -i INDEX`; on NVSwitch systems all GPUs together). If "

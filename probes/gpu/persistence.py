@@ -7,9 +7,8 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.gpu.model.readings import query_gpus, read_field
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` lasts until the driver is reloaded."
 

@@ -16,10 +16,9 @@ from laggard.probes.gpu.model.amdgpu_log import find_amdgpu_events, open_kinds
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.amd_findings import judge_bad_pages
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, RemappedRows
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX_PENDING: Final = (
     "Reset the GPU when its job is done. Until then the driver keeps the faulty page out of use: what runs may go on."

@@ -19,11 +19,10 @@ from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_a
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.amd_findings import judge_throttling, throttled_shares
-from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
 
 _NAMES: Final = {
     "sw_thermal": "heat (the driver's limit)",

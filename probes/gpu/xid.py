@@ -15,19 +15,25 @@ from typing import Any, Final, NamedTuple
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.amdgpu_log import AmdgpuEvent, find_amdgpu_events
-from laggard.probes.gpu.model.confinement import why_confined
 from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, TAKEN_BACK, XidLine, find_xids
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, why_confined
 from laggard.probes.gpu.model.readings import query_nvml
-from laggard.probes.gpu.rules.amdgpu_events import LASTING, judge_amdgpu_events
-from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, Xid, explain_sxid, explain_xid
-from laggard.probes.gpu.rules.xid_witnesses import Devices, Witnesses, find_witnesses
-from laggard.probes.groups import GPU
+from laggard.probes.gpu.rules.amd_findings import LASTING, judge_amdgpu_events
+from laggard.probes.gpu.rules.xid_rules import (
+    TABLE_VERSION,
+    Action,
+    Devices,
+    Witnesses,
+    Xid,
+    explain_sxid,
+    explain_xid,
+    find_witnesses,
+)
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import last_at
-from laggard.probes.host.uptime import read_uptime, require_log
+from laggard.probes.host.virtualization import read_uptime, require_log
 from laggard.probes.nvml.model import Nvml
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
 
 _SEVERITY: Final = {
     Action.RESET: Severity.CRITICAL,

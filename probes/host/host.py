@@ -9,17 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from laggard import wire
-from laggard.environment import ENV_NODE
-from laggard.errors import UsageError
+from laggard.kit.environment import ENV_NODE
+from laggard.kit.errors import UsageError
 from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.host.apart import read_credentials, read_users_file
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, StatvfsReply, Usage
-from laggard.probes.host.kernel_log import KMSG_PATH, read_kmsg
+from laggard.probes.host.kernel_log import KMSG_PATH, LogMemory, read_kmsg, remember, with_memory
 from laggard.probes.host.live import LiveKernel
-from laggard.probes.host.log_memory import LogMemory, remember, with_memory
-from laggard.probes.host.recorded import RecordedKernel
-from laggard.probes.host.recorded_tree import RecordedTree, open_regular
-from laggard.probes.host.users_file import read_credentials, read_users_file
+from laggard.probes.host.recorded import RecordedKernel, RecordedTree, open_regular
 from laggard.probes.host.watchdog import Watchdog
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 

@@ -29,7 +29,7 @@ class LiveKernel:
         )
 
     def usage(self, path: str) -> Usage:
-        from laggard.probes.host.usage import read_usage  # for file systems that are nearly full alone
+        from laggard.probes.host.statvfs import read_usage  # for file systems that are nearly full alone
 
         return read_usage(path)
 

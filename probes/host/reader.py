@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from laggard.environment import ENV_READER
+from laggard.kit.environment import ENV_READER
 
 SOCKET: Final = "/run/laggard/reader.sock"
 

@@ -12,8 +12,8 @@ import struct
 import time
 from typing import Final, NamedTuple
 
+from laggard.kit.processes import read_stat
 from laggard.probes.nvml.model import Hang
-from laggard.processes.stat import read_stat
 
 _HEADER: Final = struct.Struct("=ddI")  # start (monotonic seconds), limit (seconds), bytes of text
 _SIZE: Final = mmap.PAGESIZE

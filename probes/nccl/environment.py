@@ -9,18 +9,16 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from laggard.model import Finding, Severity
-from laggard.nccl.conf import ETC, NcclConf, parse_conf
+from laggard.nccl.values import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
 from laggard.nccl.variables import may_be_shown
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nccl.model.running_ranks import RankProcesses, read_rank_processes
 from laggard.probes.nccl.model.unread_ranks import unread_ranks
-from laggard.probes.nccl.rules.variable_findings import judge_environment
-from laggard.probes.nccl.rules.variable_rules import VariableContext
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.nccl.rules.variable_rules import VariableContext, judge_environment
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
 
 T = TypeVar("T")

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml
 from laggard.probes.gpu.model.services import is_service
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import has_just_booted
-from laggard.probes.host.virtualization import is_virtual_machine
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.host.virtualization import has_just_booted, is_virtual_machine
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _COMM: Final = "nv-fabricmanage"  # nv-fabricmanager, cut at 15 characters
 _PID_FILES: Final = (

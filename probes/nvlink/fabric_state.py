@@ -7,15 +7,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_non_mig_gpus, read_field
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import has_just_booted
+from laggard.probes.host.virtualization import has_just_booted
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu, GpuFabricInfo, error_name
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _STATES: Final = {1: "has not been connected", 2: "is still being connected"}
 _COMPLETED: Final = 3

@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus, read_field
-from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Look for Xid 74 or 144 to 150 in the kernel's log and restart the fabric manager; reset all GPUs together. If the "

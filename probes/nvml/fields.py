@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
-from laggard.probes.nvml.failure import failure_name
-from laggard.probes.nvml.model import IMPLAUSIBLE, error_name
+from laggard.probes.nvml.model import IMPLAUSIBLE, NOT_IN_NVIDIA_ML_PY, error_name
+
+# Names what a call into NVML failed with, whatever nvidia-ml-py is installed.
+#
+# Each of its versions lacks what its driver did not have yet: functions (nvmlDeviceGetMarginTemperature before 12.570),
+# structures, classes of errors. A missing name costs the field that needs it, and no other.
+
+T = TypeVar("T")
+
+_OTHER_VERSION: Final = frozenset(
+    {"FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "INVALID_ARGUMENT", NOT_IN_NVIDIA_ML_PY}
+)
+"""The errors which say that the call, or the version of its argument, is unknown to this driver or to this
+nvidia-ml-py."""
+
+
+def failure_name(error: Exception) -> str:
+    """The name for Gpu.errors: NVML's own for pynvml.NVMLError, NOT_IN_NVIDIA_ML_PY for a name that pynvml lacks, else
+    the type and text of the error."""
+    code = getattr(error, "value", None)
+    if isinstance(code, int):
+        return error_name(code)
+    if isinstance(error, AttributeError):
+        return NOT_IN_NVIDIA_ML_PY
+    return f"{type(error).__name__}: {error}"[:100]
+
+
+def first_known(*reads: Callable[[], T]) -> T:
+    """The value of the first of `reads` that this driver and this nvidia-ml-py know: the newest comes first. Raises
+    what the last one raises."""
+    for read in reads[:-1]:
+        try:
+            return read()
+        except Exception as error:
+            if failure_name(error) not in _OTHER_VERSION:
+                raise
+    return reads[-1]()
+
 
 _PLAIN: Final = {  # NVML_FI_DEV_* of nvml.h
     "memory_temperature_celsius": 82,

@@ -6,15 +6,189 @@ in a probe's process: a call may never return.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.probes.nvml import fields as nvml_fields
-from laggard.probes.nvml.fabric import read_fabric
-from laggard.probes.nvml.failure import failure_name, first_known
-from laggard.probes.nvml.memory_health import read_repair, read_sram_threshold_exceeded, read_unrepairable_memory
-from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, IMPLAUSIBLE, Gpu, GpuProcess, Nvml, RemappedRows, sysfs_bus_id
-from laggard.probes.nvml.plausible import drop_implausible
+from laggard.probes.nvml.fields import failure_name, first_known
+from laggard.probes.nvml.model import (
+    CALL_LIMIT_SECONDS,
+    IMPLAUSIBLE,
+    Gpu,
+    GpuFabricInfo,
+    GpuProcess,
+    Nvml,
+    RemappedRows,
+    Repair,
+    sysfs_bus_id,
+)
+
+# Reads a GPU's registration with the NVLink fabric.
+#
+# The structures are laggard's own, after nvml.h: nvidia-ml-py's have 80 bytes for the 16 of the cluster's UUID before
+# 12.570, so that all that follows is read from the wrong place; the form with a health summary came with 13.
+
+_BODY: Any = [
+    ("cluster_uuid", ctypes.c_ubyte * 16),
+    ("status", ctypes.c_int),
+    ("clique", ctypes.c_uint),
+    ("state", ctypes.c_ubyte),
+]
+
+
+class _Info(ctypes.Structure):  # nvmlGpuFabricInfo_t
+    _fields_ = _BODY
+
+
+class _InfoV2(ctypes.Structure):  # nvmlGpuFabricInfo_v2_t
+    _fields_ = [("version", ctypes.c_uint), *_BODY, ("health_mask", ctypes.c_uint)]
+
+
+class _InfoV3(ctypes.Structure):  # nvmlGpuFabricInfo_v3_t
+    _fields_ = [*_InfoV2._fields_, ("health_summary", ctypes.c_ubyte)]
+
+
+def read_fabric(nvml: Any, handle: Any) -> GpuFabricInfo:
+    """The fabric's state by the newest form that driver and nvidia-ml-py know: with a health summary (driver 580 and
+    newer), with a health mask (550), or without. Raises what pynvml raises."""
+    return first_known(
+        lambda: _read_version(nvml, handle, _InfoV3(), 3),
+        lambda: _read_version(nvml, handle, _InfoV2(), 2),
+        lambda: _read_old(nvml, handle),
+    )
+
+
+def _read_version(nvml: Any, handle: Any, info: Any, version: int) -> GpuFabricInfo:
+    info.version = ctypes.sizeof(info) | version << 24  # NVML_STRUCT_VERSION
+    nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+    return _value(info)
+
+
+def _read_old(nvml: Any, handle: Any) -> GpuFabricInfo:
+    info = _Info()
+    nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    return _value(info)
+
+
+def _value(info: Any) -> GpuFabricInfo:
+    uuid = bytes(info.cluster_uuid).hex()
+    return GpuFabricInfo(
+        state=info.state,
+        status=info.status,
+        health_mask=getattr(info, "health_mask", None),
+        health_summary=getattr(info, "health_summary", None),
+        cluster_uuid=uuid if uuid.strip("0") else "",
+        clique=info.clique,
+    )
+
+
+# Reads the states of a GPU's memories for which NVIDIA repairs or replaces it.
+#
+# The structure of the SRAM's errors is laggard's own, after nvml.h: nvidia-ml-py asks for a pointer to one, and only
+# some of its versions have it.
+
+_COUNTS: Final = (
+    "aggregate_parity",
+    "aggregate_secded",
+    "aggregate_corrected",
+    "volatile_parity",
+    "volatile_secded",
+    "volatile_corrected",
+    "aggregate_l2",
+    "aggregate_sm",
+    "aggregate_pcie",
+    "aggregate_microcontroller",
+    "aggregate_other",
+)
+
+
+class _SramErrors(ctypes.Structure):  # nvmlEccSramErrorStatus_v1_t
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        *((name, ctypes.c_ulonglong) for name in _COUNTS),
+        ("threshold_exceeded", ctypes.c_uint),
+    ]
+
+
+def read_sram_threshold_exceeded(nvml: Any, handle: Any) -> bool:
+    """Whether the SRAM has had more uncorrected errors than NVIDIA's field diagnostics let pass. Raises what pynvml
+    raises."""
+    errors = _SramErrors()
+    errors.version = ctypes.sizeof(errors) | 1 << 24  # NVML_STRUCT_VERSION
+    nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(errors))
+    return bool(errors.threshold_exceeded)
+
+
+def read_repair(nvml: Any, handle: Any) -> Repair:
+    """The repairs that wait for a reset (driver 580 and newer). Raises what pynvml raises."""
+    channel, tpc = nvml.nvmlDeviceGetRepairStatus(handle)
+    return Repair(channel=bool(channel), tpc=bool(tpc))
+
+
+def read_unrepairable_memory(nvml: Any, handle: Any) -> bool:
+    """Whether a part of the memory cannot be repaired (driver 590 and newer). Raises what pynvml raises."""
+    return bool(nvml.nvmlDeviceGetUnrepairableMemoryFlag_v1(handle))
+
+
+# Refuses values that no GPU can have, so that what NVML returns for a broken one is unknown and accuses nobody.
+#
+# The limits are far outside of what any board reaches. They catch a value of the wrong type (a negative one read
+# without its sign), a sentinel (NVML_VALUE_NOT_AVAILABLE is -1), and a register of a GPU that is off the bus, which
+# reads as all ones.
+
+_BUS_ID = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_CELSIUS: Final = (-100, 300)
+_MARGIN: Final = (-200, 200)
+_MHZ: Final = (0, 20_000)
+_WATTS: Final = (0, 20_000)
+_COUNT: Final = (0, 1 << 62)
+_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "minor": (0, 1 << 20),
+    "ecc_volatile": _COUNT,
+    "ecc_aggregate": _COUNT,
+    "recovery_action": (0, 254),  # 255 is the driver's own "not known yet" (GPU_RECOVERY_ACTION_UNKNOWN)
+    "clocks_event_reasons": (0, 1 << 32),
+    **dict.fromkeys(("temperature_celsius", "memory_temperature_celsius"), _CELSIUS),
+    **dict.fromkeys(("shutdown_celsius", "slowdown_celsius", "gpu_max_celsius", "memory_max_celsius"), _CELSIUS),
+    **dict.fromkeys(("margin_celsius", "slowdown_margin_celsius", "gpu_max_margin_celsius"), _MARGIN),
+    **dict.fromkeys(("max_sm_mhz", "max_memory_mhz", "application_sm_mhz", "application_memory_mhz"), _MHZ),
+    **dict.fromkeys(("default_sm_mhz", "sm_mhz"), _MHZ),
+    **dict.fromkeys(("power_limit_watts", "enforced_power_limit_watts", "default_power_limit_watts"), _WATTS),
+}
+_MAX_ROWS: Final = 1 << 20
+_FABRIC_STATES: Final = range(4)  # NVML_GPU_FABRIC_STATE_*
+
+
+def drop_implausible(values: Mapping[str, Any], errors: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """`values` and `errors`, by the names of Gpu's fields, with each value that cannot be turned into an error."""
+    refused = {
+        name: f"{IMPLAUSIBLE} {value!r}"[:100] for name, value in values.items() if not _is_plausible(name, value)
+    }
+    kept = {name: value for name, value in values.items() if name not in refused}
+    return kept, {**errors, **refused}
+
+
+def _is_plausible(name: str, value: Any) -> bool:
+    if name in _RANGES:
+        least, most = _RANGES[name]
+        return bool(least <= value <= most)  # False for a value that is not a number
+    if name == "bus_id":
+        return bool(_BUS_ID.fullmatch(value))
+    if name in ("uuid", "name", "board_part", "vbios"):
+        return bool(value.strip())
+    if isinstance(value, RemappedRows):
+        return max(value.correctable, value.uncorrectable) <= _MAX_ROWS
+    if isinstance(value, GpuFabricInfo):
+        return value.state in _FABRIC_STATES
+    return _counts_are_plausible(value) if name in ("throttled_nanoseconds", "link_errors") else True
+
+
+def _counts_are_plausible(counts: Mapping[str, int | tuple[int, ...]]) -> bool:
+    numbers = [number for value in counts.values() for number in ((value,) if isinstance(value, int) else value)]
+    return all(_COUNT[0] <= number <= _COUNT[1] for number in numbers)
+
 
 Announce = Callable[[str, float], None]
 """Announces the next call, and how many seconds it may take."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from laggard.probes.nvml.failure import failure_name
+from laggard.probes.nvml.fields import failure_name
 
 
 class NvmlUnreadable(Exception):

@@ -7,7 +7,6 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.groups import PCI
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import acs_names
@@ -23,7 +22,7 @@ from laggard.probes.pci.rules.acs_faults import (
     peer_paths,
     ports_without_acs_reading,
 )
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import PCI, Fact, Probe, Thresholds, finding
 
 _MAX_PAIRS: Final = 8
 _FIX: Final = (

@@ -7,12 +7,11 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.groups import PCI
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
 from laggard.probes.pci.model.tree import PciDevice
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import PCI, Fact, NotNegative, Probe, Thresholds, finding
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _FILES: Final = {

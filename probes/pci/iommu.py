@@ -7,11 +7,10 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds, finding
 
 _GROUPS: Final = "/sys/kernel/iommu_groups"
 _TRANSLATING: Final = ("DMA", "DMA-FQ", "DMA-SVA")

@@ -9,7 +9,6 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.amd_gpus import busy_amd_gpus
 from laggard.probes.gpu.model.readings import gpus_are_held, query_gpus
-from laggard.probes.groups import PCI
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.nvml.model import Gpu
@@ -23,7 +22,7 @@ from laggard.probes.pci.rules.slow_links import (
     links_to_root,
     unjudged_links,
 )
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import PCI, Fact, Probe, Thresholds, finding
 
 _FIX = (
     "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed, bifurcation). If that "

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.groups import PCI
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import PciExpress
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_config
 from laggard.probes.pci.model.tree import PciDevice
-from laggard.probes.probe import Count, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import PCI, Count, Fact, NotNegative, Probe, Thresholds, finding
 
 _FIX = (
     "Set it in bits 14:12 of the device's control register, 5 for 4096 bytes and 2 for 512, with setpci as below "

@@ -8,11 +8,10 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_numa_nodes
 from laggard.probes.pci.model.tree import PciDevice, PciTree, share_root_port
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds, finding
 
 _ONLINE: Final = "/sys/devices/system/node/online"
 _FIX_UNKNOWN: Final = (

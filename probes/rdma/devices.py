@@ -8,9 +8,8 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, matches_any, pci_address

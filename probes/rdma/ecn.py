@@ -12,10 +12,9 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe
-from laggard.probes.rdma.model.netdev import NET
+from laggard.probes.probe import RDMA, Fact, Probe
+from laggard.probes.rdma.model.sysfs import NET
 from laggard.probes.rdma.rules.roce_priorities import Priorities, RoceSetting, RoceThresholds, check_priorities
 
 _ECN: Final = RoceSetting(

@@ -11,16 +11,11 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.groups import RDMA
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, NotNegative, Probe, finding
-from laggard.probes.rdma.model.netdev import NET, netdev_name
-from laggard.probes.rdma.model.node_ports import node_ports
-from laggard.probes.rdma.model.port import Port
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, read_ports
-from laggard.probes.rdma.rules.counter_limits import HOUR, LIMITS, SATURATED
-from laggard.probes.rdma.rules.traffic import TRAFFIC_COUNTERS, traffic_rates
+from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, finding
+from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, node_ports, read_ports
+from laggard.probes.rdma.rules.counter_limits import HOUR, LIMITS, SATURATED, TRAFFIC_COUNTERS, traffic_rates
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _CARRIER_DOWNS: Final = "carrier_down_count"

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, finding
+from laggard.probes.probe import RDMA, Count, Fact, Probe, finding
+from laggard.probes.rdma.model.gid_table import PortNetwork, read_port_network
 from laggard.probes.rdma.model.nccl_settings import read_gid_index
-from laggard.probes.rdma.model.netdev import roce_path_mtu
-from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
-from laggard.probes.rdma.model.port_network import PortNetwork, read_port_network
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, read_ports
+from laggard.probes.rdma.model.sysfs import NodePorts, RdmaThresholds, gpu_paths, node_ports, read_ports, roce_path_mtu
 from laggard.probes.rdma.rules.gid_faults import judge_gids
 from laggard.probes.unreadable import raise_if_unreadable
 

@@ -9,9 +9,8 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
 
 _MODULES = ("nvidia_peermem", "nv_peer_mem")  # the module of NVIDIA's driver, and the older separate one

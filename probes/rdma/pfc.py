@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe
+from laggard.probes.probe import RDMA, Fact, Probe
 from laggard.probes.rdma.rules.roce_priorities import RoceSetting, RoceThresholds, check_priorities
 
 _PFC: Final = RoceSetting(

@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.groups import RDMA
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import has_just_booted, read_uptime
-from laggard.probes.probe import Fact, NotNegative, Probe, finding
-from laggard.probes.rdma.model.netdev import has_been_up
-from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
-from laggard.probes.rdma.model.port import DISABLED, LINK_UP, Port, PortKind
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, matches_any, read_ports
+from laggard.probes.host.virtualization import has_just_booted, read_uptime
+from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, finding
+from laggard.probes.rdma.model.sysfs import (
+    DISABLED,
+    LINK_UP,
+    NodePorts,
+    Port,
+    PortKind,
+    RdmaThresholds,
+    gpu_paths,
+    has_been_up,
+    matches_any,
+    node_ports,
+    read_ports,
+)
 from laggard.probes.unreadable import raise_if_unreadable
 
 _WAITS: Final = "waiting since"

@@ -10,7 +10,9 @@ import sys
 from typing import Any
 
 from laggard import wire
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.progress import Bar
+from laggard.kit.terminal import Line, show_or_write
 from laggard.model import Report
 from laggard.probes.choose import choose_probes
 from laggard.probes.errors import Unknown
@@ -19,16 +21,11 @@ from laggard.probes.host.kernel import FACTS_PATH
 from laggard.probes.host.mount_table import REMOTE_TYPES, read_mounts
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import PROFILES
-from laggard.probes.record.journal import write_documents
+from laggard.probes.record.journal import SWEEP, write_documents
 from laggard.probes.record.masking import Mask
 from laggard.probes.record.recorder import RecordingHost
-from laggard.probes.record.sweep import SWEEP
-from laggard.probes.runner.history_store import FILE_NAME, RECORDED_PATH
 from laggard.probes.runner.runner import run
-from laggard.probes.runner.state_file import read_state
-from laggard.terminal.output import show_or_write
-from laggard.terminal.parts import Line
-from laggard.terminal.progress import Bar
+from laggard.probes.runner.state_file import FILE_NAME, RECORDED_PATH, read_state
 
 _DEADLINE_SECONDS = 240.0
 _PROBE_SECONDS = 45.0  # to record takes longer than to read, and a machine that is worth a report may be busy

@@ -6,10 +6,11 @@ Pure. `ProbeResult.reason` is rendered here for people; nothing reads it back.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from laggard.kit.words import lazy_pattern, printable_line
 from laggard.model import (
     MAX_FINDINGS,
     Finding,
@@ -20,7 +21,6 @@ from laggard.model import (
     worst,
 )
 from laggard.probes.runner.worker import Observation
-from laggard.text.words import printable_line
 
 _REASON_LENGTH = 300
 _NO_REASON = "it gave no reason"
@@ -178,3 +178,53 @@ def _renumbered(result: ProbeResult, moved: Mapping[int, int]) -> ProbeResult:
 
 def _reason(failing: Iterable[Finding], rest: str) -> str:
     return printable_line("; ".join(filter(None, [*map(finding_name, failing), rest])), _REASON_LENGTH)
+
+
+_MAX_GPUS: Final = 4096
+_ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def parse_gpus(text: str) -> frozenset[int] | None:
+    """The numbers of a list such as `0,1,4-7`, as SLURM writes it; None where `text` is something else."""
+    gpus: set[int] = set()
+    for word in text.split(","):
+        first, dash, last = word.partition("-")
+        ends = (first, last if dash else first)
+        if not all(end.isascii() and end.isdecimal() and len(end) < 5 for end in ends):
+            return None
+        gpus.update(range(int(ends[0]), int(ends[1]) + 1))
+    return frozenset(gpus) if 0 < len(gpus) <= _MAX_GPUS else None
+
+
+def for_job(report: Report, wanted: frozenset[int] | None, warnings_fail: bool) -> Report:
+    """The report without the findings on GPUs that the job does not have; their names stay in the fact `other_gpus`.
+    All findings count where one of `wanted` is no GPU that the probes saw. `warnings_fail`: whether a warning fails
+    its probe, as it did when the report was made."""
+    others = other_gpus(report, wanted)
+    dropped = {place for place, finding in enumerate(report.findings) if is_only_on(others, finding)}
+    if not dropped:
+        return report
+    names = sorted({finding_name(report.findings[place]) for place in dropped})
+    judged = drop_findings(report, dropped, warnings_fail)
+    return msgspec.structs.replace(judged, facts={**judged.facts, "other_gpus": names})
+
+
+def other_gpus(report: Report, wanted: frozenset[int] | None) -> frozenset[str]:
+    """The PCI addresses of the node's GPUs that are not of `wanted`; none where all findings count."""
+    addresses = _addresses_by_minor(report)
+    if wanted is None or not wanted <= addresses.keys():
+        return frozenset()
+    return frozenset(address for minor, address in addresses.items() if minor not in wanted)
+
+
+def is_only_on(addresses: Collection[str], finding: Finding) -> bool:
+    """Whether the finding's device names GPUs, and only GPUs at `addresses`."""
+    named = _ADDRESS.findall(finding.device)
+    return bool(named) and all(address in addresses for address in named)
+
+
+def _addresses_by_minor(report: Report) -> Mapping[int, str]:
+    """PCI addresses of the GPUs by device minor, the N of /dev/nvidiaN, which SLURM counts GPUs by (gres.conf:
+    File=/dev/nvidia[0-7])."""
+    minors = report.facts.get("gpu_count", {}).get("minors", {})
+    return {int(minor): address for minor, address in minors.items()}

@@ -7,20 +7,166 @@ answers: it runs in a forked one, which is read until its deadline, killed, and 
 
 from __future__ import annotations
 
+import os
 import select
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from laggard.model import Report
+from laggard import wire
+from laggard.model import Report, Verdict
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
+from laggard.probes.host.watchdog import AnnouncedCall, Watchdog, inspect_hang
 from laggard.probes.probe import Probe
-from laggard.probes.runner.history_store import HistoryStore
-from laggard.probes.runner.process import ProbeProcess
-from laggard.probes.runner.reaper import kill_group, reap
+from laggard.probes.runner import worker
 from laggard.probes.runner.report import ProbeAnswer, build_report
-from laggard.probes.runner.stuck import StuckProcesses
+from laggard.probes.runner.state_file import HistoryStore
+from laggard.probes.runner.stuck import StuckProcesses, exit_reason, kill_group, reap
+from laggard.probes.runner.worker import Observation
+
+_WATCHDOG_SECONDS = 0.25
+
+
+class ProbeProcess:
+    """Supervises the process from its start to its last answer. Each probe has a verdict of its own: a hang costs the
+    probe that hangs and those after it in the group, and the reasons say so."""
+
+    def __init__(self, probes: Sequence[Probe], deadline: float) -> None:
+        self.probes = tuple(probes)
+        group = self.probes[0].group
+        self.name = group.name if group else self.probes[0].name
+        self.pid = 0
+        self.pipe = -1
+        self._deadline = deadline
+        self._started = self._last_answer = time.monotonic()
+        self._observations: list[Observation] = []  # in the order of the probes, as far as they have answered
+        self._elapsed: list[float] = []
+        self._received = bytearray()
+        self._watchdog = Watchdog() if any(probe.on_hang for probe in self.probes) else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether each probe has an answer, be it that it gave none."""
+        return len(self._observations) == len(self.probes)
+
+    @property
+    def current_call(self) -> AnnouncedCall | None:
+        return self._watchdog.current_call() if self._watchdog else None
+
+    @property
+    def deadline(self) -> float:
+        """The time at which on_deadline() is due (monotonic seconds): earlier than the group's deadline where the
+        current call hangs before that."""
+        call = self.current_call
+        return min(self._deadline, call.deadline) if call else self._deadline
+
+    @property
+    def next_check(self) -> float:
+        """The time at which to ask for the deadline again (monotonic seconds). With a watchdog it changes with each
+        call."""
+        return min(self.deadline, time.monotonic() + _WATCHDOG_SECONDS) if self._watchdog else self.deadline
+
+    def start(self, host: Host, histories: Mapping[str, CounterHistory]) -> None:
+        """Forks the process. `histories`: the counters' snapshots by probe. Raises OSError."""
+        self.pipe, write_end = os.pipe()
+        try:
+            pid = _fork()
+            if pid == 0:
+                host.watchdog = self._watchdog
+                worker.run_and_exit(self.probes, host, histories, write_end, self._deadline - self._started)
+            self.pid = pid
+        finally:
+            os.close(write_end)
+
+    def read_answers(self) -> None:
+        """Reads what the pipe holds. Each complete line is a probe's answer; where the pipe is closed before the last
+        one the process has died."""
+        data = os.read(self.pipe, 1 << 16)
+        self._received += data
+        while not self.finished and b"\n" in self._received:
+            line, _, self._received = self._received.partition(b"\n")
+            self._decode(bytes(line))
+        if self.finished:
+            return
+        if not data:
+            self.fail(f"gave no answer: {exit_reason(self.pid)}")
+        elif len(self._received) > worker.MAX_ANSWER_BYTES:
+            self.fail(f"answered with more than {worker.MAX_ANSWER_BYTES} bytes")
+
+    def _decode(self, line: bytes) -> None:
+        try:
+            self._record(wire.decode(line, Observation))
+        except wire.WireError as error:
+            self.fail(f"answered with garbage: {error}")
+
+    def on_deadline(self) -> None:
+        """Ends the waiting. A process whose current call has exceeded its limit hangs; any other one is slow."""
+        waited = time.monotonic() - self._started
+        reason = f"probe {self._current_probe.name} gave no answer in {waited:.1f} s and was killed"
+        call = self.current_call
+        if call is None:
+            self.fail(reason)
+        elif time.monotonic() >= call.deadline:
+            self._report_hang(self.pid, call)
+        else:
+            self._report_hang(self.pid, call, f"{reason}: {call.text} may take {call.limit_seconds:.0f} s")
+
+    def on_stuck_predecessor(self, pid: int, call: AnnouncedCall | None) -> None:
+        """Takes the place of start() where process `pid` of an earlier run survived SIGKILL: no second one joins it."""
+        if call is not None and time.monotonic() >= call.deadline:
+            self._report_hang(pid, call)
+        else:
+            self.fail(f"process {pid} of an earlier run is still stuck in the kernel")
+
+    def _report_hang(self, pid: int, call: AnnouncedCall, reason: str = "") -> None:
+        hang = inspect_hang(pid, call)
+        reason = reason or f"{hang.call} gave no answer in {hang.seconds} s"
+        on_hang = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
+        found = on_hang(hang) if on_hang else None
+        self._record(Observation(Verdict.UNKNOWN, reason, (found,) if found else ()))
+        self._fail_rest(reason)
+
+    def fail(self, reason: str) -> None:
+        """Makes the current probe and those after it unknown, for `reason`."""
+        self._record(Observation(Verdict.UNKNOWN, reason))
+        self._fail_rest(reason)
+
+    def _fail_rest(self, reason: str) -> None:
+        while not self.finished:
+            self._record(Observation(Verdict.UNKNOWN, f"was not reached: {reason}"))
+
+    @property
+    def _current_probe(self) -> Probe:
+        return self.probes[len(self._observations)]
+
+    def _record(self, observation: Observation) -> None:
+        now = time.monotonic()
+        self._observations.append(observation)
+        self._elapsed.append(now - self._last_answer)
+        self._last_answer = now
+
+    def close(self) -> None:
+        """Closes the parent's end of the pipe."""
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+
+    def answers(self) -> list[ProbeAnswer]:
+        """One answer for each probe, once the process is finished."""
+        return [
+            ProbeAnswer(probe.name, observation, elapsed)
+            for probe, observation, elapsed in zip(self.probes, self._observations, self._elapsed, strict=True)
+        ]
+
+
+def _fork() -> int:
+    """Forks without Python's warning about threads. The child runs its probes and leaves by _exit; should it meet a
+    lock that a thread of the parent held, its deadline ends it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 class Runner:

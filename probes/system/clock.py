@@ -7,10 +7,9 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import KernelClock
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Fact, NotNegative, Probe, Thresholds, finding
 
 _UNSYNC = 0x0040  # STA_UNSYNC of <sys/timex.h>
 _TIME_ERROR = 5

@@ -8,10 +8,9 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
-from laggard.probes.groups import KERNEL
-from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.host.virtualization import format_cpu_list, parse_cpu_list
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 _STATUS = "/proc/self/status"

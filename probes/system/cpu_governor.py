@@ -8,9 +8,8 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds, finding
 
 _CPU = "/sys/devices/system/cpu"
 _ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
-from laggard.probes.probe import Fact, Probe, Thresholds
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
-from laggard.text.lazy_pattern import lazy_pattern
 
 _NVIDIA = "/proc/driver/nvidia"
 _DMI = "/sys/class/dmi/id"

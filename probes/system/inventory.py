@@ -12,12 +12,10 @@ from typing import Any, Final, NamedTuple
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds
 from laggard.probes.rdma.model.gid_table import read_gids
-from laggard.probes.rdma.model.port import RDMA
-from laggard.probes.rdma.model.sysfs import device_names, is_software_device, read_ports
+from laggard.probes.rdma.model.sysfs import RDMA, device_names, is_software_device, read_ports
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _PCI = "/sys/bus/pci/devices"

@@ -7,10 +7,9 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Ratio, Thresholds, finding
 
 _SWAPS, _VMSTAT, _SWAPPINESS = "/proc/swaps", "/proc/vmstat", "/proc/sys/vm/swappiness"
 _PAGE_BYTES = 4096

@@ -16,10 +16,10 @@ USES = {
     "": (*LAGGARD, "findings", "explain", "DISK_FULL"),
     "collector": (*LAGGARD, "collector", "--check-config"),
     "grafana": ("-c", "import grafana_api.grafana_face, laggard.dashboards"),
-    "terminal": ("-c", "import laggard.collector.top.screen"),
-    "mcp": ("-c", "import laggard.assistant.command; from mcp.server import MCPServer"),
-    "postgres": ("-c", "import psycopg, laggard.collector.incidents.stores"),
-    "tune": ("-c", "import optuna, laggard.tune.study.store"),
+    "terminal": ("-c", "import laggard.collector.top_screen"),
+    "mcp": ("-c", "import laggard.assistant; from mcp.server import MCPServer"),
+    "postgres": ("-c", "import psycopg, laggard.collector.incidents.shared_database"),
+    "tune": ("-c", "import optuna, laggard.tune.study"),
 }
 """What needs the extra, as arguments of Python. It fails without."""
 

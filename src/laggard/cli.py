@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
-from laggard import __version__, left
-from laggard.errors import EXIT_USAGE, UsageError
+from laggard import __version__
+from laggard.kit import left
+from laggard.kit.errors import EXIT_USAGE, UsageError
 
 
 class Command(NamedTuple):
@@ -50,24 +51,22 @@ COMMANDS = (
         "name the rank, link or host that is slow or hung, and why",
     ),
     Command("stacks", "laggard.stack_answers.command", "show where in the code the ranks of a job are, or stand still"),
-    Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
+    Command("top", "laggard.collector.top", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
     Command("exclude", "laggard.suspects.exclude_command", "list the nodes that the next job is to leave out"),
     Command("confirm", "laggard.suspects.confirm_command", "measure a suspect node against peers: slow, or acquitted"),
-    Command(
-        "mcp", "laggard.assistant.command", "answer an assistant's questions to a collector, over standard input (MCP)"
-    ),
+    Command("mcp", "laggard.assistant", "answer an assistant's questions to a collector, over standard input (MCP)"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
     Command("tune", "laggard.tune.command", "measure configurations of NCCL and DeepSpeed: fast, and right"),
-    Command("tuner", "laggard.tuner.command", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
+    Command("tuner", "laggard.tuner", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
 )
 
 AGENT_PARTS = (
     Command("agent --reader", "laggard.agent.reader.command", "read, for an agent without privileges, what takes some"),
     Command("agent --idle-rings", "laggard.agent.idle_rings.command", "measure this node while it is idle: a daemon"),
-    Command("agent --kubernetes-job", "laggard.kubernetes.job.command", "run a command as a Job of Kubernetes"),
+    Command("agent --kubernetes-job", "laggard.kubernetes.job", "run a command as a Job of Kubernetes"),
 )
 """What an option of `laggard agent` runs instead of the agent: with its own flags, and without the agent's imports."""
 
@@ -242,7 +241,7 @@ def whole_parser() -> Parser:
 
 
 def _report_error(words: Sequence[str], text: str, status: int) -> int:
-    from laggard.text.words import printable_line
+    from laggard.kit.words import printable_line
 
     text = printable_line(text)  # it may cite a file or an argument, which may have any character
     print(_in_rows(f"laggard: {text}"), file=sys.stderr)
@@ -256,7 +255,7 @@ def _report_error(words: Sequence[str], text: str, status: int) -> int:
 def _in_rows(text: str) -> str:
     if not sys.stderr.isatty():
         return text
-    from laggard.terminal.rows import wrapped_for
+    from laggard.kit.terminal import wrapped_for
 
     return wrapped_for(sys.stderr, text)
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
-from laggard.address import without_login
-from laggard.errors import UsageError
-from laggard.http.tls import tls_failure
-from laggard.secret_files import read_token_file
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.text.words import printable_line
+from laggard.kit.address import without_login
+from laggard.kit.errors import UsageError
+from laggard.kit.secret_files import read_token_file
+from laggard.kit.terminal import Line, show
+from laggard.kit.tls import tls_failure
+from laggard.kit.words import printable_line
 
 _FILES: Final = Path(__file__).parent / "deploy" / "grafana" / "dashboards"
 _ENV_TOKEN: Final = "GRAFANA_TOKEN"

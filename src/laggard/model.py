@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from laggard.limits import MAX_TEXT, Clock, CountOrNone, Seconds, Text
+from laggard.kit.limits import MAX_TEXT, Clock, CountOrNone, Seconds, Text
 
 MAX_FINDINGS = 512
 """The most findings of one report. A report with more, and with longer texts, is refused as a whole."""

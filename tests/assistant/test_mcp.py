@@ -16,7 +16,7 @@ from support.cluster import Cluster
 from support.stack_documents import sampled
 from support.warm import Warm
 
-from laggard.assistant.questions import (
+from laggard.assistant import (
     BEGIN,
     END,
     MAX_CHARACTERS,
@@ -32,7 +32,7 @@ from laggard.assistant.questions import (
     told,
     verdict,
 )
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.wire import encode
 from laggard.wire.stacks import MissingStacks, StacksDocument, rank_stacks
 

@@ -18,14 +18,13 @@ from msgspec import structs
 from support.ports import free_port
 
 from laggard.cli import main
+from laggard.collector.web.app import HEADERS
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
-from laggard.collector.web.middleware import HEADERS
 from laggard.model import Location, Verdict
-from laggard.recommend.advice.values import Recommendation
-from laggard.recommend.advice.words import change_text, gain_text
+from laggard.recommend.advice.values import Recommendation, change_text, gain_text
 from laggard.wire import decode
 from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument, RingsDocument
-from laggard.wire.ras import RasCommunicator, RasJob, RasRank, RasSource
+from laggard.wire.ranks import RasCommunicator, RasJob, RasRank, RasSource
 
 pytestmark = pytest.mark.slow  # a collector for each test
 

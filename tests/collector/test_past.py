@@ -13,20 +13,19 @@ import pytest
 from starlette.testclient import TestClient
 
 from laggard.cli import main
-from laggard.collector.fleet.returned import with_returns
 from laggard.collector.incidents.database import IncidentDatabase
-from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.incident import Incident, Return
-from laggard.collector.incidents.node_rows import NodeRows
+from laggard.collector.incidents.identity import with_returns
+from laggard.collector.incidents.incident import Fault, Incident, NodeName, Return
+from laggard.collector.incidents.tables import NodeRows
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.tenants.viewer import Viewer
+from laggard.collector.tenants import Viewer
 from laggard.collector.web.app import all_routes
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tenants import TenantSource
 from laggard.model import Culprit, Finding, Fix, Severity
-from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeFinding
 
 NOW = time.time()
 DAY = 86400.0

@@ -22,9 +22,8 @@ from laggard.rankfile.fact_names import GROUPS
 from laggard.rankfile.members import member_runs
 from laggard.rings.authentication import new_nonce, signed
 from laggard.wire import decode, encode
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 from laggard.wire.idle_rings import RingAsk, RingDue
-from laggard.wire.ranks import RankRow
+from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives, RankRow
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ import pytest
 from msgspec import structs
 from support.ports import free_port
 
-from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.scrape.targets import parse_targets
+from laggard.collector.discovery import Discovery
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.targets import parse_targets
 from laggard.collector.web.app import make_app
 from laggard.collector.web.documents import HeatDocument, SummaryDocument
 from laggard.locate.verdict import locate

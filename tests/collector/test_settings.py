@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from laggard.collector.database_file import read_url
-from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target, parse_targets
-from laggard.collector.settings import CollectorSettings, load_settings
-from laggard.errors import UsageError
-from laggard.http.listen import bind, url_of
+from laggard.collector.settings import CollectorSettings, load_settings, read_url
+from laggard.collector.targets import LOCAL_AGENT, parse_target, parse_targets
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import bind, url_of
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from support.paths import REPOSITORY
 from support.ports import free_port
 
 from laggard.agent.prober.loop import ProbeRound
-from laggard.agent.web.metrics import agent_metrics
+from laggard.agent.web.routes import agent_metrics
 
 pytestmark = [pytest.mark.slow, needs_alertmanager]
 

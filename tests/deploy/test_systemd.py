@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
-from laggard.errors import EXIT_USAGE
-from laggard.http.listen import url_of
-from laggard.probes.gpu.model.own_ring import RUNNING_PATH
+from laggard.kit.errors import EXIT_USAGE
+from laggard.kit.http_message import url_of
+from laggard.kit.service_manager import supervised, watchdog_seconds
+from laggard.probes.gpu.model.services import RUNNING_PATH
 from laggard.probes.host.reader import SOCKET
-from laggard.probes.nccl.model.last_ring import LAST_RING_PATH
-from laggard.service_manager import supervised, watchdog_seconds
+from laggard.probes.nccl.last_ring import LAST_RING_PATH
 
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
 MAX_EXPOSURE = {

@@ -9,10 +9,8 @@ import pytest
 
 from laggard.cli import main
 from laggard.stacks.fault_text import header
-from laggard.stacks.frames import NO_FRAME, Frame
-from laggard.stacks.kernel_side import SLEEPING, STOPPED, UNINTERRUPTIBLE, KernelSide
-from laggard.stacks.sampled import ASKED, STALLED, Counted, Sampled, Thread, write
-from laggard.stacks.unanswered import SUFFIX, Unanswered, encode
+from laggard.stacks.kernel_side import SLEEPING, STOPPED, SUFFIX, UNINTERRUPTIBLE, KernelSide, Unanswered, encode
+from laggard.stacks.sampled import ASKED, NO_FRAME, STALLED, Counted, Frame, Sampled, Thread, write
 
 MODULE = Frame("<module>", "/home/u/train.py", 120)
 WAIT = (Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9), MODULE)

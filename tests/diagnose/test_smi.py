@@ -9,8 +9,7 @@ from support.diagnosed import diagnose_text
 
 from laggard.diagnose.gpu_tools.smi_table import read_table
 from laggard.model import Severity
-from laggard.probes.nvml.nvidia_smi import read_log
-from laggard.probes.nvml.nvidia_smi_text import parse_text
+from laggard.probes.nvml.nvidia_smi import parse_text, read_log
 from laggard.wire.diagnosis import Diagnosis
 
 RULE = "+-----------------------------------------+----------------------+----------------------+\n"

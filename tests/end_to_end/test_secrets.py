@@ -33,7 +33,7 @@ from support.warm import Warm, WarmProcess
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import Api
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
 
 JOB, INTERFACE = "shownjob4711", "shownif0"
 """No secrets: what is found of these shows that the search looks into each kind of output."""

@@ -33,12 +33,12 @@ from support.ports import free_port
 from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.tenants.finding_words import CODE_ALONE, OF_A_JOB, WHOLE, WITH_DEVICE
+from laggard.collector.visible import CODE_ALONE, OF_A_JOB, WHOLE, WITH_DEVICE
 from laggard.collector.web.app import all_routes
 from laggard.collector.web.page_html import PAGE_DIR
 from laggard.collector.web.tenants import GATE, OPEN, OPERATOR, TENANT
-from laggard.http import security_headers
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from laggard.kit.http_message import BASE
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
 from laggard.model import CpuNeighbour, Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire.ranks import CpuWait, RanksDocument, RejectedFiles
 
@@ -438,7 +438,7 @@ def test_each_route_and_each_code_stands_in_one_list() -> None:
 def test_every_answer_has_the_headers_that_keep_a_browser_from_running_what_is_in_it(site: Site) -> None:
     for route in sorted(ROUTES):
         for answer in (site.ask_directly(PATHS.get(route, route), name) for name in ("", "ada", "prometheus")):
-            for name, value in security_headers.BASE:
+            for name, value in BASE:
                 expected = "no-cache" if name == "Cache-Control" and route == "/page/{name}" else value
                 if answer.status == 200 or name != "Cache-Control":
                     assert answer.headers[name] == expected, (route, name, answer)

@@ -15,7 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.materialise import materialise
 
-from laggard.accepted import (
+from laggard.cli import main
+from laggard.kit.errors import UsageError
+from laggard.kit.words import coming_moment
+from laggard.model import MAX_DEVICE, MAX_SUMMARY, Finding, Fix, Severity
+from laggard.wire.accepted import (
     MAX_BYTES,
     MAX_REASON,
     Accepted,
@@ -27,10 +31,6 @@ from laggard.accepted import (
     without_mark,
     written,
 )
-from laggard.cli import main
-from laggard.errors import UsageError
-from laggard.model import MAX_DEVICE, MAX_SUMMARY, Finding, Fix, Severity
-from laggard.text.moments import coming_moment
 
 pytestmark = pytest.mark.usefixtures("without_processes")
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who alone accepts findings")
@@ -78,12 +78,12 @@ def test_any_other_bytes_are_refused(data: bytes) -> None:
         ({"reason": "x" * (MAX_REASON + 1)}, "damaged"),
         ({"device": "x" * (MAX_DEVICE + 1)}, "damaged"),
         ({"xid": 79}, "damaged"),
-        ({}, "is no laggard.accepted/1"),
+        ({}, "is no laggard.wire.accepted/1"),
     ],
 )
 def test_what_another_release_may_mean_is_not_guessed(changes: dict[str, Any], why: str) -> None:
     accepted = {"code": "GPU_XID", "until": NOW, "reason": "77", **changes}
-    schema = "laggard.accepted/1" if changes else "laggard.accepted/2"
+    schema = "laggard.wire.accepted/1" if changes else "laggard.wire.accepted/2"
     with pytest.raises(AcceptedError, match=why):
         parse(json.dumps({"accepted": [accepted], "schema": schema}).encode())
 
@@ -221,7 +221,7 @@ def test_root_accepts_lists_and_ends(healthcheck: Run, tmp_path: Path) -> None:
         "--accept", f"GPU_XID:{device}", "--until", "1h", "--reason", "is here", "--format", "json"
     )
     listed = json.loads(out)
-    assert listed["schema"] == "laggard.accepted/1" and listed == json.loads(
+    assert listed["schema"] == "laggard.wire.accepted/1" and listed == json.loads(
         healthcheck("--accept", "--format", "json")[1]
     )
     assert [(it["code"], it["device"], it["reason"]) for it in listed["accepted"]] == [

@@ -21,7 +21,7 @@ from laggard.cli import main
 from laggard.gate import cached_report
 from laggard.gate.cached_report import fetch_cached_report
 from laggard.gate.memory import NodeMemory, change_memory
-from laggard.http.client import NoResponse, get
+from laggard.kit.http_client import NoResponse, get
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.registry import PROBES
 from laggard.wire import encode

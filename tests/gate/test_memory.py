@@ -17,18 +17,19 @@ from hypothesis import strategies as st
 from support.materialise import materialise
 
 from laggard.cli import main
-from laggard.environment import state_dir
-from laggard.gate.evidence import Evidence, evidence_of
 from laggard.gate.memory import (
     FILE_NAME,
+    Evidence,
     NodeMemory,
     change_memory,
     drained,
+    evidence_of,
     is_from_before_resume,
     load_memory,
     observed,
 )
 from laggard.gate.slurm import SlurmNode
+from laggard.kit.environment import state_dir
 from laggard.model import Finding, Fix, Severity
 
 pytestmark = pytest.mark.usefixtures("without_processes")

@@ -17,7 +17,7 @@ from support.ports import free_ports
 
 from laggard.cli import main
 from laggard.gate.memory import NodeMemory
-from laggard.probes.gate_probes import fingerprint
+from laggard.probes.choose import fingerprint
 
 NODE = os.uname().nodename
 PROLOG = ("healthcheck", "--profile", "prolog", "--gate", "report-only")

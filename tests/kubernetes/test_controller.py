@@ -18,9 +18,8 @@ import pytest
 from msgspec import structs
 from support.control_plane import MERGE
 
-from laggard.kubernetes.api_server import ApiServer
+from laggard.kubernetes.api_server import ApiServer, Exchange
 from laggard.kubernetes.controller import Controller
-from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.settings import ControllerSettings
 from laggard.model import ProbeResult, Verdict
 from laggard.wire import decode

@@ -11,17 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from laggard.errors import UsageError
-from laggard.kubernetes.api_server import ApiError, ApiServer
-from laggard.kubernetes.breaker import Fleet, Limits, permit
-from laggard.kubernetes.events import FLEET_BURST, FLEET_SECONDS, NODE_BURST, NODE_SECONDS, PAUSE_SECONDS, Event, Events
-from laggard.kubernetes.exchange import Exchange
-from laggard.kubernetes.judge import judge, misnamed, misnamed_line, summary
+from laggard.kit.errors import UsageError
+from laggard.kubernetes.api_server import ApiError, ApiServer, Exchange
+from laggard.kubernetes.breaker import Fleet, Limits, Streaks, permit
+from laggard.kubernetes.controller import (
+    FLEET_BURST,
+    FLEET_SECONDS,
+    NODE_BURST,
+    NODE_SECONDS,
+    PAUSE_SECONDS,
+    Event,
+    Events,
+    Taints,
+)
+from laggard.kubernetes.judge import FleetView, judge, misnamed, misnamed_line, summary
 from laggard.kubernetes.node import ApiNode, Condition, Health, Node, Taint, condition_patch, taint_patch, unix_time
 from laggard.kubernetes.settings import ControllerSettings, load_settings
-from laggard.kubernetes.streaks import Streaks
-from laggard.kubernetes.taints import Taints
-from laggard.kubernetes.view import FleetView
 from laggard.wire.nodes import NodeRow
 
 LIMITS = Limits(max_ratio=0.05, per_hour=2, min_answering_ratio=0.5)
@@ -198,7 +203,7 @@ def test_a_clock_that_is_set_opens_no_breaker(jump_seconds: int, monkeypatch: py
     streaks.update({name: "False" for name in nodes}, 0.0)
     assert taints.write(nodes, health, 1.0) == [] and api.patched == ["a"]
     true_time = time.time
-    monkeypatch.setattr("laggard.kubernetes.taints.time.time", lambda: true_time() + jump_seconds)
+    monkeypatch.setattr("laggard.kubernetes.controller.time.time", lambda: true_time() + jump_seconds)
     assert taints.write({"b": nodes["b"]}, {"b": bad}, 2.0) == [] and api.patched == ["a"]
     assert "1 node tainted within an hour" in taints.held_back
 

@@ -18,9 +18,8 @@ from support.helm_command import helm_first
 from support.paths import REPOSITORY
 from support.transcript import Command, commands_of, run
 
-from laggard.kubernetes.api_server import ApiServer
+from laggard.kubernetes.api_server import ApiServer, Exchange
 from laggard.kubernetes.controller import Controller
-from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.settings import ControllerSettings
 
 PAGE = REPOSITORY / "docs" / "start" / "kubernetes.md"

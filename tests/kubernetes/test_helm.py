@@ -16,7 +16,7 @@ helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as
 from laggard import __version__  # noqa: E402
 from laggard.agent.settings import AgentSettings  # noqa: E402
 from laggard.collector.settings import CollectorSettings, load_settings  # noqa: E402
-from laggard.config import load  # noqa: E402
+from laggard.kit.config import load  # noqa: E402
 from laggard.kubernetes.settings import ControllerSettings  # noqa: E402
 from laggard.probes.profiles import PROFILES, find_profile  # noqa: E402
 

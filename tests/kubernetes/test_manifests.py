@@ -21,7 +21,7 @@ from support.kubernetes_schemas import VERSIONS, errors_by_schema, unknown_kinds
 from support.paths import REPOSITORY
 
 from laggard.cli import main
-from laggard.collector.web.hosts import is_own_name
+from laggard.collector.web.app import is_own_name
 from laggard.probes.choose import choose_probes
 from laggard.probes.profiles import PROFILES, Profile, find_profile
 from laggard.rings import command as ring

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from laggard.kubernetes.api_server import ApiServer
+from laggard.kubernetes.api_server import ApiServer, Exchange
 from laggard.kubernetes.controller import Controller
-from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.settings import ControllerSettings
 
 pytestmark = pytest.mark.slow

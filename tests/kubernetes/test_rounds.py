@@ -14,17 +14,15 @@ import pytest
 from msgspec import structs
 
 from laggard.collector.web.documents import NodeFindingsDocument
-from laggard.http.message import Request
-from laggard.kubernetes.api_server import ApiServer
+from laggard.kit.http_message import Request
+from laggard.kubernetes.api_server import Answer, ApiServer, Exchange
+from laggard.kubernetes.command import Web
 from laggard.kubernetes.controller import Controller, Round
-from laggard.kubernetes.exchange import Answer, Exchange
 from laggard.kubernetes.node import CONDITION, OPT_OUT, TAINT_KEY
 from laggard.kubernetes.settings import ControllerSettings
-from laggard.kubernetes.web import Web
 from laggard.model import Finding, Fix, Severity
 from laggard.wire import encode
-from laggard.wire.node_finding import NodeFinding
-from laggard.wire.nodes import NodeRow, NodesDocument
+from laggard.wire.nodes import NodeFinding, NodeRow, NodesDocument
 
 OTHERS = {"key": "example.org/theirs", "value": "x", "effect": "NoSchedule"}
 

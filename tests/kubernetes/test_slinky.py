@@ -9,7 +9,7 @@ import yaml
 from support.kubernetes_schemas import VERSIONS, errors_by_schema
 from support.paths import REPOSITORY
 
-from laggard.environment import SHARED_RANK_DIR
+from laggard.kit.environment import SHARED_RANK_DIR
 
 NODE_SET = yaml.safe_load((REPOSITORY / "deploy/kubernetes/examples/slinky-nodeset.yaml").read_text())
 

@@ -24,8 +24,8 @@ import yaml
 from support.chart import NO_HELM, rendered
 from support.paths import REPOSITORY
 
-from laggard.http.tls import client_context
-from laggard.kubernetes.exchange import Exchange
+from laggard.kit.tls import client_context
+from laggard.kubernetes.api_server import Exchange
 
 MOUNTED = "/etc/laggard-tls"
 SECONDS = 120.0

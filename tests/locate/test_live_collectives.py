@@ -15,8 +15,7 @@ from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile.fact_names import GROUPS
 from laggard.rankfile.members import member_runs
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, RankCollectives
-from laggard.wire.ranks import RankRow
+from laggard.wire.ranks import CollectiveLane, CollectiveRow, RankCollectives, RankRow
 
 PER_NODE, STEPS = 4, 40
 TRANSFER = {"tp": 0.004, "dp": 0.02}

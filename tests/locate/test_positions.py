@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laggard.locate.positions import NOWHERE, Membership, Place, alone_in_stage, position_classes
+from laggard.locate.live_positions import NOWHERE, Membership, Place, alone_in_stage, position_classes
 
 
 def classes(places: list[Place]) -> list[set[int]]:

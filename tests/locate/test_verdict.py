@@ -11,9 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from laggard.constants import PHASES
-from laggard.locate.job_timings import JobTimings, RankState
-from laggard.locate.node_findings import NodeFindings
+from laggard.kit.constants import PHASES
+from laggard.locate.job_timings import JobTimings, NodeFindings, RankState
 from laggard.locate.verdict import locate
 from laggard.model import RankEnd, Verdict
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.processes.stat import Stat, parse_stat, read_stat
+from laggard.kit.processes import Stat, parse_stat, read_stat
 
 TAIL = (
     b"1 7 7 0 -1 4194304 98 0 0 0 150 50 0 0 20 0 1 0 424242 8396800 212 18446744073709551615"

@@ -15,12 +15,10 @@ from laggard.model import Culprit, Report, Severity, Verdict
 from laggard.probes.probe import finding
 from laggard.recommend.advice.by_timings import TIMING_RULES
 from laggard.recommend.advice.decide import decide
-from laggard.recommend.advice.recommend import recommend
-from laggard.recommend.advice.registry import RULES
+from laggard.recommend.advice.recommend import RULES, recommend
 from laggard.recommend.advice.situation import JobProfile, ModelSize, Situation
-from laggard.recommend.advice.values import Gain, Item
-from laggard.recommend.advice.words import gain_text
-from laggard.recommend.describe import render_recommendation
+from laggard.recommend.advice.values import Gain, Item, gain_text
+from laggard.recommend.command import render_recommendation
 from laggard.wire import encode
 
 CONFIG: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.recordings import HEAD, lines, write
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.recording.reader import read_recording

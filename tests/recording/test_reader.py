@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from support.paths import DEMO_TRAINING
 from support.recordings import HEAD, lines, write
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.processes import own_identity
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
-from laggard.processes.identity import own_identity
 from laggard.recording.reader import read_recording
 
 

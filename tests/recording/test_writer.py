@@ -17,9 +17,8 @@ from msgspec import structs
 from support.collectors import rank_row
 from support.steps import StepRow, step_table
 
-from laggard.constants import PHASES
-from laggard.locate.job_timings import live_timings
-from laggard.locate.node_findings import NodeFindings
+from laggard.kit.constants import PHASES
+from laggard.locate.job_timings import NodeFindings, live_timings
 from laggard.locate.step_tables import Table
 from laggard.locate.verdict import locate
 from laggard.model import RankEnd

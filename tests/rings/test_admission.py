@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.rings import coordinator as coordinator_module
 from laggard.rings import link as link_module
 from laggard.rings import messages

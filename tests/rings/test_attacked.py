@@ -19,9 +19,9 @@ import psutil
 import pytest
 from support.ports import free_port
 
-from laggard.rings.addresses import Addresses
+from laggard.rings.authentication import Strangers
+from laggard.rings.link import Addresses
 from laggard.rings.messages import Connected, Join, Pair, Paired, Put, Want
-from laggard.rings.strangers import Strangers
 from laggard.rings.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.slow

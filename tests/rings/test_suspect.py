@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.rings.pairs.rounds import PairsMeasured
+from laggard.rings.pairs.rounds import Computing, PairsMeasured, pairs_without_places, suspect_of
 from laggard.rings.pairs.suspect import (
     MAX_TURNS,
     MIN_TURNS,
@@ -20,7 +20,6 @@ from laggard.rings.pairs.suspect import (
     turn,
     without_places,
 )
-from laggard.rings.pairs.suspect_document import Computing, pairs_without_places, suspect_of
 
 SUSPECT = 1
 USUAL = Computing(1.0, False, 0, "")

@@ -70,7 +70,7 @@ PartitionName=debug Nodes=ALL Default=YES State=UP
 """
 JOB = """
 import json, os, subprocess, sys
-from laggard.environment import rank_dir
+from laggard.kit.environment import rank_dir
 identity = {"job_id": os.environ["SLURM_JOB_ID"], "rank": 0, "local_rank": 0, "world_size": 1, "node": "n1",
             "gpu": None, "attempt": 0}
 os.execv(sys.executable, [sys.executable, sys.argv[1], rank_dir(os.environ), "0", json.dumps(identity), "[]"])

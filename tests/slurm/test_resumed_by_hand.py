@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard.accepted import Accepted, written
+from laggard.wire.accepted import Accepted, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -22,7 +22,7 @@ from support.namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
 from support.transcript import commands_of, run
 
-from laggard.suspects.names import hostlist
+from laggard.suspects.scheduler import hostlist
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,13 +16,12 @@ from support.stack_documents import TRAIN, sampled
 
 from laggard.agent.ranks.reader import RankFiles
 from laggard.cli import main
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.stack_answers.answer import Answers, answer_lines, differences
 from laggard.stack_answers.command import _ranks
 from laggard.stack_answers.node import LocalJob, ask_node, choose_job
 from laggard.stacks.ask import read_ask
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import STALLED, Counted, Sampled, Thread, encode
+from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, encode
 from laggard.wire.stacks import MissingStacks
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 import trustme
 
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
 
 SECONDS = 300.0
 

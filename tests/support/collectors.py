@@ -20,10 +20,10 @@ import httpx
 import pytest
 from msgspec import structs
 
-from laggard.agent.ranks.packed_steps import pack
+from laggard.agent.ranks.reader import pack
 from laggard.collector.jobs.window import JobWindows, Refusal
 from laggard.collector.scrape.validation import RanksAnswer
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire import encode
 from laggard.wire.ranks import RankRow, RanksDocument

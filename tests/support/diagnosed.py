@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from laggard.diagnose.command import diagnose
-from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.file_format import FileContent
 from laggard.diagnose.input_file import InputFile
 from laggard.wire.diagnosis import Diagnosis
 

@@ -17,7 +17,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.model import Finding, Fix, Severity, Verdict
-from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeFinding
 from support.made_snapshot import Source, made_snapshot
 from support.ports import free_port
 

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 
 from laggard.catalogue.exposition import exposition, metric_family
 from laggard.catalogue.rank_metrics import CollectiveSum, RankStats, families
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 
 STEP = 0.1
 MEANS = {"input": 0.004, "forward": 0.03, "backward": 0.04, "optimizer": 0.004}

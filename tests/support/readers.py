@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from laggard.agent.reader.server import ReaderServer
-from laggard.environment import ENV_READER
+from laggard.kit.environment import ENV_READER
 from support.agents import let_others_enter
 from support.paths import REPOSITORY
 
@@ -95,9 +95,9 @@ def as_nobody(code: str, path: Path) -> str:
     imports = (
         "import difflib, os, json\n"
         "import laggard.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
-        "import laggard.probes.host.adjtimex, laggard.agent.ranks.exit_status\n"
+        "import laggard.probes.host.adjtimex, laggard.agent.ranks.end\n"
         "import laggard.agent.ranks.reader\n"
-        "import laggard.agent.traffic.peers, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
+        "import laggard.agent.traffic.sockets, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
         "from laggard.probes.host.kernel_log import read_kmsg\nimport contextlib, io\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
         "    main(['healthcheck', '--only', 'nccl_env', '--format', 'json'])\n"

@@ -13,14 +13,20 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from laggard.diagnose.gpu_tools import dcgm_faults, nvlink_status, service_status, smi_message_rules
+from laggard.diagnose.gpu_tools.dcgm import DCGM_RULES
+from laggard.diagnose.gpu_tools.smi_messages import MESSAGE_RULES
+from laggard.diagnose.gpu_tools.topology import NVLINK_LIMITS
+from laggard.diagnose.health_services import NVIDIA_SERVICES
 from laggard.diagnose.job.lines import LineParser
 from laggard.diagnose.job.reader import rule_for
 from laggard.diagnose.job.rules import EXIT_LINES, RULES
 from laggard.diagnose.kernel import judge
 from laggard.diagnose.kernel.lines import read_line
-from laggard.diagnose.pastes import counter_rules, drain_reasons, ibdiagnet, pods, slurm_jobs, stuck_processes
-from laggard.diagnose.pastes.pod_events import parse_events
+from laggard.diagnose.pastes import pods
+from laggard.diagnose.pastes.pods import parse_events
+from laggard.diagnose.pastes.port_counters import COUNTER_RULES, IBDIAGNET_RULES
+from laggard.diagnose.pastes.slurm import DRAIN_REASONS, JOB_STATES, drain_reason
+from laggard.diagnose.pastes.stuck_processes import WAITS
 from support.paths import DATA
 
 RULE_LINES: Final = DATA / "rules"
@@ -89,7 +95,7 @@ def _searched(rules: Sequence[Any], patterns: Sequence[str], flags: int = 0) -> 
 
 def _counter(line: str) -> Any:
     name = line.split(":")[0]
-    return next((rule for rule in counter_rules.RULES if re.fullmatch(rule.name, name)), None)
+    return next((rule for rule in COUNTER_RULES if re.fullmatch(rule.name, name)), None)
 
 
 def _counter_frame(line: str) -> str:
@@ -104,20 +110,20 @@ def _pod_row(line: str) -> Any:
 
 
 def _state(line: str) -> Any:
-    return next((row for row in slurm_jobs.STATES if line.startswith(row[0])), None)
+    return next((row for row in JOB_STATES if line.startswith(row[0])), None)
 
 
 def _service(text: str) -> Any:
     name = text.split(".service")[0].rpartition(" ")[2]
-    return next(service for service in service_status.SERVICES if re.search(service.pattern, name))
+    return next(service for service in NVIDIA_SERVICES if re.search(service.pattern, name))
 
 
 def _wait(line: str) -> Any:
-    return next((row for row in stuck_processes.WAITS if re.search(rf"\s(?:{row[0]})\s", line)), None)
+    return next((row for row in WAITS if re.search(rf"\s(?:{row[0]})\s", line)), None)
 
 
 def _limit(line: str) -> Any:
-    return next((row for row in nvlink_status.LIMITS if row[0].search(line)), None)
+    return next((row for row in NVLINK_LIMITS if row[0].search(line)), None)
 
 
 def _same(text: str) -> str:
@@ -129,42 +135,40 @@ TABLES: Final[dict[str, Table]] = {
     "job_exits": Table(EXIT_LINES, _exit_line, lambda line: f"{_TRAINING}{line}\n", lambda rule: rule.pattern),
     "kernel": Table(judge.RULES, _kernel_rule, _kernel_frame, lambda rule: rule.pattern.pattern),
     "smi_messages": Table(
-        smi_message_rules.MESSAGE_RULES,
-        _searched(
-            smi_message_rules.MESSAGE_RULES, [rule.pattern for rule in smi_message_rules.MESSAGE_RULES], re.MULTILINE
-        ),
+        MESSAGE_RULES,
+        _searched(MESSAGE_RULES, [rule.pattern for rule in MESSAGE_RULES], re.MULTILINE),
         _same,
         lambda rule: rule.pattern,
     ),
     "dcgm": Table(
-        dcgm_faults.RULES,
-        _searched(dcgm_faults.RULES, [row[0].pattern for row in dcgm_faults.RULES], re.IGNORECASE),
+        DCGM_RULES,
+        _searched(DCGM_RULES, [row[0].pattern for row in DCGM_RULES], re.IGNORECASE),
         _DIAG.format,
         lambda row: row[0].pattern,
     ),
     "nvlink_counters": Table(
-        nvlink_status.LIMITS,
+        NVLINK_LIMITS,
         _limit,
         lambda line: f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-8e1f)\n{line}\n",
         lambda row: row[0].pattern,
     ),
-    "services": Table(service_status.SERVICES, _service, _same, lambda service: service.pattern),
+    "services": Table(NVIDIA_SERVICES, _service, _same, lambda service: service.pattern),
     "drain_reasons": Table(
-        drain_reasons.REASONS,
-        lambda line: found if (found := drain_reasons.drain_reason(line)) in drain_reasons.REASONS else None,
+        DRAIN_REASONS,
+        lambda line: found if (found := drain_reason(line)) in DRAIN_REASONS else None,
         lambda line: f"NodeName=n7 Arch=x86_64\n   State=IDLE+DRAIN\n   Reason={line} [root@2025-05-01T10:00:00]\n",
         lambda row: row.pattern,
     ),
-    "counters": Table(counter_rules.RULES, _counter, _counter_frame, lambda rule: rule.name),
+    "counters": Table(COUNTER_RULES, _counter, _counter_frame, lambda rule: rule.name),
     "pods": Table(pods.ROWS, _pod_row, _EVENTS.format, lambda row: f"{row.reason} {row.message}"),
     "ibdiagnet": Table(
-        ibdiagnet.RULES,
-        _searched(ibdiagnet.RULES, [row[1].pattern for row in ibdiagnet.RULES]),
+        IBDIAGNET_RULES,
+        _searched(IBDIAGNET_RULES, [row[1].pattern for row in IBDIAGNET_RULES]),
         _FABRIC.format,
         lambda row: row[1].pattern,
     ),
-    "sacct": Table(slurm_jobs.STATES, _state, _SACCT.format, lambda row: row[0]),
-    "stuck_processes": Table(stuck_processes.WAITS, _wait, _PS.format, lambda row: row[0]),
+    "sacct": Table(JOB_STATES, _state, _SACCT.format, lambda row: row[0]),
+    "stuck_processes": Table(WAITS, _wait, _PS.format, lambda row: row[0]),
 }
 
 

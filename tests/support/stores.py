@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from laggard.collector.incidents.database import IncidentDatabase
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.shared_database import SharedDatabase
-from laggard.collector.incidents.shared_rows import SharedIds
-from laggard.collector.incidents.stores import open_database
+from laggard.collector.incidents.incident import Moment
+from laggard.collector.incidents.shared_database import SharedDatabase, SharedIds, open_database
 from support.postgres import Server
 
 WALL = 1.79e9

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from laggard.catalogue.metrics import METRICS, PROCESS_METRICS
 from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from support.paths import REPOSITORY
 from support.ports import free_port
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings, RankState
 
 BUSY = (0.01, 0.09, 0.15, 0.03, 0.0, 0.0, 0.0, 0.0, 0.005)

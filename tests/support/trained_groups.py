@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from support.timings import job

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from laggard.terminal.dressed import dressed
-from laggard.terminal.parts import Line, Part, Table, plain_text
-from laggard.terminal.rows import rows
+from laggard.kit.dressed import dressed
+from laggard.kit.terminal import Line, Part, Table, plain_text, rows
 
 
 def drawn(*parts: Part, width: int = 60, colours: bool = False) -> str:

@@ -14,7 +14,7 @@ from support.materialise import materialise
 from support.paths import REPOSITORY
 from support.terminal import LONG, terminal, without_escapes
 
-from laggard.nccl.tuner.table import COLLECTIVES
+from laggard.nccl.tuner import COLLECTIVES
 
 pytestmark = pytest.mark.slow  # a process for each screen
 

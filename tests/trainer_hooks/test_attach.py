@@ -15,7 +15,7 @@ from support.paths import REPOSITORY
 from support.torch_version import GLOO_IS_RECORDED, TORCH
 from support.warm import Warm
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
 pytestmark = [pytest.mark.slow, pytest.mark.apart_by_parameter]  # trainings with torch

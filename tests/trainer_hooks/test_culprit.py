@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from laggard.collector.web.documents import SummaryDocument
-from laggard.environment import ENV_COLLECTOR, ENV_JOB_ID, ENV_OFF
+from laggard.kit.environment import ENV_COLLECTOR, ENV_JOB_ID, ENV_OFF
 from laggard.model import Culprit, CulpritStack, Location, Verdict, Window
 from laggard.trainer_hooks import culprit
 from laggard.trainer_hooks.culprit import KEY, NO_LONGER, TAG, line_of, running_tools, tell_culprit

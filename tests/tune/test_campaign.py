@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.tune.campaign import Budget, Campaign
-from laggard.tune.outcome import Outcome, Status
-from laggard.tune.search.plan import Plan, Proposal
+from laggard.tune.plan import Outcome, Plan, Proposal, Status
 from laggard.tune.space import Configuration, Parameter, Space
-from laggard.tune.study.store import Study
-from laggard.tune.trial.failure import failure_of
-from laggard.tune.trial.process import run_command
+from laggard.tune.study import Study
+from laggard.tune.trial import failure_of, run_command
 
 SPACE = Space((Parameter("speed", (1, 2, 4, 8), 1), Parameter("switch", (False, True), False)))
 CAMPAIGN = textwrap.dedent(
@@ -30,8 +28,8 @@ CAMPAIGN = textwrap.dedent(
     sys.path.insert(0, sys.argv[1])
     from test_campaign_parts import SPACE, measured
     from laggard.tune.campaign import Budget, Campaign
-    from laggard.tune.search.plan import Plan
-    from laggard.tune.study.store import Study
+    from laggard.tune.plan import Plan
+    from laggard.tune.study import Study
     path = Path(sys.argv[2])
     with Study(path, "test", SPACE) as study:
         Campaign(SPACE, Plan(), Budget(40), study, path.parent).run(measured, lambda each: print("trial", flush=True))
@@ -40,7 +38,7 @@ CAMPAIGN = textwrap.dedent(
 PARTS = textwrap.dedent(
     """
     import time
-    from laggard.tune.outcome import Outcome, Status
+    from laggard.tune.plan import Outcome, Status
     from laggard.tune.space import Parameter, Space
     SPACE = Space((Parameter("speed", (1, 2, 4, 8), 1), Parameter("switch", (False, True), False)))
     def measured(configuration, folder):

@@ -11,10 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.cli import main
-from laggard.nccl.tuner.build import Measurement, build_rows, choose_bands
-from laggard.nccl.tuner.lint import find_line_problems, find_one_channel
-from laggard.nccl.tuner.plugin import Message, choose, possible_cells, turning_sizes
-from laggard.nccl.tuner.table import COLLECTIVES, MAX_BYTES, read_lines, render_row, rows_of
+from laggard.nccl.tuner import (
+    COLLECTIVES,
+    MAX_BYTES,
+    Measurement,
+    Message,
+    build_rows,
+    choose,
+    choose_bands,
+    find_line_problems,
+    find_one_channel,
+    possible_cells,
+    read_lines,
+    render_row,
+    rows_of,
+    turning_sizes,
+)
 
 LARGEST = 8 << 30
 ALL_REDUCE_ONLY = (

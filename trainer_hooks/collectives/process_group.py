@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
 from laggard.trainer_hooks.collectives.python_groups import HookedMethod, as_method, leave_to_torch
+from laggard.trainer_hooks.record.event_log import HotPathState
 from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
-from laggard.trainer_hooks.record.hot_path_state import HotPathState
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 

@@ -18,12 +18,11 @@ from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
-from laggard.trainer_hooks.device.api import AsyncDevice
+from laggard.trainer_hooks.device.clock import AsyncDevice
 from laggard.trainer_hooks.device.phases import DevicePhases
 from laggard.trainer_hooks.device.placement import Placement
 from laggard.trainer_hooks.device.timeline import once
-from laggard.trainer_hooks.record.events import LaneLog, Launch
-from laggard.trainer_hooks.record.pending import PendingWork
+from laggard.trainer_hooks.record.events import LaneLog, Launch, PendingWork
 from laggard.trainer_hooks.record.recorder import Recorder
 
 log = logging.getLogger("laggard")

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, Final
 
 from laggard.rankfile.layout import WORD_ISSUED
-from laggard.trainer_hooks.device.api import AsyncDevice
+from laggard.trainer_hooks.device.clock import AsyncDevice
 from laggard.trainer_hooks.device.timeline import Timeline
 from laggard.trainer_hooks.record.recorder import INPUT, Recorder
 

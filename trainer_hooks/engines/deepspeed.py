@@ -5,18 +5,47 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from laggard.deepspeed_config import told_settings
-from laggard.environment import ENV_REDUCE_SCATTER
+from laggard.kit.environment import ENV_REDUCE_SCATTER
 from laggard.rankfile.fact_names import DEEPSPEED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
-from laggard.trainer_hooks.engines.engine_methods import end_steps, record_phase
-from laggard.trainer_hooks.pytorch.input_size import elements
-from laggard.trainer_hooks.record.facts import FACTS
-from laggard.trainer_hooks.record.recorder import BACKWARD, EVALUATION, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.pytorch.forward import elements
+from laggard.trainer_hooks.record.ending import FACTS
+from laggard.trainer_hooks.record.recorder import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.wrapping import suppress_errors
+
+
+def record_phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, recorded as `phase`."""
+
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        recorder.enter(phase)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.leave()
+
+    return recorded
+
+
+def end_steps(engine: Any, session: Session, number: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, the engine's method that is called once for each micro-batch or batch: it ends a step where it
+    increases global_steps. `number`: the engine's, from EngineSteps.add_engine()."""
+
+    @functools.wraps(original)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        before = engine.global_steps
+        result = original(*args, **kwargs)
+        if engine.global_steps != before:
+            session.engines.updated(number, engine.global_steps)
+        return result
+
+    return counted
+
 
 _HOOKED = "_laggard_hooked"
 
@@ -34,9 +63,7 @@ def hook(engine: Any, session: Session) -> None:
     session.steps.ends_steps = False
     number = session.engines.add_engine()
     if hasattr(engine, "_INSTRUCTION_MAP"):
-        from laggard.trainer_hooks.engines import deepspeed_pipeline
-
-        deepspeed_pipeline.hook(engine, session, number)
+        hook_deepspeed_pipeline(engine, session, number)
     else:
         _hook_calls(engine, session, number)
     setattr(engine, _HOOKED, True)
@@ -98,3 +125,44 @@ def _forward_in_training(engine: Any, recorder: Recorder, original: Callable[...
             recorder.leave()
 
     return forward
+
+
+_PHASES: Final = {
+    "LoadMicroBatch": INPUT,
+    "ForwardPass": FORWARD,
+    "BackwardPass": BACKWARD,
+    "ReduceGrads": BACKWARD,
+    "ReduceTiedGrads": BACKWARD,
+    "OptimizerStep": OPTIMIZER,
+}
+"""The phase of an instruction, by its class. Sending and receiving is waiting and belongs to no phase."""
+
+
+def hook_deepspeed_pipeline(engine: Any, session: Session, number: int) -> None:
+    """Hooks the engine. The groups' roles are set before: a group of two neighbours is a pipeline. `number`: the
+    engine's, from EngineSteps.add_engine()."""
+    recorder = session.recorder
+    recorder.events.aggregator.expect_engine_gaps()  # the engine reads its input itself, and sends and receives
+    engine._INSTRUCTION_MAP = {
+        instruction: _record_instruction(engine, recorder, _PHASES[instruction.__name__], execute)
+        if instruction.__name__ in _PHASES
+        else execute
+        for instruction, execute in engine._INSTRUCTION_MAP.items()
+    }
+    engine.train_batch = end_steps(engine, session, number, engine.train_batch)
+
+
+def _record_instruction(engine: Any, recorder: Recorder, phase: int, execute: Callable[..., Any]) -> Callable[..., Any]:
+    """`execute`, recorded as `phase` while the engine trains: an evaluation runs the same instructions."""
+
+    @functools.wraps(execute)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not engine.training:
+            return execute(self, *args, **kwargs)
+        recorder.enter(phase)
+        try:
+            return execute(self, *args, **kwargs)
+        finally:
+            recorder.leave()
+
+    return recorded

@@ -14,14 +14,12 @@ import time
 from collections.abc import Container, Iterator
 from typing import Any, Final
 
-from laggard.constants import PHASES
-from laggard.processes.exit import of_wait_status, wait_status
-from laggard.processes.identity import GONE, RUNS, state_of
+from laggard.kit.constants import PHASES
+from laggard.kit.processes import GONE, RUNS, of_wait_status, state_of, wait_status
 from laggard.rankfile import RankFileError, RankFileReader
 from laggard.rankfile.layout import SUFFIX
-from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.output.recording_folder import rank_file_name
+from laggard.trainer_hooks.output.recording_folder import Identity, rank_file_name
 
 MAX_LOCAL_RANKS: Final = 64
 """The most ranks of one machine that are looked at: machines have eight or sixteen accelerators."""

@@ -13,27 +13,22 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Final
 
-from laggard.environment import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
-from laggard.errors import UsageError
-from laggard.rankfile.directory import own_directory
+from laggard.kit.environment import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
+from laggard.kit.errors import UsageError
 from laggard.rankfile.fact_names import SCRIPT, STARTED
-from laggard.rankfile.layout import STATE_LEFT, WORD_STATE
+from laggard.rankfile.layout import STATE_LEFT, WORD_STATE, own_directory
 from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.output.cpu_wait import CpuWaitLines
-from laggard.trainer_hooks.output.heartbeat import Heartbeat
-from laggard.trainer_hooks.output.identity import Identity, header
+from laggard.trainer_hooks.output.heartbeat import Heartbeat, QuietBeats
 from laggard.trainer_hooks.output.local_ranks import LocalRanks
-from laggard.trainer_hooks.output.own_threads import OwnThreads
-from laggard.trainer_hooks.output.quiet_beats import QuietBeats
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.output.recording_folder import folder_of_run
+from laggard.trainer_hooks.output.recording_folder import Identity, folder_of_run, header
 from laggard.trainer_hooks.output.run_environment import RunEnvironment
 from laggard.trainer_hooks.output.stack_output import open_stacks
+from laggard.trainer_hooks.output.threads import CpuWaitLines, OwnThreads
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.output.writer_thread import BEAT_SECONDS, WriterThread
-from laggard.trainer_hooks.record.ending import on_departure, on_failure
-from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.record.ending import FACTS, on_departure, on_failure
 from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.stacks.watch import StackWatch
 

@@ -10,8 +10,8 @@ from laggard.rankfile.fact_names import GROUPS
 from laggard.rankfile.layout import GROUP_BYTES, LANE_COUNT
 from laggard.rankfile.members import MAX_NUMBERS, member_runs
 from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.record.facts import FACTS, Facts
-from laggard.trainer_hooks.record.records import StepRecord, Totals
+from laggard.trainer_hooks.record.ending import FACTS, Facts
+from laggard.trainer_hooks.record.events import StepRecord, Totals
 from laggard.trainer_hooks.record.step_timer import INPUT
 
 _OTHER_WAY: Final = {"send": "recv", "recv": "send"}

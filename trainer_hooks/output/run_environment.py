@@ -10,12 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from laggard.environment import ENV_NCCL_LOG
-from laggard.nccl.library import loaded_version
-from laggard.nccl.observe import nccl_variables
-from laggard.nccl.private_log import LOG_SETTINGS
+from laggard.kit.environment import ENV_NCCL_LOG
+from laggard.nccl.private_log import LOG_SETTINGS, loaded_version, nccl_variables
 from laggard.rankfile.fact_names import ENVIRONMENT
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.record.ending import Facts
 
 VARIABLES: Final = frozenset(
     {

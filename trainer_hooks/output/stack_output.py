@@ -10,19 +10,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from laggard.constants import PHASES
-from laggard.environment import ENV_HANG_DIR, ENV_STACKS, rank_dir
-from laggard.rankfile.directory import own_directory
-from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
+from laggard.kit.constants import PHASES
+from laggard.kit.environment import ENV_HANG_DIR, ENV_STACKS, rank_dir
+from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK, WORD_CURRENT, WORD_ISSUED, WORD_PHASE, own_directory
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
 from laggard.stacks.ask import ask_folders, trusted_users
 from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
 from laggard.stacks.fault_text import header
 from laggard.stacks.sampled import STALLED, SUFFIX, Sampled, encode
 from laggard.trainer_hooks.output.hang_folder import HangFolder
-from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.output.recording_folder import rank_file_name
+from laggard.trainer_hooks.output.recording_folder import Identity, rank_file_name
 from laggard.trainer_hooks.record.ending import on_error
 from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.stacks.fault_file import FaultFile

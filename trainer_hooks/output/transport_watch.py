@@ -7,10 +7,10 @@ import logging
 import os
 from typing import Final
 
-from laggard.environment import rank_dir
-from laggard.rankfile.directory import log_directory
+from laggard.kit.environment import rank_dir
 from laggard.rankfile.fact_names import TRANSPORT
-from laggard.trainer_hooks.record.facts import FACTS, Facts
+from laggard.rankfile.layout import log_directory
+from laggard.trainer_hooks.record.ending import FACTS, Facts
 
 log = logging.getLogger("laggard")
 
@@ -33,7 +33,7 @@ class TransportWatch:
         user's rank directory, as long as the process runs."""
         self.is_prepared = True
         try:
-            from laggard.nccl.observe import prepare_log
+            from laggard.nccl.private_log import prepare_log
 
             self._log = prepare_log(os.environ, log_directory(rank_dir(os.environ)))
         except Exception as error:
@@ -51,7 +51,7 @@ class TransportWatch:
             self._empty_checks = _MAX_EMPTY_CHECKS
 
     def _check(self) -> None:
-        from laggard.nccl.observe import PrivateLog, observe
+        from laggard.nccl.private_log import PrivateLog, observe
 
         private = self._log if isinstance(self._log, PrivateLog) else None
         transport = observe(private, os.environ)

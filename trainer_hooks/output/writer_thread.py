@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from laggard.trainer_hooks.record.periodic_thread import INTERVAL_SECONDS, PeriodicThread
+from laggard.trainer_hooks.record.event_log import INTERVAL_SECONDS, PeriodicThread
 from laggard.trainer_hooks.record.recorder import Recorder
 
 BEAT_SECONDS: Final = 1.0

@@ -21,8 +21,10 @@ from laggard.trainer_hooks.record.events import (
     STEP_ENDED,
     WAIT_COUNTED_APART,
     WAITED,
+    Sink,
+    StepRecord,
+    Totals,
 )
-from laggard.trainer_hooks.record.records import Sink, StepRecord, Totals
 from laggard.trainer_hooks.record.step_timer import OPTIMIZER, StepTimer
 
 BEFORE_STEPS: Final = -1  # the step of collectives before the first forward

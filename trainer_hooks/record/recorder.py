@@ -14,13 +14,17 @@ from typing import Final
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_PHASE, WORD_PROGRESS
-from laggard.trainer_hooks.record.device_timer import DeviceTimer
-from laggard.trainer_hooks.record.event_log import EventLog
-from laggard.trainer_hooks.record.events import PHASE_ENTERED, PHASE_LEFT, STEP_ENDED, LaneLog, Launch
-from laggard.trainer_hooks.record.hot_path_state import HotPathState, unread_words
-from laggard.trainer_hooks.record.pending import PendingWork
-from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
-from laggard.trainer_hooks.record.records import Sink, StepRecord
+from laggard.trainer_hooks.record.event_log import EventLog, HotPathState, PeriodicThread, unread_words
+from laggard.trainer_hooks.record.events import (
+    PHASE_ENTERED,
+    PHASE_LEFT,
+    STEP_ENDED,
+    LaneLog,
+    Launch,
+    PendingWork,
+    Sink,
+    StepRecord,
+)
 from laggard.trainer_hooks.record.step_timer import (
     BACKWARD,
     CHECKPOINT,
@@ -31,6 +35,7 @@ from laggard.trainer_hooks.record.step_timer import (
     NO_PHASE,
     OPTIMIZER,
     OTHER,
+    DeviceTimer,
 )
 
 __all__ = [

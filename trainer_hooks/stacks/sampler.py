@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Final
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
-from laggard.stacks.frames import MAX_NAME, NO_FRAME, Frame, kind_of
-from laggard.stacks.sampled import MAX_THREADS, Counted, Thread, shortened, text_of
-from laggard.trainer_hooks.record import periodic_thread
+from laggard.stacks.sampled import MAX_NAME, MAX_THREADS, NO_FRAME, Counted, Frame, Thread, kind_of, shortened, text_of
+from laggard.trainer_hooks.record import event_log as periodic_thread
 
 MAX_WALK: Final = 1000
 """The most frames that are walked of one stack, from the innermost one on: a deep recursion costs no more."""

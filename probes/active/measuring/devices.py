@@ -11,18 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+from laggard.model import Finding
 from laggard.probes.active.measuring.rates import (
     EMULATED,
     ActiveThresholds,
     Measurement,
     NotMeasured,
+    RateTest,
+    facts_of,
     fault_code,
+    judge,
     median,
 )
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.readings import query_non_mig_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
+from laggard.probes.probe import Fact
 
 CPU_STAND_INS = 3
 """The number of devices that the CPU emulates."""
@@ -211,3 +216,12 @@ def _reason_memory_used(torch: Any, index: int) -> str:
     free, total = torch.cuda.mem_get_info(index)
     used = 1 - free / total
     return f"in use: {used:.0%} of its memory is taken".replace("%", " %") if used > _IDLE_MEMORY_RATIO else ""
+
+
+def check_rates(
+    host: Host, thresholds: ActiveThresholds, test: RateTest, measure: Callable[[Any, ComputeDevice], Measurement]
+) -> Iterator[Finding | Fact]:
+    """`measure` takes torch and a device. Raises Unknown as measure_all() and judge() do."""
+    measured, not_measured = measure_all(host, thresholds, measure)
+    yield Fact("measured", facts_of(measured, test.unit))
+    yield from judge(measured, not_measured, test, thresholds)

@@ -14,9 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from laggard.probes.host.kernel_log import KernelMessage, parse_messages
-from laggard.probes.host.user_text import begins_with_users_text
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.kit.words import lazy_pattern
+from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, parse_messages
 
 OFF_THE_BUS: Final = 79
 RECOVERY_ACTION: Final = 154

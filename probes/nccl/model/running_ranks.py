@@ -18,17 +18,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
-from laggard.nccl.conf import ETC, NcclConf, parse_conf
+from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.kit.users import ACCOUNTS
+from laggard.kit.words import lazy_pattern, printable_line
+from laggard.nccl.values import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
 from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.host.apart import NoChild, Stopped, apart
-from laggard.probes.host.hanging_users import HANGING
+from laggard.probes.host.apart import HANGING, NoChild, Stopped, apart
 from laggard.probes.host.host import Host
-from laggard.sub_uids import ACCOUNTS
-from laggard.text.lazy_pattern import lazy_pattern
-from laggard.text.words import printable_line
 
 _HOLDS: Final = lazy_pattern(rf"/dev/nvidia[0-9]+|({SHARED_RANK_DIR}|{FALLBACK_RANK_DIR})/.*")
 _NAME = lazy_pattern(r"NCCL_[A-Z0-9_]{1,80}")

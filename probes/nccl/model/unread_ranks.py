@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
 from laggard.probes.gpu.model.services import is_service
 from laggard.probes.host.host import Host
-from laggard.text.lazy_pattern import lazy_pattern
 
 _RANK_FILE: Final = lazy_pattern(r"([0-9]{1,10})-[0-9a-f]{16}\.rank")
 _NO_DRIVER: Final = "DRIVER_NOT_LOADED"  # then nobody computes on a GPU

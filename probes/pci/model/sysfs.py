@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.config_space import STANDARD_BYTES, parse_config, read_needed_bytes
 from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
-from laggard.text.lazy_pattern import lazy_pattern
 
 _DEVICES: Final = "/sys/bus/pci/devices"
 _BUSES: Final = "/sys/class/pci_bus"

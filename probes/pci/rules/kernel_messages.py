@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
-from laggard.probes.host.kernel_log import KernelMessage, last_at, parse_messages
-from laggard.probes.host.user_text import begins_with_users_text
+from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, last_at, parse_messages
 from laggard.probes.probe import finding
-from laggard.text.lazy_pattern import lazy_pattern
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _MANY_CORRECTED: Final = 100

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Severity
 from laggard.probes.pci.model.tree import AMD, PciDevice, PciTree
 

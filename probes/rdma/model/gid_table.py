@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.rdma.model.port import Port
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.rdma.model.sysfs import Netdev, Port, netdev_name, read_netdev
+from laggard.probes.unreadable import Unreadable
 
 V2: Final = "RoCE v2"  # gid_attrs/types/N; the other is "IB/RoCE v1" (sysfs-class-infiniband)
 _MAX_ENTRIES: Final = 64
@@ -80,3 +81,32 @@ def _type(host: Host, port: Port, index: int) -> str:
         if index == 0:
             raise
         return ""
+
+
+class PortNetwork(NamedTuple):
+    port: Port
+    netdev: Netdev | None
+    gids: tuple[Gid, ...] | None
+    """None: not read, or no active RoCE port."""
+
+    unreadable: tuple[Unreadable, ...]
+
+
+def read_port_network(host: Host, port: Port) -> PortNetwork:
+    netdev, gids = None, None
+    unreadable: list[Unreadable] = []
+    roce = port.ethernet and port.active
+    try:
+        name = netdev_name(host, port)
+        netdev = read_netdev(host, name) if name else None
+        if not name and roce:
+            text = f"the network device of {port.name} is not known, or is in another network namespace"
+            unreadable.append(Unreadable(text))
+    except Unknown as error:
+        unreadable.append(Unreadable(str(error)))
+    if roce:
+        try:
+            gids = read_gids(host, port)
+        except Unknown as error:
+            unreadable.append(Unreadable(str(error)))
+    return PortNetwork(port, netdev, gids, tuple(unreadable))

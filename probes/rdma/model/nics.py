@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
-from laggard.text.lazy_pattern import lazy_pattern
 
 PCI: Final = "/sys/bus/pci/devices"
 _ETHERNET, _INFINIBAND = "0x0200", "0x0207"  # PCI class codes: base class 02, sub-class (PCI Code and ID Assignment)

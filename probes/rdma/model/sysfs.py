@@ -5,17 +5,81 @@ A port that cannot be read is Unreadable, never taken for a good one, and the pr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Thresholds
 from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
-from laggard.probes.rdma.model.port import RDMA, Port, PortKind, parse_rate, parse_state
 from laggard.probes.unreadable import Unreadable, split_unreadable
-from laggard.text.lazy_pattern import lazy_pattern
+
+RDMA: Final = "/sys/class/infiniband"
+ACTIVE: Final = 4  # enum ib_port_state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
+DISABLED: Final = 3
+LINK_UP: Final = 5  # enum ib_port_phys_state: 1 Sleep, 2 Polling, 3 Disabled, 4 Training, 5 LinkUp, 6 ErrorRecovery
+
+_STATE = lazy_pattern(r"(\d{1,2}): (\S.*)")
+_RATE = lazy_pattern(r"(\d{1,6}(?:\.\d+)?) Gb/sec(?: \((\d{1,2})X[^)]*\))?")
+
+
+class PortKind(NamedTuple):
+    """Ports of one kind are peers: what most of them do is expected of the others. The PCI function number separates
+    the two ports of a dual-port card, of which often only the first is cabled."""
+
+    type: str
+    board: str
+    link_layer: str
+    function: str
+
+
+class Port(NamedTuple):
+    device: str
+    number: int
+    address: str  # of the PCI device, or empty
+    path: tuple[str, ...]  # of PCI addresses, from the root to the device
+    kind: PortKind
+    state: int
+    state_text: str
+    phys_state: int
+    phys_text: str
+    rate_gigabits: float
+    lanes: int  # 0: not known
+    rate_text: str
+    virtual_function: bool  # of a physical function on this machine: it belongs to a guest
+
+    @property
+    def name(self) -> str:
+        """The name that RDMA tools use: the device, with the port's number where it is not the first."""
+        return self.device if self.number == 1 else f"{self.device}:{self.number}"
+
+    @property
+    def folder(self) -> str:
+        return f"{RDMA}/{self.device}/ports/{self.number}"
+
+    @property
+    def active(self) -> bool:
+        return self.state == ACTIVE
+
+    @property
+    def ethernet(self) -> bool:
+        return self.kind.link_layer == "Ethernet"
+
+
+def parse_state(text: str) -> tuple[int, str] | None:
+    """Parses `4: ACTIVE`."""
+    match = _STATE.fullmatch(text.strip())
+    return (int(match[1]), match[2]) if match else None
+
+
+def parse_rate(text: str) -> tuple[float, int] | None:
+    """Parses `400 Gb/sec (4X NDR)` to gigabits a second and the number of lanes, 0 where it is not there."""
+    match = _RATE.fullmatch(text.strip())
+    return (float(match[1]), int(match[2] or 0)) if match else None
+
 
 _ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -153,3 +217,125 @@ def _has(host: Host, folder: str, name: str) -> bool:
         return name in host.entries(folder)
     except Unknown:
         return False
+
+
+NET: Final = "/sys/class/net"
+_IFF_UP: Final = 1
+_HEADER_BYTES: Final = 96
+"""The bytes that the kernel subtracts from an Ethernet MTU for RoCE: GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28, ICRC 4
+(iboe_get_mtu in include/rdma/ib_addr.h)."""
+_IB_MTUS: Final = (4096, 2048, 1024, 512, 256)
+
+
+class Netdev(NamedTuple):
+    name: str
+    operstate: str
+    admin_up: bool
+    mtu: int
+
+
+def roce_path_mtu(mtu: int) -> int:
+    """Returns the RoCE path MTU, in bytes, that an Ethernet MTU leaves room for; 0: none. It is computed as in the
+    kernel, because the verbs' active_mtu is in no file of sysfs."""
+    return next((size for size in _IB_MTUS if mtu - _HEADER_BYTES >= size), 0)
+
+
+def netdev_name(host: Host, port: Port) -> str:
+    """Returns the port's network device; empty where it has none. Raises Unknown where it cannot be read."""
+    try:
+        return host.read(f"{port.folder}/gid_attrs/ndevs/0").strip()
+    except Unknown:  # no entry (InfiniBand), or an empty one, which reads as EINVAL
+        pass
+    try:
+        names = host.entries(f"{RDMA}/{port.device}/device/net")
+    except NotFound:
+        return ""
+    matching = [name for name in names if _dev_port(host, name) == port.number - 1]
+    return matching[0] if matching else names[0] if len(names) == 1 else ""
+
+
+def read_netdev(host: Host, name: str) -> Netdev:
+    folder = f"{NET}/{name}"
+    texts = {key: host.read(f"{folder}/{key}").strip() for key in ("operstate", "mtu")}
+    if not texts["mtu"].isdecimal():
+        raise Unknown(f"{folder}/mtu is no number: {texts['mtu'][:20]!r}")
+    up = _admin_up(read_if_present(host, f"{folder}/flags"))
+    return Netdev(name, texts["operstate"], up, int(texts["mtu"]))
+
+
+def _admin_up(flags: str) -> bool:
+    """Returns False only where the flags were read: to report that somebody set the device down is an accusation."""
+    try:
+        return bool(int(flags, 16) & _IFF_UP)
+    except ValueError:
+        return True
+
+
+def has_been_up(host: Host, port: Port) -> bool:
+    """Returns whether the port has had a link since its driver started: then it is cabled and no spare port."""
+    try:
+        name = netdev_name(host, port)
+        ups = read_if_present(host, f"{NET}/{name}/carrier_up_count") if name else ""
+        downs = read_if_present(host, f"{port.folder}/counters/link_downed")
+    except Unknown:
+        return False
+    return any(text.isdecimal() and int(text) > 0 for text in (ups, downs))
+
+
+def _dev_port(host: Host, name: str) -> int:
+    try:
+        return int(read_if_present(host, f"{NET}/{name}/dev_port") or 0)
+    except (Unknown, ValueError):
+        return 0
+
+
+class NodePorts(NamedTuple):
+    """The ports of a node that are judged. `compute_kind` is the kind that its GPUs use; a port of another kind
+    (storage, management) may be unused, slow or without an address, and nothing is wrong."""
+
+    ports: tuple[Port, ...]
+    compute_kind: PortKind | None
+    gpus: int  # 0: none, or not known
+
+    def of_kind(self, kind: PortKind) -> tuple[Port, ...]:
+        return tuple(port for port in self.ports if port.kind == kind)
+
+    def kinds(self) -> tuple[PortKind, ...]:
+        return tuple(dict.fromkeys(port.kind for port in self.ports))
+
+
+def node_ports(ports: Iterable[Port], gpu_paths: Sequence[Sequence[str]]) -> NodePorts:
+    """Leaves out the virtual functions of guests and finds the compute kind. `gpu_paths`: see sysfs.pci_path()."""
+    judged = tuple(port for port in ports if not port.virtual_function)
+    return NodePorts(judged, _compute_kind(judged, gpu_paths), len(gpu_paths))
+
+
+def nearest_ports(gpu_path: Sequence[str], ports: Iterable[Port]) -> tuple[Port, ...]:
+    """Returns the ports that share the most PCIe bridges with a GPU, and at least one bridge."""
+    shared = [(_shared_bridges(gpu_path, port.path), port) for port in ports]
+    most = max((count for count, _ in shared), default=0)
+    return tuple(port for count, port in shared if count == most) if most else ()
+
+
+def _shared_bridges(one: Sequence[str], other: Sequence[str]) -> int:
+    count = 0
+    for left, right in zip(one[:-1], other[:-1], strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _compute_kind(ports: Sequence[Port], gpu_paths: Sequence[Sequence[str]]) -> PortKind | None:
+    """Returns the kind that is nearest to the most GPUs; between equals InfiniBand before Ethernet, then the most
+    bandwidth. A port that is down counts with the rate of the fastest active port of its kind."""
+    near: Counter[PortKind] = Counter()
+    for path in gpu_paths:
+        near.update({port.kind for port in nearest_ports(path, ports)})
+    counts = Counter(port.kind for port in ports)
+
+    def weight(kind: PortKind) -> tuple[int, bool, float, int]:
+        rate = max((port.rate_gigabits for port in ports if port.kind == kind and port.active), default=0.0)
+        return near[kind], kind.link_layer == "InfiniBand", rate * counts[kind], counts[kind]
+
+    return max(counts, key=weight) if counts else None

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
-from laggard.probes.rdma.model.gid_table import V2, Gid, preferred_gid
-from laggard.probes.rdma.model.netdev import Netdev
-from laggard.probes.rdma.model.node_ports import NodePorts
-from laggard.probes.rdma.model.port import Port
-from laggard.probes.rdma.model.port_network import PortNetwork
+from laggard.probes.rdma.model.gid_table import V2, Gid, PortNetwork, preferred_gid
+from laggard.probes.rdma.model.sysfs import Netdev, NodePorts, Port
 
 
 def judge_gids(roce: Sequence[PortNetwork], node: NodePorts, pinned: int | None) -> Iterator[Finding]:

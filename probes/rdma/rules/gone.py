@@ -19,7 +19,7 @@ from laggard.probes.pci.rules.kernel_messages import device_errors_of
 from laggard.probes.probe import finding
 from laggard.probes.rdma.model.nics import PCI, Nic
 from laggard.probes.rdma.model.sysfs import gpu_paths, pci_path
-from laggard.probes.rdma.rules.nic_beside_gpu import Hole, Path, by_root, holes
+from laggard.probes.rdma.rules.uniformity import Hole, Path, by_root, holes
 
 # Texts, and not compiled: on most machines no NIC is missing, and a gate starts sooner.
 _ROOT: Final = r"pci([0-9a-f]{4,8}):([0-9a-f]{2})"

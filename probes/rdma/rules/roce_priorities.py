@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, finding
-from laggard.probes.rdma.model.netdev import netdev_name
-from laggard.probes.rdma.model.node_ports import node_ports
-from laggard.probes.rdma.model.port import Port
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, read_ports
+from laggard.probes.rdma.model.sysfs import Port, RdmaThresholds, gpu_paths, netdev_name, node_ports, read_ports
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 Priorities = tuple[int, ...]

@@ -21,7 +21,7 @@ RUNS = 3
 def run(context: Context, which: str = "") -> Iterator[Outcome]:
     require_nvidia_gpu()
     from laggard.probes.active_registry import ACTIVE_PROBES
-    from laggard.probes.groups import GPU
+    from laggard.probes.probe import GPU
     from laggard.probes.registry import PROBES
 
     if which == "active":

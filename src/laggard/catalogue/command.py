@@ -13,10 +13,8 @@ import msgspec
 import laggard
 from laggard import wire
 from laggard.catalogue.findings import FINDINGS, FindingType
-from laggard.errors import UsageError
-from laggard.terminal.output import show_or_write
-from laggard.terminal.page import page_lines
-from laggard.terminal.parts import Line, Part, Table, plain_text
+from laggard.kit.errors import UsageError
+from laggard.kit.terminal import Line, Part, Table, page_lines, plain_text, show_or_write
 
 FINDINGS_SCHEMA = "laggard.findings/1"
 

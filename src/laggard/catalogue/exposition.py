@@ -1,5 +1,5 @@
 """The catalogue's metrics in Prometheus' text formats, for the agent and the collector. A training process, which may
-not import prometheus_client, writes its own metrics in trainer_hooks/output/exposition.py."""
+not import prometheus_client, writes its own metrics in trainer_hooks/output/http_export.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from laggard.catalogue.metrics import PROCESS_METRICS, metric
 from laggard.catalogue.rank_metrics import Labels
-from laggard.text.words import visible
+from laggard.kit.words import visible
 
 
 def metric_family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:

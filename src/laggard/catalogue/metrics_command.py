@@ -10,8 +10,7 @@ import msgspec
 from laggard import wire
 from laggard.catalogue.metrics import METRICS
 from laggard.catalogue.rank_metrics import Metric
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
+from laggard.kit.terminal import Line, show
 
 METRICS_SCHEMA = "laggard.metrics/1"
 

@@ -14,15 +14,90 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from laggard.constants import AGENT_PORT
-from laggard.demo.follow import ProgressBar, fetch_location, last_step, location_lines
-from laggard.demo.job import SLOW_PHASES, Injected, choose_fault, is_installed, start_ranks
-from laggard.demo.nodes import DemoNode, create_nodes
-from laggard.demo.processes import LAGGARD, DemoError, Processes
-from laggard.environment import ENV_STATE_DIR
-from laggard.errors import UsageError
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
+from laggard.demo.job import (
+    LAGGARD,
+    SLOW_PHASES,
+    DemoError,
+    DemoNode,
+    Injected,
+    Processes,
+    choose_fault,
+    create_nodes,
+    is_installed,
+    start_ranks,
+)
+from laggard.kit.constants import AGENT_PORT
+from laggard.kit.environment import ENV_STATE_DIR
+from laggard.kit.errors import UsageError
+from laggard.kit.http_client import NoResponse, get
+from laggard.kit.terminal import Line, show
+
+
+class ProgressBar:
+    """Shows on standard error how far the demo has come: a line that is rewritten in a terminal, else one line for each
+    stage."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._began = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._last = -1
+
+    def stage(self, text: str) -> None:
+        """A stage of the demo begins."""
+        self._show(text, "\n")
+
+    def step(self, step: int | None) -> None:
+        """The collector's newest step is `step`; None: it has none yet."""
+        if step is None and self._terminal:
+            self._show("the ranks import torch and DeepSpeed", "")
+        if step is None or step == self._last:
+            return
+        self._last = step
+        if self._terminal:
+            filled = 30 * (step + 1) // self._steps
+            self._show(f"step {step + 1} of {self._steps} [{'#' * filled}{'.' * (30 - filled)}]", "")
+            if step + 1 == self._steps:
+                sys.stderr.write("\n")
+
+    def _show(self, text: str, end: str) -> None:
+        row = f"{time.monotonic() - self._began:5.1f} s  {text}"
+        if self._terminal:
+            row = "\r\x1b[K" + (row if end else row[: shutil.get_terminal_size().columns - 1])
+        sys.stderr.write(row + end)
+        sys.stderr.flush()
+
+
+def fetch_location(url: str) -> dict[str, object]:
+    """The collector's location document. Raises DemoError where the collector does not answer with one."""
+    try:
+        document = json.loads(get(f"{url}/api/v1/location", timeout_seconds=10.0).body)
+    except (NoResponse, ValueError) as error:
+        raise DemoError(f"the collector does not answer: {error}") from None
+    if not isinstance(document, dict):
+        raise DemoError("the collector answered with something else than a location")
+    return document
+
+
+def last_step(url: str) -> int | None:
+    """The newest step of the collector's verdict; None before the first, or while the collector does not answer."""
+    try:
+        window = fetch_location(url)["window"]
+    except DemoError:
+        return None
+    step = window["last_step"] if isinstance(window, dict) else None
+    return step if isinstance(step, int) else None
+
+
+def location_lines(location: dict[str, object]) -> list[Line]:
+    """The location in words, as `laggard locate` prints it."""
+    import msgspec
+
+    from laggard.locate.describe import details, sentence
+    from laggard.model import Location
+
+    value = msgspec.convert(location, Location)
+    return [Line(sentence(value), value.verdict.value), *(Line(f"  {line}") for line in details(value))]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -12,19 +12,17 @@ import msgspec
 
 from laggard import wire
 from laggard.diagnose.describe import diagnosis_lines, render_diagnosis, terminal_columns
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, named, without_repeats
 from laggard.diagnose.folder import Given, GivenFile, given_files
+from laggard.diagnose.formats import FORMAT_NAMES, RecognisedFile, Siblings, merge_hardware
 from laggard.diagnose.input_file import InputFile
 from laggard.diagnose.join import JobRead, JudgedFile, join, supersede
-from laggard.diagnose.joined.origin import Origin, origins
-from laggard.diagnose.origin import named, without_repeats
-from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, Siblings, merge_hardware
+from laggard.diagnose.joined.exhibit import Origin, origins
 from laggard.diagnose.recordings import Recording, judge_recordings, split_recordings
+from laggard.kit.progress import Progress, size_text
+from laggard.kit.terminal import show_or_write
+from laggard.kit.words import counted
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
-from laggard.terminal.output import show_or_write
-from laggard.terminal.progress import Progress, size_text
-from laggard.text.words import counted
 from laggard.wire.diagnosis import Diagnosis, FileResult
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from laggard.diagnose import nccl_log
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.findings import judge_job
 from laggard.diagnose.job.progress import MIN_TRAINING_LINES, ProgressReader, what_is_known
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader
+from laggard.diagnose.nccl import read_hardware_of_log
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
@@ -80,7 +79,7 @@ JOB_LOG = FileFormat(
     "job log",
     recognise,
     judge,
-    nccl_log.read_hardware,
+    read_hardware_of_log,
     judge_together,
     whole="job",
     end_matters=True,
@@ -90,7 +89,7 @@ TRAINING_OUTPUT = FileFormat(
     "training output",
     recognise_training,
     judge,
-    nccl_log.read_hardware,
+    read_hardware_of_log,
     judge_together,
     whole="job",
     end_matters=True,

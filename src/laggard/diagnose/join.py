@@ -7,24 +7,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import ACCUSED
-from laggard.diagnose.input_file import InputFile
+from laggard.diagnose.file_format import ACCUSED, FileContent
+from laggard.diagnose.input_file import FoundLine, InputFile, LineFinder
 from laggard.diagnose.job.events import Event
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader, no_evidence
 from laggard.diagnose.joined.clock import time_text, wall_time, year_of
 from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
-from laggard.diagnose.joined.exhibit import Exhibit, read_exhibit
+from laggard.diagnose.joined.exhibit import Exhibit, Origin, other_jobs, read_exhibit
 from laggard.diagnose.joined.explains import MEMORY
 from laggard.diagnose.joined.first import find_first
-from laggard.diagnose.joined.origin import Origin
-from laggard.diagnose.joined.other_jobs import other_jobs
 from laggard.diagnose.joined.roster import Roster, roster_of
 from laggard.diagnose.joined.witnesses import witness_faults
-from laggard.diagnose.line_finder import FoundLine, LineFinder
+from laggard.kit.words import capital, printable_line
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
-from laggard.text.words import capital, printable_line
 from laggard.wire.diagnosis import FileResult, JoinedAnswer, TimelineLine
 
 MAX_LINE_CHARACTERS: Final = 160

@@ -15,11 +15,11 @@ import msgspec
 from laggard.diagnose.file_format import ACCUSED
 from laggard.diagnose.folder import GivenFile
 from laggard.diagnose.input_file import InputFile
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.words import ranks_text
 from laggard.locate.describe import advice_lines, culprit_text, sentence
 from laggard.model import Culprit, Finding, Location, Severity, Verdict
 from laggard.probes.probe import finding
-from laggard.text.words import ranks_text
 
 _KINDS: Final = ("laggard recording", "Flight Recorder dump")
 """The kinds of recordings that are judged here."""

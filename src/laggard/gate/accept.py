@@ -13,7 +13,12 @@ from collections.abc import Callable
 from typing import Final
 
 from laggard import wire
-from laggard.accepted import (
+from laggard.catalogue.command import find_type
+from laggard.kit.errors import UsageError
+from laggard.kit.terminal import Line, show
+from laggard.kit.words import coming_moment, counted, printable_line
+from laggard.model import MAX_DEVICE
+from laggard.wire.accepted import (
     MAX_REASON,
     Accepted,
     AcceptedDocument,
@@ -24,13 +29,6 @@ from laggard.accepted import (
     require_roots,
     written,
 )
-from laggard.catalogue.command import find_type
-from laggard.errors import UsageError
-from laggard.model import MAX_DEVICE
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.text.moments import coming_moment
-from laggard.text.words import counted, printable_line
 
 MAX_SECONDS: Final = 90 * 86400.0
 Change = Callable[[tuple[Accepted, ...]], tuple[Accepted, ...]]

@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from laggard.accepted import EVIDENCE
 from laggard.gate.draining import DRAINING_CODES
+from laggard.kit.terminal import Line
+from laggard.kit.words import ascii_line, counted
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
-from laggard.terminal.parts import Line
-from laggard.text.words import ascii_line, counted
+from laggard.wire.accepted import EVIDENCE
 
 AUDIT_SCHEMA: Final = "laggard.gate_audit/1"
 TAKES, ACCEPTED, WARNS, UNKNOWN, QUIET, NOT_HERE = "takes", "accepted", "warns", "unknown", "quiet", "not_here"

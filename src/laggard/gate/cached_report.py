@@ -11,8 +11,8 @@ import os
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from laggard.errors import UsageError
-from laggard.http.client import SPEAKS_TLS, ClientResponse, NoResponse, get
+from laggard.kit.errors import UsageError
+from laggard.kit.http_client import SPEAKS_TLS, ClientResponse, NoResponse, get
 from laggard.model import REPORT_SCHEMA, Report
 from laggard.probes.runner.report import places_are_complete
 from laggard.wire import WireError, decode
@@ -54,7 +54,7 @@ def _ask(port: int) -> ClientResponse:
     except NoResponse as error:
         if str(error) != SPEAKS_TLS:
             raise
-    from laggard.http.tls import own_context  # slow to import
+    from laggard.kit.tls import own_context  # slow to import
 
     try:
         return get(f"https://127.0.0.1:{port}{_PATH}", ANSWER_SECONDS, own_context())

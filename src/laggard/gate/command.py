@@ -11,7 +11,7 @@ from laggard.gate.measure import measure
 from laggard.gate.quick_ticket import write_ticket
 from laggard.gate.said import say, say_disabled
 from laggard.gate.settings import GateConf, GateSettings
-from laggard.terminal.output import show
+from laggard.kit.terminal import show
 
 __all__ = ["configure", "main"]
 
@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _check_setup(settings: GateSettings, conf: GateConf) -> int:
-    from laggard.gate.conf_check import setup_lines  # no prolog needs it
+    from laggard.gate.self_check import setup_lines  # no prolog needs it
 
     lines, is_well = setup_lines(settings, conf)
     show(lines)

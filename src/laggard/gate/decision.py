@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.gate.evidence import Evidence, critical_evidence
 from laggard.gate.measure import Measured
+from laggard.gate.memory import Evidence, critical_evidence
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
 from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, RESUMED_BY_HAND, Slurm, SlurmError
+from laggard.kit.words import utc_text
 from laggard.model import EXIT_CODES, Finding, Report, Severity, Verdict
 from laggard.probes.runner.report import finding_name, with_lowered
-from laggard.text.report import headline
-from laggard.text.words import utc_text
+from laggard.wire.words import headline
 
 if TYPE_CHECKING:
     from laggard.gate.memory import NodeMemory
@@ -120,7 +120,7 @@ def _with_accepted(settings: GateSettings, report: Report) -> tuple[Report, tupl
     The agent may have marked some before."""
     if not report.findings or not os.path.lexists(settings.accepted):
         return report, ()
-    from laggard.accepted import EVIDENCE, AcceptedError, lowered, read_accepted
+    from laggard.wire.accepted import EVIDENCE, AcceptedError, lowered, read_accepted
 
     try:
         accepted = read_accepted(settings.accepted)

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from laggard.constants import ACCEPTED_FILE, AGENT_PORT
-from laggard.errors import UsageError
-from laggard.gate.job_gpus import parse_gpus
+from laggard.gate.measure import parse_gpus
 from laggard.gate.settings import MODES, NO_CAP, REPORT_ONLY, Gang, GateConf, GateSettings, SlurmSettings, Subject
 from laggard.gate.slurm import SCONTROL
 from laggard.gate.time_limit import limit_from_start
+from laggard.kit.constants import ACCEPTED_FILE, AGENT_PORT
+from laggard.kit.errors import UsageError
 from laggard.probes.choose import choose_probes, is_active
 from laggard.probes.host.host import open_host
 from laggard.probes.probe import Probe
@@ -288,7 +288,7 @@ def _own_age() -> float:
     once, Python's own start takes seconds. 0 where that is not known, or this is another program that runs the gate."""
     if "healthcheck" not in sys.argv[1:2]:
         return 0.0
-    from laggard.processes.stat import read_stat
+    from laggard.kit.processes import read_stat
 
     stat = read_stat(os.getpid())
     age = stat.age_seconds if stat else 0.0

@@ -17,10 +17,10 @@ from typing import Final
 
 from laggard.gate.settings import Gang
 from laggard.gate.time_limit import TimeLimit
+from laggard.kit.processes import own_process
 from laggard.model import Report, Verdict
 from laggard.probes.runner.report import ProbeAnswer, build_report, merge_reports
 from laggard.probes.runner.worker import Observation
-from laggard.processes.own import own_process
 from laggard.rings.membership import Membership
 from laggard.rings.order import MAX_BYTES, MODULE, RingEnd, RingOrder
 from laggard.wire import WireError, decode, encode

@@ -12,13 +12,30 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.gate.job_gpus import for_job, job_gpus
 from laggard.gate.settings import GateSettings
 from laggard.model import Report, Severity, Verdict
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import Profile
-from laggard.probes.runner.report import drop_findings, finding_name, merge_reports, replace_probes
+from laggard.probes.runner.report import drop_findings, finding_name, for_job, merge_reports, parse_gpus, replace_probes
 from laggard.probes.runner.runner import run
+
+__all__ = ["for_job", "job_gpus", "parse_gpus"]
+
+_VARIABLE: Final = "SLURM_JOB_GPUS"
+
+
+def job_gpus(asked: frozenset[int] | None, host: Host) -> frozenset[int] | None:
+    """The device minors of the job's GPUs: those that were asked for, else those that SLURM gave the job; None where
+    all GPUs are to be judged."""
+    if asked is not None:
+        return asked
+    try:
+        return parse_gpus(host.environ().get(_VARIABLE, ""))
+    except Unknown:
+        return None
+
 
 _AGE_ROUNDING_SECONDS: Final = 1.0
 """An agent tells the age of its report in whole seconds."""
@@ -81,7 +98,7 @@ def _agents_report(settings: GateSettings) -> Measured | None:
     if subject.agent_port is None:
         return None
     from laggard.gate.cached_report import fetch_cached_report  # sockets are slow to import
-    from laggard.http.client import NoResponse
+    from laggard.kit.http_client import NoResponse
 
     try:
         names = [probe.name for probe in subject.probes]

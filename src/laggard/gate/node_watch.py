@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from laggard.gate.evidence import Evidence
-from laggard.gate.memory import NodeMemory, change_memory, load_memory, observed, with_first_look
+from laggard.gate.memory import Evidence, NodeMemory, change_memory, load_memory, observed, with_first_look
 from laggard.gate.settings import GateSettings
 from laggard.gate.slurm import SlurmError, SlurmNode
 from laggard.probes.errors import Unknown

@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Mapping
 
-from laggard.constants import ACCEPTED_FILE, AGENT_PORT
-from laggard.environment import ENV_GATE_TICKET
 from laggard.gate.settings import GateSettings
+from laggard.kit.constants import ACCEPTED_FILE, AGENT_PORT
+from laggard.kit.environment import ENV_GATE_TICKET
 
 
 def write_ticket(settings: GateSettings, environ: Mapping[str, str]) -> None:
@@ -23,8 +23,8 @@ def write_ticket(settings: GateSettings, environ: Mapping[str, str]) -> None:
     path = environ.get(ENV_GATE_TICKET, "")
     if not path.startswith("/") or not _may_be_asked(settings):
         return
-    from laggard.probes.gate_probes import fingerprint
-    from laggard.probes.gate_question import PROFILE, SCHEMA, gate_profile
+    from laggard.probes.choose import fingerprint
+    from laggard.probes.profiles import PROFILE, SCHEMA, gate_profile
 
     if settings.subject.profile != gate_profile() or _is_known_as_drained(settings):
         return

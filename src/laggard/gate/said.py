@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from typing import Final
 
 import msgspec
 
@@ -10,10 +13,9 @@ from laggard import wire
 from laggard.gate.decision import LATE, WRONG_SETUP, Decision
 from laggard.gate.measure import Measured
 from laggard.gate.settings import GateSettings
+from laggard.kit.terminal import Line, plain_text, show, show_or_write
 from laggard.model import Report, Verdict
-from laggard.terminal.output import show, show_or_write
-from laggard.terminal.parts import Line, plain_text
-from laggard.text.report import headline, headline_line, render, report_parts
+from laggard.wire.words import headline, headline_line, render, report_parts
 
 
 def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
@@ -72,6 +74,30 @@ def _with_decision(age: float | None, decision: Decision) -> Report:
 
 
 def _log(text: str, urgent: bool) -> None:
-    from laggard.gate.syslog import write_syslog  # where a person asks, nothing is logged
 
     write_syslog(text, urgent)
+
+
+# Writes one line to the system's log, since SLURM drops the output of a prolog that passes. Never waits: a log daemon
+# that does not read would hold every job.
+
+_SOCKET: Final = "/dev/log"
+_DAEMON_WARNING, _DAEMON_INFO = 28, 30  # facility daemon (3) * 8 + severity, RFC 5424
+_MAX_BYTES: Final = 1024
+
+
+def write_syslog(text: str, urgent: bool) -> None:
+    """Sends `text` as a warning where `urgent`, else as information. Errors are ignored: a machine without a log daemon
+    has no such socket."""
+    import socket
+
+    priority = _DAEMON_WARNING if urgent else _DAEMON_INFO
+    line = f"<{priority}>laggard[{os.getpid()}]: {_job_prefix()}{text}".encode(errors="replace")
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.sendto(line[:_MAX_BYTES], _SOCKET)
+
+
+def _job_prefix() -> str:
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return f"job {job}: " if job.isascii() and job.isdecimal() else ""

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.gate.settings import GateConf
 from laggard.gate.slurm import Slurm, SlurmError
-from laggard.secret_files import exposure
+from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.kit.secret_files import exposure
 
 _NO_TIMEOUT: Final = 65534
 """SLURM prints this 16-bit NO_VAL for a timeout that is not set: it then waits for ever."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from laggard.address import as_url, without_login
-from laggard.config import Settings, load, replaced
-from laggard.constants import COLLECTOR_PORT, CONTROLLER_PORT
-from laggard.errors import UsageError
-from laggard.limits import Duration, DurationOrZero, Number, Share
+from laggard.kit.address import as_url, without_login
+from laggard.kit.config import Settings, load, replaced
+from laggard.kit.constants import COLLECTOR_PORT, CONTROLLER_PORT
+from laggard.kit.errors import UsageError
+from laggard.kit.limits import Duration, DurationOrZero, Number, Share
 
 LISTEN_ADDRESS: Final = f":{CONTROLLER_PORT}"
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"

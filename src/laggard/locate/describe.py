@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from laggard.kit.words import capital, counted, phase_text, printable_line, ranks_text, seconds_text
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
-from laggard.text.rank_end import end_text, left_early
-from laggard.text.words import capital, counted, phase_text, printable_line, ranks_text, seconds_text
+from laggard.wire.words import end_text, left_early
 
 NOT_HELD = "not_held"
 """The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""

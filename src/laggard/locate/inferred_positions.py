@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives
 from laggard.locate.medians import distinct
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.live_positions import declared_groups
 from laggard.rankfile.members import members_of
-from laggard.wire.collectives import CollectiveRow, RankCollectives
-from laggard.wire.ranks import RankRow
+from laggard.wire.ranks import CollectiveRow, RankCollectives, RankRow
 
 _OPS = {name: number for number, name in enumerate(OPS)}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from laggard.kit.words import printable_line
 from laggard.rankfile.fact_names import DEEPSPEED, ENVIRONMENT
-from laggard.text.words import printable_line
 from laggard.wire.digest import MAX_ENVIRONMENT, MAX_TEXT
 
 _MAX_VALUES: Final = 4  # of one name, told by different ranks

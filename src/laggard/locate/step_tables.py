@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 
 STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
 """The columns of a Table."""

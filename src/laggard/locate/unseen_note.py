@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from laggard.kit.words import printable_line, ranks_text
 from laggard.model import MAX_NAMED_RANKS, Note
-from laggard.text.words import printable_line, ranks_text
 
 NOTE_KIND: Final = "unseen"
 _MAX_REASONS: Final = 2

@@ -23,33 +23,41 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from laggard.constants import OPS, SCRIPT_PHASES
-from laggard.locate.corrupt import PAIR, corrupt_ranks
+from laggard.kit.constants import OPS, SCRIPT_PHASES
+from laggard.kit.words import joined, ranks_text
 from laggard.locate.explanation import explained
-from laggard.locate.hang.before_the_end import hung_before_the_end
-from laggard.locate.hang.deaths import dead_ranks
-from laggard.locate.hang.different_calls import different_calls
+from laggard.locate.hang.deaths import dead_ranks, hung_before_the_end
+from laggard.locate.hang.different_calls import different_calls, mismatched_collectives
 from laggard.locate.hang.hangs import hung_ranks
-from laggard.locate.hang.mismatched import mismatched_collectives
-from laggard.locate.hang.stopped import stopped_to_the_end
+from laggard.locate.hang.stopped_devices import stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import Ways, ways_of
 from laggard.locate.links.later_links import later_links
 from laggard.locate.links.slow_links import SlowLinks, slow_links
-from laggard.locate.links.transfers import Ways, ways_of
 from laggard.locate.medians import middle
-from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
-from laggard.locate.slow.busy_threads import with_busy_threads
-from laggard.locate.slow.by_place import by_place
-from laggard.locate.slow.by_turns import by_turns_notes, without_turns
-from laggard.locate.slow.culprits import brief_notes, doubted_notes, rank_zero_note, slow_culprits, stall_notes
-from laggard.locate.slow.few_steps import least_wait_notes
+from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
+from laggard.locate.slow.busy_threads import (
+    accuses,
+    by_turns_notes,
+    culprit_may_be_missing,
+    least_wait_notes,
+    missing_ranks_notes,
+    one_rank_note,
+    unnamed_time_notes,
+    with_busy_threads,
+    without_turns,
+)
+from laggard.locate.slow.culprits import (
+    brief_notes,
+    doubted_notes,
+    rank_zero_note,
+    slow_culprits,
+    stall_notes,
+    stalls_beside,
+)
 from laggard.locate.slow.host_facts import with_host_facts
 from laggard.locate.slow.intermittent import doubted_ranks, intermittent_ranks
-from laggard.locate.slow.longest_stage import longest_stage_notes
-from laggard.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
-from laggard.locate.slow.one_rank import one_rank_note
-from laggard.locate.slow.payoff import stalls_beside
 from laggard.locate.slow.ranks import (
     Slow,
     has_stages_of_its_own,
@@ -58,10 +66,9 @@ from laggard.locate.slow.ranks import (
     machines_slow_elsewhere,
     slow_ranks,
 )
-from laggard.locate.slow.steps import MIN_STEPS, Steps, steps_needed
-from laggard.locate.slow.unnamed_time import accuses, unnamed_time_notes
+from laggard.locate.slow.significance import by_place
+from laggard.locate.slow.steps import MIN_STEPS, Steps, longest_stage_notes, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
-from laggard.text.words import joined, ranks_text
 
 _HOST_PHASES = ("input", "between_steps", *SCRIPT_PHASES)
 """The phases whose time is the host's own, whatever kernels wait for."""
@@ -207,7 +214,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
 def _without_shared_data(timings: JobTimings, steps: Steps, often: list[Slow]) -> list[Slow]:
     if not often or timings.positions is None or len(timings.ranks) >= timings.world_size:
         return often
-    from laggard.locate.slow.shared_data import without_shared_data  # asked where a rank is slow now and then
+    from laggard.locate.slow.busy_threads import without_shared_data  # asked where a rank is slow now and then
 
     return without_shared_data(steps, timings.nodes, often)
 
@@ -273,7 +280,7 @@ def _without_moved_by_slow(
 ) -> tuple[tuple[Culprit, ...], tuple[Culprit, ...]]:
     if not links:
         return (), ()
-    from laggard.locate.links.moved_by_cpus import without_moved_by_slow  # asked where a link is slow
+    from laggard.locate.links.bursts import without_moved_by_slow  # asked where a link is slow
 
     return without_moved_by_slow(timings, links, slow)
 
@@ -283,7 +290,7 @@ def _without_queued(
 ) -> tuple[Culprit, ...]:
     if not links or not found:
         return links
-    from laggard.locate.links.queued import without_queued  # asked where links and ranks are slow
+    from laggard.locate.links.bursts import without_queued  # asked where links and ranks are slow
 
     longest = max(rank.excess for rank in found)
     return tuple(without_queued(links, slow, longest / middle(steps.duration)))
@@ -293,7 +300,7 @@ def _later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> Partia
     found = later_links(timings, ways, steps)
     if not found.culprits:
         return found
-    from laggard.locate.links.moved_by_cpus import doubted_by_cpus
+    from laggard.locate.links.bursts import doubted_by_cpus
 
     return doubted_by_cpus(timings, found)
 
@@ -317,7 +324,7 @@ def _with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) 
 def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
     if timings.stages is None or not (steps.peers.sizes == 1).any():
         return steps, []
-    from laggard.locate.slow.own_experts import slow_at_their_own_experts  # asked where ranks have no peers
+    from laggard.locate.slow.busy_threads import slow_at_their_own_experts  # asked where ranks have no peers
 
     beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
     return (beside, found) if found else (steps, [])
@@ -326,7 +333,7 @@ def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, 
 def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps, found: SlowLinks) -> tuple[Note, ...]:
     if ways is None or timings.hidden_by:
         return ()
-    from laggard.locate.links.unlike_ways import unlike_ways  # asked where collectives are recorded and nobody is slow
+    from laggard.locate.links.slow_links import unlike_ways  # asked where collectives are recorded and nobody is slow
 
     return unlike_ways(timings, ways, steps, found)
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from laggard.processes.identity import GONE, state_of
+from laggard.kit.processes import GONE, state_of
 from laggard.rankfile.reader import RankFileError
 
 MARK_SUFFIX: Final = ".unseen"

@@ -1,28 +1,83 @@
-"""The files of `laggard recommend` to what is known of the job: all that `diagnose` reads, reports and rings of
-laggard, and a recording."""
+"""The files of `laggard recommend` and `tune` to what is known of the job: all that `diagnose` reads, reports, rings,
+and a recording.
+
+Diagnosing is a process of its own: its formats are many times this command, and none of them is needed here.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from laggard.deepspeed_config import find_problems, parse_config
-from laggard.errors import UsageError
+from laggard.deepspeed_config import find_problems, parse_config, read_json
+from laggard.kit.errors import EXIT_USAGE, UsageError
+from laggard.kit.processes import own_process
 from laggard.locate.verdict import locate
 from laggard.model import REPORT_SCHEMA, Finding, Report
 from laggard.nccl.environment_text import parse_environment
 from laggard.nccl.variables import may_be_shown, parse_version
-from laggard.recommend.advice.profile import with_job
-from laggard.recommend.advice.situation import Situation
-from laggard.recommend.given_files import STANDARD_INPUT, GivenFiles
+from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recording.kinds import kind_of
 from laggard.recording.reader import read_recording
 from laggard.rings.document import RING_SCHEMA, Ring
+from laggard.wire import WireError, decode
 from laggard.wire.diagnosis import Diagnosis
+
+STANDARD_INPUT: Final = "-"
+_MAX_BYTES: Final = 1 << 22
+"""The most of a file that is looked at here: configurations, environments and laggard's own documents are smaller."""
+
+
+class GivenFiles:
+    """The files by path; standard input is read once, wholly, before anything else is."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        self._given = sys.stdin.buffer.read() if STANDARD_INPUT in paths else b""
+
+    def text(self, path: str) -> str:
+        """The text of a file as it lies there; empty if it is no regular file, too large, or no text. Raises UsageError
+        if there is none."""
+        if path == STANDARD_INPUT:
+            data = self._given
+        else:
+            try:
+                data = _read(path)
+            except FileNotFoundError:
+                raise UsageError(f"no file {path}") from None
+            except OSError as error:
+                raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+        return data.decode(errors="replace") if len(data) <= _MAX_BYTES else ""
+
+    def document(self, path: str) -> Mapping[str, object]:
+        """The JSON object in a file; empty: there is none."""
+        tree = read_json(self.text(path))
+        return tree if isinstance(tree, dict) else {}
+
+    def diagnosed(self, paths: Sequence[str]) -> Diagnosis:
+        """What `laggard diagnose` says of these files. Raises UsageError."""
+        command = own_process("laggard", "diagnose", "--format", "json", "--", *paths)
+        done = subprocess.run(command, input=self._given, capture_output=True, check=False)
+        try:
+            return decode(done.stdout, Diagnosis)
+        except WireError:
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("laggard: ")
+            if done.returncode != EXIT_USAGE:
+                said = f"laggard diagnose ended with status {done.returncode}: {said}"
+            raise UsageError(said) from None
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for its writer
+    with open(descriptor, "rb") as file:
+        return file.read(_MAX_BYTES + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
 class Inputs(NamedTuple):

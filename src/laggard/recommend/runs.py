@@ -1,4 +1,14 @@
-"""Measured runs of a training, as values. What could not run for want of memory is a run too, without a speed."""
+"""Measured runs of a training: the best configuration of each platform, how one does on all of them, and how it
+scales with nodes. Pure.
+
+What could not run for want of memory is a run too, without a speed. Portability is the performance portability of
+Pennycook, Sewall and Lee (2016): the harmonic mean of a configuration's efficiency over the platforms, and 0 where one
+of them cannot run it. Efficiency is the speed over that of the platform's best known configuration.
+
+The scaling factor is the throughput per GPU of the larger configuration over that of the smaller one. Z-gain is what
+partitioned optimizer states, gradients and weights add to the largest batch: the memory that ZeRO frees grows with the
+number of GPUs, so that a GPU's micro-batch may grow as well.
+"""
 
 from __future__ import annotations
 
@@ -82,3 +92,222 @@ def by_platform(configurations: Iterable[Configuration]) -> dict[str, list[Confi
     for each in configurations:
         found.setdefault(each.platform, []).append(each)
     return found
+
+
+BASELINE: Final = "baseline"
+"""The word in a column `config` that names the configuration to compare with."""
+
+
+class Best(NamedTuple):
+    configuration: Configuration
+    ties: tuple[Configuration, ...]
+
+
+class Winner(NamedTuple):
+    """The fastest stage of a platform at one accumulation."""
+
+    configuration: Configuration
+    ties: tuple[Configuration, ...]
+    """The other stages that are as fast."""
+    lead: float
+    """Its speed over that of the fastest other stage."""
+
+
+class Gain(NamedTuple):
+    baseline: Configuration
+    best: Configuration
+
+    @property
+    def ratio(self) -> float:
+        return speed(self.best) / speed(self.baseline)
+
+
+def find_best(configurations: Sequence[Configuration], within: float = TIE_RATIO) -> tuple[Best, ...]:
+    """Returns the fastest configuration of each platform that has one that runs."""
+    found = []
+    for own in by_platform(configurations).values():
+        best = max(own, key=speed)
+        if best.samples_per_second:
+            found.append(Best(best, ties_of(best, sorted(own, key=speed, reverse=True), within)))
+    return tuple(found)
+
+
+def find_winners(configurations: Sequence[Configuration], within: float = TIE_RATIO) -> tuple[Winner, ...]:
+    """Returns which stage wins, for each platform and accumulation at which two stages were measured; the largest
+    accumulation first. Stages are compared at the same micro-batch."""
+    groups: dict[tuple[str, int, int], list[Configuration]] = {}
+    for each in configurations:
+        if each.samples_per_second:
+            groups.setdefault((each.platform, each.grad_accum, each.micro_batch), []).append(each)
+    winners = [_winner(group, within) for group in groups.values() if len({each.stage for each in group}) > 1]
+    platforms = list(by_platform(configurations))
+    return tuple(
+        sorted(
+            winners,
+            key=lambda winner: (
+                platforms.index(winner.configuration.platform),
+                -winner.configuration.grad_accum,
+                -winner.configuration.micro_batch,
+            ),
+        )
+    )
+
+
+def _winner(group: Sequence[Configuration], within: float) -> Winner:
+    stages = {stage: max((each for each in group if each.stage == stage), key=speed) for stage in _stages(group)}
+    first, *rest = sorted(stages.values(), key=speed, reverse=True)
+    return Winner(first, ties_of(first, rest, within), speed(first) / speed(rest[0]))
+
+
+def _stages(group: Sequence[Configuration]) -> list[int]:
+    return sorted({each.stage for each in group})
+
+
+def find_gains(configurations: Sequence[Configuration]) -> tuple[Gain, ...]:
+    """Returns what each platform's best gains over its baseline: the configuration that the column `config` calls so;
+    without one, ZeRO stage 1 with the largest micro-batch that runs, which is where users start."""
+    found = []
+    for own in by_platform(configurations).values():
+        running = [each for each in own if each.samples_per_second]
+        baseline = _baseline(running)
+        if baseline:
+            found.append(Gain(baseline, max(running, key=speed)))
+    return tuple(found)
+
+
+def _baseline(running: Sequence[Configuration]) -> Configuration | None:
+    named = [each for each in running if str(dict(each.others).get("config", "")).lower() == BASELINE]
+    plain = [each for each in running if each.stage == 1 and "config" not in dict(each.others)]
+    return next(iter(named), None) or max(plain, key=lambda each: each.micro_batch, default=None)
+
+
+Key = tuple[Hashable, ...]
+
+
+class Portability(NamedTuple):
+    config: str | None
+    stage: int | None
+    """None, as the next two: it differs between the platforms."""
+    micro_batch: int | None
+    grad_accum: int | None
+    value: float | None
+    """None: it was not measured on every platform, and ran on those where it was."""
+    efficiencies: dict[str, float]
+    """The efficiency by platform; 0: out of memory."""
+    missing: tuple[str, ...]
+    """The platforms where it was not measured."""
+
+
+def find_portability(configurations: Sequence[Configuration], named: bool) -> tuple[Portability, ...]:
+    """Returns every configuration, the most portable first. `named`: they are told apart by their column `config`; else
+    by stage and accumulation, since each platform has a micro-batch of its own."""
+    own = by_platform(configurations)
+    best = {platform: max(map(speed, group)) for platform, group in own.items()}
+    groups: dict[Key, list[Configuration]] = {}
+    for each in configurations:
+        groups.setdefault(_key(each, named), []).append(each)
+    found = [_portability(group, best, named) for group in groups.values()]
+    return tuple(sorted(found, key=lambda each: -1.0 if each.value is None else each.value, reverse=True))
+
+
+def _key(configuration: Configuration, named: bool) -> Key:
+    if named:
+        return (str(dict(configuration.others).get("config")),)
+    return (configuration.stage, configuration.grad_accum)
+
+
+def _portability(group: Sequence[Configuration], best: dict[str, float], named: bool) -> Portability:
+    by = by_platform(group)
+    fastest = {platform: max(own, key=speed) for platform, own in by.items()}
+    efficiencies = {
+        platform: speed(each) / best[platform] if best[platform] else 0.0 for platform, each in fastest.items()
+    }
+    missing = tuple(platform for platform in best if platform not in by)
+    return Portability(
+        str(dict(group[0].others).get("config")) if named else None,
+        _common(each.stage for each in fastest.values()),
+        _common(each.micro_batch for each in fastest.values()),
+        _common(each.grad_accum for each in fastest.values()),
+        portability_value(efficiencies.values(), len(missing)),
+        efficiencies,
+        missing,
+    )
+
+
+def portability_value(efficiencies: Iterable[float], missing: int = 0) -> float | None:
+    """Returns the harmonic mean; 0 where an efficiency is 0; None where platforms are `missing` that may decide."""
+    values = list(efficiencies)
+    if any(value <= 0 for value in values):
+        return 0.0
+    return None if missing or not values else statistics.harmonic_mean(values)
+
+
+def _common(values: Iterable[int]) -> int | None:
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+ALARM_RATIO: Final = 0.8
+"""The scaling factor below which something holds the job up: RDMA scales better on every published cluster."""
+
+
+class Point(NamedTuple):
+    """One row of a table: a training on so many nodes."""
+
+    line: int
+    group: str
+    nodes: int
+    gpus: int
+    samples_per_second: float | None
+    """None: not measured, or out of memory."""
+    micro_batch: float | None
+    """Samples that a GPU takes at once; None: not in the table."""
+
+
+class Scaling(NamedTuple):
+    point: Point
+    per_gpu: float | None
+    factor: float | None
+    """The throughput per GPU over that of the smallest configuration of the group."""
+    step_factor: float | None
+    """The throughput per GPU over that of the next smaller one, which shows where the loss happens."""
+    alarm: bool
+    z_gain: float | None
+    """Share by which the micro-batch is larger than on the smallest configuration; 0: ZeRO adds nothing."""
+
+
+def find_scaling(points: Sequence[Point]) -> tuple[Scaling, ...]:
+    """Compares the configurations of each group with its smallest one that was measured."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        groups.setdefault(point.group, []).append(point)
+    return tuple(each for own in groups.values() for each in _group(sorted(own, key=lambda point: point.gpus)))
+
+
+def _group(points: Sequence[Point]) -> list[Scaling]:
+    measured = [point for point in points if point.samples_per_second]
+    sized = [point for point in points if point.micro_batch]
+    found = []
+    for point in points:
+        smaller = [each for each in measured if each.gpus < point.gpus]
+        factor = _factor(point, measured[0]) if measured else None
+        found.append(
+            Scaling(
+                point,
+                _per_gpu(point),
+                factor,
+                _factor(point, smaller[-1]) if smaller else None,
+                factor is not None and factor < ALARM_RATIO,
+                point.micro_batch / (sized[0].micro_batch or 1) - 1 if sized and point.micro_batch else None,
+            )
+        )
+    return found
+
+
+def _per_gpu(point: Point) -> float | None:
+    return point.samples_per_second / point.gpus if point.samples_per_second else None
+
+
+def _factor(point: Point, smaller: Point) -> float | None:
+    own, reference = _per_gpu(point), _per_gpu(smaller)
+    return own / reference if own and reference else None

@@ -1,20 +1,34 @@
-"""A file of a recording, or a part of one: its lines, by kind. Knows neither files nor how lines are split."""
+"""A file of a recording, or a part of one: its lines, by kind, and whether the process that writes it still runs.
+Knows neither files nor how lines are split.
+
+A recording without an end is one of a process that was killed, or of one that still writes: the process itself tells,
+where this machine sees it. Where it does not, what was written seconds ago is not over yet, and of anything older
+nothing is known.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from laggard.locate.digests import MAX_KEPT, RankDigests, collected, digest_value, digests
-from laggard.locate.node_findings import NodeFindings
-from laggard.locate.own_threads import OwnThreads, own_threads
+from laggard.kit.processes import GONE, STOPPED
+from laggard.locate.job_timings import (
+    MAX_KEPT,
+    NodeFindings,
+    OwnThreads,
+    RankDigests,
+    collected,
+    digest_value,
+    digests,
+    own_threads,
+)
 from laggard.rankfile.fact_names import DEEPSPEED, DIGEST_SKIPPED, ENVIRONMENT, OWN_THREADS
-from laggard.recording.columns import Columns
 from laggard.recording.records import (
     BeatLine,
+    Columns,
     CpuWaitLine,
     DigestLine,
     EndLine,
@@ -29,9 +43,41 @@ from laggard.recording.records import (
     decode_as,
 )
 from laggard.recording.tables import Tables
-from laggard.recording.writers import UNKNOWN_WRITER, Writer
 from laggard.stacks.sampled import Sampled, decode
 from laggard.wire.ranks import CpuWait
+
+FRESH_SECONDS = 15.0
+"""The age of a recording below which its process counts as running. A rank that lives writes every 5 s at least. Our
+own choice."""
+
+
+class Writer(NamedTuple):
+    """The process that wrote a file, as of `seen_at`, Unix time: `state` as of processes.identity.state_of(), and how
+    many seconds ago the file was written for the last time."""
+
+    state: str | None
+    seen_at: float
+    written_seconds_ago: float
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state == STOPPED
+
+    @property
+    def is_gone(self) -> bool:
+        return self.state == GONE
+
+    def lives(self, last_record_at: float | None) -> bool:
+        """`last_record_at`: in Unix time, by the rank's clock; None where that is not known, or where nothing new is
+        expected of the job. The file's own time does not do alone: a copy of an old recording is a new file."""
+        if self.state is not None:
+            return self.state != GONE
+        ages = (self.written_seconds_ago, self.seen_at - (last_record_at or 0.0))
+        return all(abs(age) < FRESH_SECONDS for age in ages)
+
+
+UNKNOWN_WRITER = Writer(None, 0.0, float("inf"))
+
 
 _MAX_SAW = 4096
 """The most lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few

@@ -10,14 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.words import counted
 from laggard.recording.job import RecordedJob
-from laggard.recording.kinds import Kind, kind_of
-from laggard.recording.lines import read_lines
-from laggard.recording.recorded_timings import RecordedTimings
-from laggard.recording.unseen_marks import read_marks, unseen_alone, unseen_of
+from laggard.recording.kinds import Kind, kind_of, read_lines
+from laggard.recording.recorded_timings import RecordedTimings, read_marks, unseen_alone, unseen_of
 from laggard.stacks.sampled import HELD, STALLED, Sampled
-from laggard.text.words import counted
 
 WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
 NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
@@ -107,11 +105,11 @@ def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings
     if kind is Kind.LINES:
         return _read_lines(files, gaps)
     if kind is Kind.FLIGHT_RECORDER:
-        from laggard.recording.flight_recorder.reader import read_dumps
+        from laggard.recording.flight_recorder import read_dumps
 
         return read_dumps(files, gaps)
     if kind is Kind.KINETO:
-        from laggard.recording.kineto.reader import read_traces
+        from laggard.recording.kineto import read_traces
 
         return read_traces(files, gaps)
     from laggard.recording.inspector import read_inspector

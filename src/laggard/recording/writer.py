@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
+from laggard.locate.job_timings import NodeFindings
 from laggard.locate.live_positions import indices_by_role
-from laggard.locate.node_findings import NodeFindings
 from laggard.locate.step_tables import Table
 from laggard.wire.ranks import RankRow
 

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from laggard.recommend.scaling import ALARM_RATIO
+from laggard.kit.terminal import Line, Part, Table
+from laggard.kit.words import counted
+from laggard.recommend.runs import ALARM_RATIO
 from laggard.reports.documents import (
     ActivationMemory,
     BestConfiguration,
@@ -28,8 +30,6 @@ from laggard.reports.documents import (
     TableDocument,
     TableNote,
 )
-from laggard.terminal.parts import Line, Part, Table
-from laggard.text.words import counted
 
 _OUTLIERS: Final = "Measure again, these rows are off the surface through the others:"
 

@@ -10,13 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from laggard.environment import ENV_NODE
-from laggard.errors import UsageError
-from laggard.rings.keep import pairs_of
+from laggard.kit.environment import ENV_NODE
+from laggard.kit.errors import UsageError
 from laggard.rings.member import MemberSettings
 from laggard.rings.options import RingOptions
 from laggard.rings.order import MAX_BYTES, RingEnd, RingOrder
-from laggard.rings.run import run_node
+from laggard.rings.run import pairs_of, run_node
 from laggard.wire import decode, encode
 
 _INPUT: Final = 0

@@ -9,18 +9,16 @@ import time
 from typing import Final
 
 from laggard import wire
-from laggard.errors import EXIT_USAGE, UsageError
+from laggard.kit.errors import EXIT_USAGE, UsageError
+from laggard.kit.terminal import show
 from laggard.rings import membership
-from laggard.rings.bandwidth import ELEMENT_BYTES, OPS, parse_size
-from laggard.rings.describe import ring_parts
+from laggard.rings.describe import render_nccl_tests, ring_parts
 from laggard.rings.document import Ring
 from laggard.rings.job_environment import as_the_job, read_job_environment
 from laggard.rings.member import MemberSettings
-from laggard.rings.nccl_tests import render_nccl_tests
-from laggard.rings.options import RingOptions
+from laggard.rings.options import ELEMENT_BYTES, OPS, RingOptions, parse_size
 from laggard.rings.place import add_meeting, check_join_seconds, find_place, meeting_of, read_tokens
 from laggard.rings.run import run_node
-from laggard.terminal.output import show
 
 _MAX_LOCAL_RANKS: Final = 64
 _MAX_SWEEP_BYTES: Final = 1 << 36

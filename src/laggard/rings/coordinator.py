@@ -19,13 +19,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from laggard.errors import UsageError
-from laggard.http.listen import listen
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import listen
+from laggard.kit.words import printable_line
 from laggard.rings import messages
-from laggard.rings.addresses import Addresses
-from laggard.rings.admission import refusal
-from laggard.rings.authentication import coordinator_proof, new_nonce, session_key, shown_token
-from laggard.rings.link import LINE_BYTES, Forged, Link, beat
+from laggard.rings.authentication import Strangers, coordinator_proof, new_nonce, refusal, session_key, shown_token
+from laggard.rings.link import LINE_BYTES, Addresses, Forged, Link, beat
 from laggard.rings.membership import Membership
 from laggard.rings.messages import (
     Accepted,
@@ -47,8 +46,6 @@ from laggard.rings.messages import (
     Want,
 )
 from laggard.rings.order import NodeShare
-from laggard.rings.strangers import Strangers
-from laggard.text.words import printable_line
 from laggard.wire.codec import WireError
 
 ONE_MACHINE: Final = "127.0.0.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 
 _MAX_BYTES: Final = 1 << 20
 _OWN: Final = ("LAGGARD_", "PYTHON", "TORCHELASTIC_", "SLURM_", "PMI", "OMPI_", "VIRTUAL_ENV")

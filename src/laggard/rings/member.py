@@ -16,12 +16,11 @@ from typing import Any, Final
 from msgspec import structs
 
 from laggard import __version__
-from laggard.environment import job_id, node_name
-from laggard.errors import EXIT_USAGE
+from laggard.kit.environment import job_id, node_name
+from laggard.kit.errors import EXIT_USAGE
 from laggard.model import EXIT_CODES, Verdict
 from laggard.rings import messages
-from laggard.rings.admission import MAX_NAME
-from laggard.rings.authentication import coordinator_proof, is_proof, member_proof, new_nonce, session_key
+from laggard.rings.authentication import MAX_NAME, coordinator_proof, is_proof, member_proof, new_nonce, session_key
 from laggard.rings.link import LINE_BYTES, Forged, Link, beat
 from laggard.rings.membership import Membership
 from laggard.rings.messages import (

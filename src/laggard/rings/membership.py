@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 
 _PORTS: Final = range(20000, 30000)
 """The range from which SLURM's job gets its port: below the ephemeral ones (32768 and above)."""

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Mapping
 from typing import Final
 
+from laggard.kit.processes import own_process
 from laggard.nccl.private_log import PrivateLog, prepare_log
-from laggard.processes.own import own_process
 from laggard.rings import messages
 from laggard.rings.messages import Command, Report
 from laggard.wire.codec import WireError

@@ -13,17 +13,19 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.stacks.frames import NO_FRAME, Frame, kind_of
 from laggard.stacks.sampled import (
     CRASHED,
     FAULTS_KEY,
     HELD,
     MAX_THREADS,
+    NO_FRAME,
     TERMINATED,
     Counted,
+    Frame,
     Sampled,
     SampledError,
     Thread,
+    kind_of,
     number_of,
     read_small_file,
     shortened,
@@ -36,7 +38,7 @@ _HEAD = re.compile(
     r"(?:(?:Current t|T)hread 0x([0-9a-fA-F]{1,16})|Stack) (?:\[(.{0,64})\] )?\(most recent call first\):"
 )
 _FRAME = re.compile(r'  File "(.{0,600})", line (\d{1,7}|\?\?\?) in (.{0,600})')
-_LAGGARDS: Final = "laggard/trainer_hooks/record/periodic_thread.py"  # in each thread of laggard's own
+_LAGGARDS: Final = "laggard/trainer_hooks/record/event_log.py"  # in each thread of laggard's own
 _HOOKS: Final = "laggard/trainer_hooks/"
 _NO_FRAME: Final = "  <no Python frame>"
 _FATAL = re.compile(r"Fatal Python error: (.{1,200})")

@@ -13,32 +13,33 @@ import time
 from typing import Final, NamedTuple
 
 from laggard import wire
-from laggard.address import without_login
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
-from laggard.errors import UsageError
+from laggard.kit.address import without_login
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
+from laggard.kit.errors import UsageError
+from laggard.kit.secret_files import read_token_file
+from laggard.kit.terminal import Line, show
+from laggard.kit.words import counted, joined, printable_line
 from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.describe import suspect_text
 from laggard.rings.document import Ring
 from laggard.rings.membership import expand_hosts
-from laggard.secret_files import read_token_file
 from laggard.suspects.exclude_command import seconds_of
-from laggard.suspects.measured import confirmation_of, tell
-from laggard.suspects.names import KnownNames
-from laggard.suspects.peers import MAX_PEERS, MIN_PEERS, good_peers
-from laggard.suspects.scheduler import SchedulerAway, program
-from laggard.suspects.slurm_ring import (
+from laggard.suspects.measurement import (
+    MAX_RING_PEERS,
+    MIN_RING_PEERS,
     NotMeasured,
     RingJob,
     SlurmNode,
     choose_nodes,
+    confirmation_of,
+    good_peers,
     jobs_on,
     measure,
     ring_in,
     slurm_nodes,
+    tell,
 )
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.text.words import counted, joined, printable_line
+from laggard.suspects.scheduler import KnownNames, SchedulerAway, program
 from laggard.wire.exclusion import ExclusionsDocument, SuspectDocument
 from laggard.wire.nodes import NodeRow, NodesDocument
 
@@ -151,7 +152,7 @@ def _measured_by_slurm(arguments: argparse.Namespace, node: str, fleet: _Fleet) 
     if srun is None or sinfo is None or squeue is None:
         raise UsageError(
             f"SLURM's srun is not here: start `laggard ring --pairs --suspect {node} --format json` on {node} and on "
-            f"{MIN_PEERS} peers or more, and give what node 0 prints with --ring FILE"
+            f"{MIN_RING_PEERS} peers or more, and give what node 0 prints with --ring FILE"
         )
     nodes = slurm_nodes(sinfo)
     known = KnownNames(nodes).find(node)
@@ -161,11 +162,11 @@ def _measured_by_slurm(arguments: argparse.Namespace, node: str, fleet: _Fleet) 
     if not suspect.is_free:
         _refuse(suspect, squeue, is_waited_for=arguments.wait is not None)
     peers = list(expand_hosts(arguments.peers)) if arguments.peers else good_peers(node, fleet.rows, fleet.suspects)
-    partition, chosen = choose_nodes(suspect, peers, nodes, arguments.partition, MAX_PEERS)
-    if len(chosen) < MIN_PEERS:
+    partition, chosen = choose_nodes(suspect, peers, nodes, arguments.partition, MAX_RING_PEERS)
+    if len(chosen) < MIN_RING_PEERS:
         found = joined(chosen) if chosen else "none"
         raise NotMeasured(
-            f"it takes {MIN_PEERS} peers that are free, pass their checks and are not suspected, and "
+            f"it takes {MIN_RING_PEERS} peers that are free, pass their checks and are not suspected, and "
             f"partition {partition} has {found}: ask again later, or name them with --peers"
         )
     wait = arguments.wait or _AT_ONCE_SECONDS

@@ -6,22 +6,45 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from laggard import wire
+from laggard.kit.errors import UsageError
+from laggard.kit.terminal import Line
+from laggard.kit.terminal import show as show_parts
 from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.situation import Situation
+from laggard.recommend.command import write_files
 from laggard.recommend.inputs import read_inputs
-from laggard.terminal.output import show as show_parts
-from laggard.terminal.parts import Line
-from laggard.tune.cli.options import check, configure
-from laggard.tune.cli.repeat import repeat_final
-from laggard.tune.cli.run import run, study_path
-from laggard.tune.cli.settings import settings_for, subject_for
-from laggard.tune.cli.show import show
-from laggard.tune.report.documents import TuneDocument
-from laggard.tune.training.subject import tuned
+from laggard.tune.cli import check, configure, repeat_final, run, settings_for, study_path, subject_for
+from laggard.tune.report import TuneDocument, render_page, tune_parts
+from laggard.tune.training import tuned
+
+
+def show(documents: Sequence[TuneDocument], arguments: argparse.Namespace) -> None:
+    for place, document in enumerate(documents):
+        own = f"-{document.kind}" if len(documents) > 1 else ""
+        if arguments.html:
+            path = Path(arguments.html)
+            _write_page(path.with_name(f"{path.stem}{own}{path.suffix}"), document)
+        if arguments.write and document.recommendation.files:
+            write_files(document.recommendation.files, Path(arguments.write + own))
+        if arguments.format == "json":
+            sys.stdout.buffer.write(wire.encode(document) + b"\n")
+        else:
+            show_parts([*([Line("")] if place else []), *tune_parts(document)])
+    sys.stdout.flush()
+
+
+def _write_page(path: Path, document: TuneDocument) -> None:
+    try:
+        path.write_text(render_page(document), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
 
 __all__ = ["configure", "main"]
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 
 Value = str | int | bool | None
 Configuration = Mapping[str, Value]

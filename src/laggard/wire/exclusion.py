@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, structs
 
-from laggard.secret_files import proved_by
+from laggard.kit.secret_files import proved_by
 from laggard.wire.codec import encode
 
 MAX_SECONDS = 7 * 86400.0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import Struct
+
+from laggard.model import Finding
 
 MAX_RING_NODES = 256
 MAX_RING_PAIRS = 4096
@@ -93,3 +96,11 @@ class RingsDocument(msgspec.Struct, frozen=True):
     failing: int
     silent: int
     schema: str = "laggard.rings/1"
+
+
+class NodeFinding(Struct, frozen=True):
+    """`url`: of the agent that reported it. `node`: the name under which the node's ranks are known."""
+
+    url: str
+    node: str
+    finding: Finding

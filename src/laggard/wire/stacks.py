@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, structs
 
-from laggard.secret_files import proved_by
+from laggard.kit.secret_files import proved_by
 from laggard.stacks.ask import MAX_SAMPLES, MAX_SECONDS, SAMPLES, SECONDS
 from laggard.stacks.sampled import MAX_BYTES, Sampled, encode, from_value
 from laggard.wire.codec import encode as encode_document

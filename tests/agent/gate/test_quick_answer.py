@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from laggard.accepted import Accepted, written
-from laggard.agent.gate.question import Question, WrongQuestion, parse_question
-from laggard.agent.gate.quick_answer import Now, Own, quick_answer
-from laggard.agent.gate.serving import AcceptedFile
-from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
+from laggard.agent.gate.server import Question, WrongQuestion, parse_question
+from laggard.agent.gate.serving import AcceptedFile, Now, Own, quick_answer
+from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound, split
 from laggard.agent.prober.stricter import stricter_probes, variant_names
-from laggard.agent.prober.variants import split
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
-from laggard.probes.choose import choose_probes
-from laggard.probes.gate_probes import fingerprint, gate_probes
+from laggard.probes.choose import choose_probes, fingerprint, gate_probes
 from laggard.probes.profiles import PROFILES
+from laggard.wire.accepted import Accepted, written
 
 BOOT = "0f9a7c52-3f0e-4d5c-9c55-0a4b5d1f7e10"
 OWN = Own("a" * 32, BOOT, frozenset({"disks", "gpu_busy", "gpu_count"}), frozenset({"gpu_busy"}), 90.0, True)
@@ -178,12 +175,12 @@ def test_variants_are_what_a_prolog_judges_otherwise_and_are_no_part_of_the_agen
 def test_the_fingerprint_is_of_the_node_and_of_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = fingerprint("n1")
     assert len(mine) == 32 and mine == fingerprint("n1") != fingerprint("n2")
-    monkeypatch.setattr("laggard.probes.gate_probes.__version__", "0.0.1")
+    monkeypatch.setattr("laggard.probes.choose.__version__", "0.0.1")
     assert fingerprint("n1") != mine
     monkeypatch.undo()
     limits = next(probe for probe in gate_probes() if probe.name == "disks")
     others = [probe for probe in gate_probes() if probe.name != "disks"]
-    monkeypatch.setattr("laggard.probes.gate_probes.gate_probes", lambda: (*others, limits))
+    monkeypatch.setattr("laggard.probes.choose.gate_probes", lambda: (*others, limits))
     assert fingerprint("n1") != mine, "the same probes in another order is not the same laggard"
 
 

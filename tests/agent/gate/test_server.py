@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.agent.gate.listener import open_listener
-from laggard.agent.gate.question import Answer, Question
-from laggard.agent.gate.server import MAX_CONNECTIONS, GateServer
+from laggard.agent.gate.server import MAX_CONNECTIONS, Answer, GateServer, Question, open_listener
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeLoop
 from laggard.model import ProbeResult, Report, Verdict
 

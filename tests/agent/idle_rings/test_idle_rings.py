@@ -21,9 +21,9 @@ import psutil
 import pytest
 from support.ports import free_port
 
-from laggard.agent.idle_rings.settings import IdleRingsSettings, find_tokens
+from laggard.agent.idle_rings.command import IdleRingsSettings, find_tokens
 from laggard.cli import main
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.rings.authentication import is_signed, new_nonce, signed
 from laggard.rings.place import read_tokens
 from laggard.wire import decode, encode

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard.agent.prober.known_probes import know_probes
+from laggard.agent.prober.loop import know_probes
 from laggard.agent.prober.stricter import known_by
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.probes.choose import choose_probes
 from laggard.probes.host.apart import NoChild
 from laggard.probes.profiles import PROFILES
@@ -18,7 +18,7 @@ from laggard.probes.profiles import PROFILES
 _LOADS = """
 import sys
 import laggard.agent.main
-from laggard.agent.prober.known_probes import know_probes
+from laggard.agent.prober.loop import know_probes
 assert len(know_probes("periodic", "n1").gate) > 20
 print(*[name for name in sys.modules if name in ("laggard.probes.registry", "laggard.probes.gpu.throttle")])
 """
@@ -34,7 +34,7 @@ def test_it_is_the_same_where_no_process_can_be_started(monkeypatch: pytest.Monk
         raise NoChild("cannot start a process")
 
     expected = know_probes("periodic", "n1")
-    monkeypatch.setattr("laggard.agent.prober.known_probes.apart", refuse)
+    monkeypatch.setattr("laggard.agent.prober.loop.apart", refuse)
     assert know_probes("periodic", "n1") == expected
 
 

@@ -12,10 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from laggard.agent.ranks.end import LastMoment, rank_end
-from laggard.agent.ranks.exit_watch import ExitWatch, WatchedExit
-from laggard.agent.ranks.kernel_word import OomCounts, confirmed_word, kernel_word, names_another
-from laggard.agent.ranks.oom_kills import OomKills, count_machines_oom_kills, count_oom_kills, read_oom_kills
+from laggard.agent.ranks.end import ExitWatch, LastMoment, WatchedExit, rank_end
+from laggard.agent.ranks.kernel_word import (
+    OomCounts,
+    OomKills,
+    confirmed_word,
+    count_machines_oom_kills,
+    count_oom_kills,
+    kernel_word,
+    names_another,
+    read_oom_kills,
+)
 from laggard.probes.host.kernel_log import parse_messages
 
 LAUNCHER = """

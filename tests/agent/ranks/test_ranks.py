@@ -20,12 +20,11 @@ from msgspec import structs
 from support.agents import IDENTITY
 from support.steps import StepRow, step_rows
 
-from laggard.agent.jobs.hook_blind import hook_blind_findings
+from laggard.agent.jobs import hook_blind_findings
 from laggard.agent.ranks import directory as directory_module
 from laggard.agent.ranks.directory import MAX_FILES, list_files
 from laggard.agent.ranks.reader import EXPIRE_AFTER_NS, MAX_RANKS, RankFiles
-from laggard.agent.ranks.row import Now
-from laggard.agent.ranks.validation import MAX_STEP_NS
+from laggard.agent.ranks.row import MAX_STEP_NS, Now
 from laggard.catalogue.rank_metrics import MAX_PAIRS
 from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer
 from laggard.rankfile import BeatRecord

@@ -20,8 +20,7 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.ranks.stack_files import NO_FOLDER, StackFile, read_stack_file
 from laggard.agent.ranks.stacks import MAX_ANSWER_BYTES
 from laggard.stacks.fault_text import header
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import ASKED, HELD, STALLED, Counted, Sampled, Thread, encode
+from laggard.stacks.sampled import ASKED, HELD, STALLED, Counted, Frame, Sampled, Thread, encode
 from laggard.wire import encode as encode_document
 from laggard.wire.stacks import StacksDocument, sampled_of
 

@@ -18,11 +18,10 @@ import pytest
 from support.hostile import held_memory, needs_fuse
 from support.readers import OTHER, Reader, environ
 
-from laggard.agent.idle_rings.arrivals import Arrivals, GpuWatch
+from laggard.agent.idle_rings.ring import Arrivals, GpuWatch
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.reader.server import MAX_CONNECTIONS, ReaderServer
-from laggard.probes.host.apart import NoChild, Stopped, apart
-from laggard.probes.host.hanging_users import SKIPPED_SECONDS, HangingUsers
+from laggard.probes.host.apart import SKIPPED_SECONDS, HangingUsers, NoChild, Stopped, apart
 from laggard.probes.host.reader import NoReader, ask
 from laggard.probes.nccl.model.running_ranks import RankProcesses
 
@@ -104,7 +103,7 @@ def test_work_that_fails_says_why() -> None:
 
 def test_a_user_is_left_out_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("laggard.probes.host.hanging_users._user", {7: 1001, 8: 1001, 9: 0, 10: 0}.__getitem__)
+    monkeypatch.setattr("laggard.probes.host.apart._user", {7: 1001, 8: 1001, 9: 0, 10: 0}.__getitem__)
     users = HangingUsers(lambda: now[0])
     users.blame(7)
     users.blame(9)

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from support.readers import NOBODY, OTHER, as_nobody, as_root, environ
 
-from laggard.environment import ENV_READER
+from laggard.kit.environment import ENV_READER
 from laggard.probes.host.host import Host
 from laggard.probes.host.reader import ask
 from laggard.probes.nccl.model import running_ranks
@@ -48,7 +48,7 @@ def test_the_kernels_log_comes_through_the_reader_to_those_who_may_ask(
 def test_how_a_process_ended_comes_through_the_reader(start_reader: Callable[..., Path]) -> None:
     path = start_reader("--allow-user", str(NOBODY))
     code = (
-        "from laggard.agent.ranks.exit_status import read_exit_status\n"
+        "from laggard.agent.ranks.end import read_exit_status\n"
         "print(read_exit_status(os.open('/dev/null', os.O_RDONLY), {pid}))"
     )
     child = subprocess.Popen(["sh", "-c", "exit 3"], user=OTHER)
@@ -174,7 +174,7 @@ def test_a_container_has_settings_files_of_its_own(start_reader: Callable[..., P
 
 
 SOCKETS = """
-from laggard.agent.traffic.peers import VARIABLES
+from laggard.agent.traffic.sockets import VARIABLES
 from laggard.agent.traffic.sockets import SocketsUnknown, read_variables, socket_inodes
 try:
     print(sorted(socket_inodes({pid})), read_variables([{pid}], VARIABLES))
@@ -205,7 +205,7 @@ def test_whose_a_connection_is_and_who_the_jobs_nodes_are_comes_through_the_read
 
 
 KERNEL = """
-from laggard.agent.ranks.kernel_side import KernelReader
+from laggard.agent.ranks.stack_files import KernelReader
 side = KernelReader().side({owner}, {pid})
 print(side.state, side.call >= 0, side.functions[:1])
 """

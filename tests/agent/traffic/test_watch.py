@@ -61,7 +61,7 @@ def seen(spaces: Namespaces, tmp_path: Path) -> Seen:
 
 
 PATIENT = """
-import runpy, sys, laggard.agent.traffic.judge as judge
+import runpy, sys, laggard.agent.traffic.watch as judge
 judge._MIN_BYTES_PER_SECOND = 1.0  # a loaded machine may take long
 runpy.run_path(sys.argv[1], run_name="__main__")
 """

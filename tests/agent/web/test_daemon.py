@@ -21,10 +21,14 @@ from support.agents import AgentProcess
 from support.steps import numbers
 
 from laggard.agent.web import page
-from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer, validate_report
-from laggard.http.security_headers import NO_PAGE
-from laggard.http.server import MAX_CONNECTIONS
+from laggard.collector.scrape.validation import (
+    validate_collectives,
+    validate_ranks,
+    validate_ranks_answer,
+    validate_report,
+)
+from laggard.kit.http_message import NO_PAGE
+from laggard.kit.http_server import MAX_CONNECTIONS
 from laggard.rankfile import RankFileReader
 
 pytestmark = pytest.mark.slow  # an agent for most tests

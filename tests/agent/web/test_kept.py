@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from laggard.http import server as module
-from laggard.http.listen import bind
-from laggard.http.message import HttpError, Request, Response
-from laggard.http.server import Server
+from laggard.kit import http_server as module
+from laggard.kit.http_message import HttpError, Request, Response, bind
+from laggard.kit.http_server import Server
 
 PLACES, KEPT = 2, 2
 QUESTION = b"GET / HTTP/1.1\r\nHost: n1\r\nConnection: %s\r\n\r\n"

@@ -14,17 +14,14 @@ import pytest
 from support.steps import numbers
 
 from laggard.agent.prober.loop import ProbeLoop, ProbeRound
-from laggard.agent.ranks.cache import RankCache
-from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.ranks.reader import RankCache, RankFiles
 from laggard.agent.web import page
 from laggard.agent.web.routes import Router
 from laggard.agent.web.stacks import StackService
-from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer
-from laggard.http.message import Request, Response
-from laggard.http.security_headers import NO_PAGE
+from laggard.collector.scrape.validation import validate_collectives, validate_ranks, validate_ranks_answer
+from laggard.kit.http_message import NO_PAGE, Request, Response
+from laggard.kit.secret_files import TokenFile
 from laggard.model import ProbeResult, Report, Verdict
-from laggard.secret_files import TokenFile
 
 Start = Callable[..., Any]
 TOKEN = "correct horse battery staple"

@@ -10,12 +10,10 @@ from http import HTTPStatus
 
 import pytest
 
-from laggard.http import server as server_module
-from laggard.http import shares as module
-from laggard.http.listen import BACKLOG, bind
-from laggard.http.message import Request, Response
-from laggard.http.server import Server
-from laggard.http.shares import HALF_LIFE_SECONDS, Shares, client_of, is_of_own_machine
+from laggard.kit import http_server as module
+from laggard.kit import http_server as server_module
+from laggard.kit.http_message import BACKLOG, Request, Response, bind
+from laggard.kit.http_server import HALF_LIFE_SECONDS, Server, Shares, client_of, is_of_own_machine
 
 PLACES = 4
 ELSEWHERE = ("127.0.0.1", "127.0.0.2")

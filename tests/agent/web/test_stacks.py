@@ -16,7 +16,7 @@ from support.stack_documents import sampled
 
 from laggard.agent.settings import AgentSettings
 from laggard.agent.web.stacks import SEEN_SECONDS, Turns
-from laggard.config import load
+from laggard.kit.config import load
 from laggard.stacks.ask import MIN_SECONDS_BETWEEN, read_ask
 from laggard.stacks.sampled import encode
 
@@ -64,7 +64,7 @@ def test_switched_off_it_is_off(start_agent: Start, tmp_path: Path, with_token: 
 
 def test_a_token_that_every_user_can_read_is_refused(tmp_path: Path, with_token: tuple[str, ...]) -> None:
     from laggard.agent.web.stacks import read_stacks_tokens
-    from laggard.errors import UsageError
+    from laggard.kit.errors import UsageError
 
     settings = load(with_token[1], AgentSettings)
     assert read_stacks_tokens(settings.stacks, settings.stacks_token_file).accepted() == (TOKEN,)

@@ -10,13 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.discovery.dns import DnsName
-from laggard.collector.discovery.source import Answer, Source, Unanswered
-from laggard.collector.discovery.target_file import MAX_FILE_BYTES, TargetFiles
-from laggard.collector.scrape.targets import Target, parse_targets
+from laggard.collector.discovery import MAX_FILE_BYTES, Answer, Discovery, DnsName, Source, TargetFiles, Unanswered
 from laggard.collector.settings import load_settings
-from laggard.errors import UsageError
+from laggard.collector.targets import Target, parse_targets
+from laggard.kit.errors import UsageError
 
 
 def urls(targets: Sequence[Target]) -> list[str]:

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.discovery.label_file import MAX_PATTERNS, LabelFile
-from laggard.collector.discovery.target_file import TargetFiles
-from laggard.collector.discovery.tree import Unusable
-from laggard.collector.node_labels import MAX_LABEL_CHARACTERS, NodeLabels, partitions_label
-from laggard.collector.scrape.targets import parse_targets
+from laggard.collector.discovery import Discovery, TargetFiles
+from laggard.collector.label_file import MAX_PATTERNS, LabelFile, Unusable
+from laggard.collector.targets import MAX_LABEL_CHARACTERS, NodeLabels, parse_targets, partitions_label
 
 
 def write(path: Path, value: object) -> Path:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.collector.discovery.slurm import SlurmPartition
-from laggard.collector.discovery.source import Source, Unanswered
-from laggard.errors import UsageError
+from laggard.collector.discovery import SlurmPartition, Source, Unanswered
+from laggard.kit.errors import UsageError
 
 Sinfo = Callable[[str], str]
 

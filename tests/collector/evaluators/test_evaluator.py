@@ -14,11 +14,8 @@ import pytest
 from msgspec import structs
 from support.postgres import Server, running
 
-from laggard.collector.evaluators import evaluator as evaluator_module
-from laggard.collector.evaluators.evaluator import CATCH_UP_SECONDS, RETRY_SECONDS, Evaluator
-from laggard.collector.evaluators.exchange import Place
-from laggard.collector.evaluators.shares import LEASE_SECONDS, Members
-from laggard.collector.evaluators.standing import NOT_JUDGED
+from laggard.collector import evaluators as evaluator_module
+from laggard.collector.evaluators import CATCH_UP_SECONDS, RETRY_SECONDS, Evaluator
 from laggard.collector.incidents import postgres as postgres_module
 from laggard.collector.jobs.key import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
@@ -26,7 +23,8 @@ from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.choice import Known
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.watch import MAX_JOBS, snapshot_of
-from laggard.errors import UsageError
+from laggard.collector.shared_verdicts import LEASE_SECONDS, NOT_JUDGED, Members, Place
+from laggard.kit.errors import UsageError
 from laggard.model import Culprit, Verdict
 
 ROUND = 60.0

@@ -9,12 +9,11 @@ import pytest
 from msgspec import structs
 from support.postgres import Server, running
 
-from laggard.collector.evaluators.exchange import Exchange, Place
-from laggard.collector.evaluators.standing import Judged
-from laggard.collector.incidents.engine import DatabaseError
+from laggard.collector.incidents.tables import DatabaseError
 from laggard.collector.jobs.key import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus.watch import snapshot_of
+from laggard.collector.shared_verdicts import Exchange, Judged, Place
 from laggard.model import Culprit, Verdict
 
 KEY = JobKey(1000, "train")

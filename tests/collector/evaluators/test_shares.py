@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.scraping import prometheus
 
-from laggard.collector.evaluators.shares import LEASE_SECONDS, Members, hashmod
 from laggard.collector.jobs.key import JobKey
+from laggard.collector.shared_verdicts import LEASE_SECONDS, Members, hashmod
 
 KEYS = [JobKey(1000 + number % 3, f"train-{number}") for number in range(300)]
 NAMES = JobKey(0, 'ü; \\ " {}'), JobKey(4294967294, "x" * 128)

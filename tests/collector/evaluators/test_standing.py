@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from laggard.collector.evaluators.shares import Members
-from laggard.collector.evaluators.standing import (
+from laggard.collector.jobs.key import JobKey
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.prometheus.watch import snapshot_of
+from laggard.collector.shared_verdicts import (
     MAX_VERDICT_BYTES,
     NOT_JUDGED,
     STALE_ROUNDS,
     Judged,
+    Members,
     Standing,
     bounded,
     not_looked_at,
 )
-from laggard.collector.jobs.key import JobKey
-from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
-from laggard.collector.prometheus.watch import snapshot_of
 from laggard.model import Culprit, Location, Note, Verdict
 from laggard.wire import encode
 

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.collector.fleet.compared_facts import COMPARED_FACTS, value_of
-from laggard.collector.fleet.consensus import MANY_RATIO, MAX_NOTES, MIN_NODES, consensus
+from laggard.collector.outliers import COMPARED_FACTS, MANY_RATIO, MAX_NOTES, MIN_NODES, consensus, value_of
 from laggard.model import Severity
 
 KERNEL, OTHER = "5.15.0-113-generic", "5.15.0-118-generic"

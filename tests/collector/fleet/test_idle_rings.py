@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.collector.fleet.idle_rings import CLOCK_SECONDS, Answer, IdleRings, IdleRingSettings
+from laggard.collector.web.rings import CLOCK_SECONDS, Answer, IdleRings, IdleRingSettings
 from laggard.wire.idle_rings import RingAsk
 from laggard.wire.nodes import NodeRow
 

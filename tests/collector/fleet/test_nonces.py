@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.collector.fleet.nonces import Nonces
+from laggard.collector.web.signed_requests import Nonces
 
 NONCE = "0123456789abcdef"
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.fleet import outliers
-from laggard.collector.fleet.compared_facts import ComparedNode, compared_node
-from laggard.collector.fleet.outliers import NodeComparison, compare_nodes
+from laggard.collector import outliers
+from laggard.collector.outliers import ComparedNode, NodeComparison, compare_nodes, compared_node
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.targets import parse_target
+from laggard.collector.targets import parse_target
 from laggard.model import Report, Verdict
 
 

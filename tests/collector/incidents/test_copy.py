@@ -17,12 +17,10 @@ from support.stores import open_store
 from support.timings import job as timings_of
 
 from laggard.cli import main
-from laggard.collector.incidents.copying import copy_database
+from laggard.collector.copying import copy_database
 from laggard.collector.incidents.database import read_incidents, reading
-from laggard.collector.incidents.fault import Fault, NodeName
-from laggard.collector.incidents.incident import Incident, IncidentQuery
-from laggard.collector.incidents.kept_digest import LAST, KeptDigest, of_incident
-from laggard.collector.incidents.node_rows import NodeRows
+from laggard.collector.incidents.incident import LAST, Fault, Incident, IncidentQuery, KeptDigest, NodeName, of_incident
+from laggard.collector.incidents.tables import NodeRows
 from laggard.locate.against.digest import Described, digest_of
 from laggard.model import Culprit, Severity
 from laggard.wire.exclusion import Confirmation

@@ -23,11 +23,10 @@ from laggard.collector.incidents.database import (
     read_digest,
     reading,
 )
-from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
+from laggard.collector.incidents.incident import FIRST, LAST, AskedDigest, KeptDigest, of_incident
 from laggard.locate.against.digest import Described, digest_of
 from laggard.wire import decode
-from laggard.wire.comparison import Comparison
-from laggard.wire.digest import Digest, Estimate
+from laggard.wire.digest import Comparison, Digest, Estimate
 
 NOW = 1.79e9
 

@@ -17,10 +17,9 @@ from msgspec import structs
 from support.stores import WALL, Clock, open_store
 
 from laggard.cli import main
-from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_incidents
+from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, SqliteFile, read_incidents
 from laggard.collector.incidents.history import LATELY_SECONDS, MAX_CLOSED_LATELY, HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
-from laggard.collector.incidents.sqlite_file import SqliteFile
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
 from laggard.collector.settings import CollectorSettings, incidents_path

@@ -15,7 +15,7 @@ from support.stores import WALL, Clock
 from laggard.collector.incidents.database import read_incidents, reading
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery
-from laggard.collector.incidents.moved_jobs import Moved, taken_over
+from laggard.collector.incidents.shared_database import Moved, taken_over
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.watch import snapshot_of

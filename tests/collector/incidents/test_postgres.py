@@ -31,17 +31,14 @@ from laggard.collector.incidents.database import (
     read_incidents,
     reading,
 )
-from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.incident import Incident, IncidentQuery
-from laggard.collector.incidents.kept_digest import KeptDigest, of_incident
-from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.schema import VERSION
+from laggard.collector.incidents.incident import Fault, Incident, IncidentQuery, KeptDigest, NodeName, of_incident
 from laggard.collector.incidents.shared_database import SharedDatabase
+from laggard.collector.incidents.tables import VERSION, NodeRows
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.settings import CollectorSettings, incidents_writer, load_settings
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.against.digest import Described, digest_of
 from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Severity, Verdict

@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from laggard.collector.incidents.fault import Fault
-from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.same import (
-    merged_fault,
-    merged_incident,
-    same_fault,
-    same_incident,
-)
+from laggard.collector.incidents.identity import merged_fault, merged_incident, same_fault, same_incident
+from laggard.collector.incidents.incident import Fault, Incident
 from laggard.model import Culprit, Severity
 
 WALL = 1.79e9

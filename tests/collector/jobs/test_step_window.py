@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.steps import StepRow, step_rows, step_table
 
-from laggard.collector.jobs.step_window import StepWindow
-from laggard.constants import PHASES
+from laggard.collector.jobs.job import StepWindow
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 
 Batch = Sequence[StepRow]

@@ -17,7 +17,7 @@ from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGEN
 from laggard.collector.jobs.job import JobKey, Run
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows, Refusal
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.locate.verdict import locate
 from laggard.model import Location

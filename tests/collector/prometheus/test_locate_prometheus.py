@@ -18,10 +18,10 @@ from support.prometheus_series import Job, make_blocks, prometheus
 from laggard.cli import main
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.prometheus import queries, verdict
-from laggard.collector.prometheus.answer import Labels
+from laggard.collector.prometheus.client import Labels
 from laggard.collector.prometheus.queries import quoted
 from laggard.collector.prometheus.second_look import with_agents
-from laggard.locate.node_findings import NodeFindings
+from laggard.locate.job_timings import NodeFindings
 from laggard.model import Culprit
 
 RANKS = 64

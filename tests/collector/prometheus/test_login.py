@@ -17,9 +17,8 @@ import pytest
 from support.certificates import Start
 from support.ports import free_port
 
-from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.login import Login
-from laggard.errors import UsageError
+from laggard.collector.prometheus.client import Login, Prometheus
+from laggard.kit.errors import UsageError
 
 
 def put(path: Path, text: str) -> Path:

@@ -13,7 +13,7 @@ from laggard.collector.prometheus import queries, watch
 from laggard.collector.prometheus.choice import Known
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.watch import MAX_JOBS, PrometheusWatch, snapshot_of
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 
 
 class Store:

@@ -26,10 +26,10 @@ from laggard.collector.scrape.collective_rounds import (
     Wanted,
     is_in_network,
 )
-from laggard.collector.scrape.collectives_validation import validate_collectives
+from laggard.collector.scrape.validation import validate_collectives
 from laggard.model import Culprit, Note
 from laggard.wire import WireError, encode
-from laggard.wire.collectives import MAX_ROWS, CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
+from laggard.wire.ranks import MAX_ROWS, CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 
 KEY = JobKey(1000, "job-1")
 LANES = (CollectiveLane("all_reduce", "dp", "dp:0-3", -1),)

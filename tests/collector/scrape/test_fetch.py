@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.ports import free_port
 
-from laggard.collector.scrape.answer_reader import AnswerReader
-from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.http.client import SPEAKS_TLS
+from laggard.collector.scrape.fetch import AnswerReader, FetchFailure, fetch
+from laggard.kit.http_client import SPEAKS_TLS
 
 LONGEST_SECONDS = 120.0
 MAX_BYTES = 1000

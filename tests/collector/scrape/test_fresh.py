@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.scrape.targets import parse_targets
+from laggard.collector.discovery import Discovery
 from laggard.collector.scrape_loop import FRESH_SECONDS, ScrapeLoop
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.targets import parse_targets
 from laggard.locate.verdict import locate
 
 

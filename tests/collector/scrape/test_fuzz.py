@@ -16,24 +16,23 @@ from hypothesis import strategies as st
 from support.collectors import answer_of
 from support.mutated import mutated
 
-from laggard.collector.fleet.outliers import compare_nodes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
+from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.outliers import compare_nodes
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.looked_ranks import LookedRank
-from laggard.collector.scrape.targets import parse_target
-from laggard.collector.scrape.validation import validate_ranks_answer, validate_report
+from laggard.collector.scrape.collective_rounds import LookedRank
+from laggard.collector.scrape.validation import validate_collectives, validate_ranks_answer, validate_report
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.targets import parse_target
 from laggard.collector.web.app import make_app
 from laggard.locate.verdict import locate
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError, encode
 from laggard.wire.digest import Digest
-from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeFinding
 
 PATHS = ("/", "/metrics") + tuple(
     f"/api/v1/{name}"

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from support.certificates import Files
 
-from laggard.collector.scrape import kept_connections
+from laggard.collector.scrape import connections as kept_connections
+from laggard.collector.scrape.connections import KeptConnections, Slots
 from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.collector.scrape.kept_connections import KeptConnections
-from laggard.collector.scrape.slots import Slots
-from laggard.http.listen import bind
-from laggard.http.message import HttpError, Request, Response
-from laggard.http.server import Server
-from laggard.http.tls import ServerTls, ServerTlsSettings
+from laggard.kit.http_message import HttpError, Request, Response, bind
+from laggard.kit.http_server import Server
+from laggard.kit.tls import ServerTls, ServerTlsSettings
 
 LONGEST_SECONDS = 120.0
 KEEPS = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\n{}"
@@ -206,7 +204,7 @@ def test_a_silent_agent_is_slow() -> None:
 
 
 def test_a_late_answer_leaves_a_connection_that_can_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laggard.collector.scrape.slots.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("laggard.collector.scrape.connections.PATIENCE_SECONDS", 0.0)
 
     async def late(_: int, __: int, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.05)

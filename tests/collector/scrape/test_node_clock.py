@@ -9,9 +9,8 @@ import pytest
 from support.collectors import Make, answer_of
 
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.node_clock import NodeClock
-from laggard.collector.scrape.targets import Target
+from laggard.collector.scrape.agent_state import AgentState, NodeClock
+from laggard.collector.targets import Target
 from laggard.locate.hang.deaths import dead_ranks
 from laggard.model import RankEnd
 from laggard.wire.ranks import RanksDocument

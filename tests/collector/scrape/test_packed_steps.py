@@ -16,13 +16,12 @@ from support.collectors import Make
 from support.mutated import mutated
 from support.steps import StepRow, step_table
 
-from laggard.agent.ranks.packed_steps import pack
-from laggard.agent.ranks.validation import MAX_STEP_NS, is_valid_step
+from laggard.agent.ranks.reader import pack
+from laggard.agent.ranks.row import MAX_STEP_NS, is_valid_step
 from laggard.collector.scrape import validation
-from laggard.collector.scrape.packed_steps import MAX_STEPS
-from laggard.collector.scrape.validation import validate_ranks_answer
-from laggard.constants import PHASES
-from laggard.limits import MAX_COUNT
+from laggard.collector.scrape.validation import MAX_STEPS_OF_ANSWER, validate_ranks_answer
+from laggard.kit.constants import PHASES
+from laggard.kit.limits import MAX_COUNT
 from laggard.locate.step_tables import STEP_COLUMNS
 from laggard.rankfile import Step
 from laggard.wire import WireError, decode, encode
@@ -100,9 +99,9 @@ def test_columns_that_are_not_what_they_say_are_refused(make: Any, changes: dict
 
 
 def test_a_few_bytes_do_not_become_a_large_table(make: Any) -> None:
-    ranks = MAX_STEPS // validation.MAX_STEPS + 1
+    ranks = MAX_STEPS_OF_ANSWER // validation.MAX_STEPS + 1
     bomb = PackedSteps((validation.MAX_STEPS,) * ranks, (0,) * STEP_COLUMNS, b"")
-    with pytest.raises(WireError, match=f"more than {MAX_STEPS} steps"):
+    with pytest.raises(WireError, match=f"more than {MAX_STEPS_OF_ANSWER} steps"):
         validate_ranks_answer(encode(_document(make, bomb, ranks)))
 
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from laggard.collector.scrape import slots
+from laggard.collector.scrape import connections as slots
+from laggard.collector.scrape.connections import Slots
 from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.collector.scrape.slots import Slots
 
 LONGEST_SECONDS = 120.0
 """Of a test: a place that is not given back is waited for without end."""

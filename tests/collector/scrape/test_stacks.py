@@ -12,17 +12,14 @@ from msgspec import structs
 from support.collectors import ingest
 from support.stack_documents import sampled
 
-from laggard.collector.jobs.held_stacks import HeldStacks
-from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.job import HeldStacks, Job, JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape import stack_rounds
-from laggard.collector.scrape.stack_choice import ASK_SECONDS, LOOK_SECONDS, StackChoice
-from laggard.collector.scrape.stack_rounds import StackRounds, drop_beyond
-from laggard.collector.scrape.stacks_validation import validate_asked, validate_stacks
+from laggard.collector.scrape.stack_rounds import ASK_SECONDS, LOOK_SECONDS, StackChoice, StackRounds, drop_beyond
+from laggard.collector.scrape.validation import validate_asked, validate_stacks
 from laggard.collector.web.stacks import MAX_ANSWER_BYTES, stacks_document
 from laggard.model import Culprit, Location, Note, Verdict, Window
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import STALLED, Counted, Thread
+from laggard.stacks.sampled import STALLED, Counted, Frame, Thread
 from laggard.wire import WireError, encode
 from laggard.wire.stacks import MissingStacks, StacksAsked, StacksDocument, rank_stacks
 
@@ -198,7 +195,7 @@ def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
 
 
 def _held(job: Job) -> Any:
-    from laggard.collector.jobs.held_stacks import JobStacks
+    from laggard.collector.jobs.job import JobStacks
 
     return JobStacks(job.stacks, job.held_stacks.missing, tuple(sorted(job.ranks)))
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from laggard.collector.web.bodies import SMALL_BYTES, LargeBodies
+from laggard.collector.web.signed_requests import SMALL_BYTES, LargeBodies
 from laggard.wire import WireError
 
 LARGE = 4 * SMALL_BYTES

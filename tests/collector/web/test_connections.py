@@ -18,9 +18,8 @@ from support.steps import step_table
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import MAX_RECORDINGS
-from laggard.collector.web.app import make_app
+from laggard.collector.web.app import is_own_name, make_app
 from laggard.collector.web.connections import HEAD_SECONDS
-from laggard.collector.web.hosts import is_own_name
 from laggard.recording.writer import JobRecording
 from laggard.wire import encode
 

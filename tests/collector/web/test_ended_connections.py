@@ -19,9 +19,9 @@ import uvicorn
 from support.certificates import Files, client
 from uvicorn.server import ServerState
 
+from laggard.collector.web.acceptor import after_handshake
 from laggard.collector.web.connections import BoundedProtocol, bounded
-from laggard.collector.web.tls_connections import after_handshake
-from laggard.http.tls import ServerTls, ServerTlsSettings
+from laggard.kit.tls import ServerTls, ServerTlsSettings
 
 COUNT = 20
 SECONDS = 120.0

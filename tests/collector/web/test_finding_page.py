@@ -13,7 +13,7 @@ from support.large_cluster import made_snapshot, served
 
 from laggard.catalogue.command import read_page
 from laggard.catalogue.findings import FINDINGS
-from laggard.collector.web.markdown import html_of
+from laggard.collector.web.finding_page import html_of
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 

@@ -14,7 +14,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.web.documents import HeatDocument
 from laggard.collector.web.heatmap import MEASURES, ORDERS, MapView, heatmap_document, map_medians
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.wire import decode, encode
 

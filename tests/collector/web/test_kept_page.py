@@ -16,7 +16,7 @@ from support.kineto import document, gpu_rank
 from support.kineto import write as write_trace
 from support.recordings import lines, write
 
-from laggard.collector.web.bundle import bundle
+from laggard.collector.web.page_html import bundle
 
 NUMBERS = ("03323151-ff7e-41d6-958e-23a6d3593d8b", "job-d2a29fed3bf2")
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"

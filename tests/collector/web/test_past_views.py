@@ -12,9 +12,8 @@ from msgspec import structs
 from support.browsing import Browsed, needs_chromium
 
 from laggard.collector.incidents.database import IncidentDatabase
-from laggard.collector.incidents.fault import Fault, NodeName
-from laggard.collector.incidents.incident import Incident, Return
-from laggard.collector.incidents.node_rows import NodeRows
+from laggard.collector.incidents.incident import Fault, Incident, NodeName, Return
+from laggard.collector.incidents.tables import NodeRows
 from laggard.model import Culprit, Severity
 
 pytestmark = [pytest.mark.slow, needs_chromium]

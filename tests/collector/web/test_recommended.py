@@ -9,8 +9,8 @@ import pytest
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.web import recommended
-from laggard.collector.web.recommended import AGAIN_SECONDS, MAX_JOBS, Recommended
+from laggard.collector.web import metrics as recommended
+from laggard.collector.web.metrics import AGAIN_SECONDS, MAX_JOBS, Recommended
 from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Location, Verdict, Window
 

@@ -13,12 +13,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from support.made_snapshot import made_snapshot
 
+from laggard.collector import tenants as users
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.tenants import users
-from laggard.collector.tenants.peers import Peer
-from laggard.collector.tenants.viewer import Viewer
+from laggard.collector.tenants import Peer, Viewer
 from laggard.collector.web import tenants
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import PEER

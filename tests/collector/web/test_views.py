@@ -19,7 +19,7 @@ from support.steps import StepRow
 
 from laggard.model import Finding, Fix, RankEnd, Report, Severity, Verdict
 from laggard.wire import encode
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
+from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 

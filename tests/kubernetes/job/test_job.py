@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from laggard.errors import UsageError
-from laggard.kubernetes.job import run as run_module
-from laggard.kubernetes.job.kubectl import KubectlError
-from laggard.kubernetes.job.run import run_job
-from laggard.kubernetes.job.state import INDEX, state_of
-from laggard.kubernetes.job.template import asked, job_of, read_template
+from laggard.kit.errors import UsageError
+from laggard.kubernetes import job as run_module
+from laggard.kubernetes.job import INDEX, KubectlError, asked, job_of, read_template, run_job, state_of
 
 TEMPLATE = """
 apiVersion: batch/v1

@@ -20,8 +20,7 @@ from laggard.locate.against.digest import Described, digest_of
 from laggard.model import Verdict
 from laggard.recording.reader import read_recording
 from laggard.wire import decode
-from laggard.wire.comparison import Comparison
-from laggard.wire.digest import Digest
+from laggard.wire.digest import Comparison, Digest
 
 pytestmark = [pytest.mark.slow, pytest.mark.together("compared runs")]
 

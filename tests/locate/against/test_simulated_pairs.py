@@ -14,8 +14,7 @@ from laggard.locate.against.digest import Described, digest_of
 from laggard.model import Verdict
 from laggard.recording.reader import read_recording
 from laggard.wire import decode, encode
-from laggard.wire.comparison import Change, Comparison
-from laggard.wire.digest import Digest
+from laggard.wire.digest import Change, Comparison, Digest
 
 DP, DDP, TENSOR = "dp8", "ddp16", "dp=4,tp=2,blocks=2"
 SHARDED = "dp=8,zero=3,blocks=2"

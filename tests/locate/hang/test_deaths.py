@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.steps import StepRow, step_table
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.hang.deaths import dead_ranks
 from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings
 from laggard.locate.partial_verdict import PartialVerdict

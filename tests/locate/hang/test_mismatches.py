@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.timings import job
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.hang.hangs import HUNG_LATE_SECONDS, hung_ranks
 from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings

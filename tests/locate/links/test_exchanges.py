@@ -12,7 +12,7 @@ import pytest
 from support.timings import job
 from support.trained_groups import ACROSS, PER_NODE, RANKS, STEPS
 
-from laggard.constants import OPS, PHASES
+from laggard.kit.constants import OPS, PHASES
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trained_groups import ACROSS, ALL, BEGIN, PER_NODE, RANKS, RING, trained
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.links.channels import Channel
+from laggard.locate.links.later_links import risen_place
 from laggard.locate.links.own_past import change_point
-from laggard.locate.links.risen_places import risen_place
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.timings import job
 
-from laggard.constants import OPS, PHASES
+from laggard.kit.constants import OPS, PHASES
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.describe import culprit_text
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links import link_culprits, slow_links
 from laggard.locate.links.channels import Channel
-from laggard.locate.links.places import Explanation, Place
+from laggard.locate.links.slow_channels import Explanation, Place
 from laggard.locate.verdict import locate
 from laggard.model import Culprit, Verdict
 

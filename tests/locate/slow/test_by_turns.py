@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.timings import job
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.slow.by_turns import by_turns_notes, without_turns
+from laggard.locate.slow.busy_threads import by_turns_notes, without_turns
 from laggard.locate.slow.ranks import Slow
 from laggard.locate.slow.steps import Steps
 from laggard.locate.verdict import locate

@@ -12,7 +12,7 @@ from simulator.faults import Fault
 from simulator.recording import write
 from support.timings import job
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.recording.reader import read_recording

@@ -12,7 +12,7 @@ import pytest
 from support.timings import job
 
 from laggard.locate.job_timings import FIRST_STEPS, JobTimings
-from laggard.locate.slow.past import BACKWARD, FORWARD
+from laggard.locate.slow.steps import BACKWARD, FORWARD
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.timings import job
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate

@@ -18,15 +18,13 @@ from laggard.model import ProbeResult, Report
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.count import CountThresholds
 from laggard.probes.gpu.driver import driver_hung
-from laggard.probes.gpu.model.amd_gpus import read_amd_gpus
-from laggard.probes.gpu.model.amdgpu_log import find_amdgpu_events
-from laggard.probes.gpu.model.amdgpu_messages import AMDGPU_MESSAGES, OTHER_MESSAGES, Kind
-from laggard.probes.gpu.model.gpu_metrics import MAX_BYTES, parse_gpu_metrics
+from laggard.probes.gpu.model.amd_gpus import MAX_BYTES, parse_gpu_metrics, read_amd_gpus
+from laggard.probes.gpu.model.amdgpu_log import AMDGPU_MESSAGES, OTHER_MESSAGES, Kind, find_amdgpu_events
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang
 from laggard.probes.pci.model.tree import LinkState, PciDevice
 from laggard.probes.pci.rules.slow_links import PcieLink, find_slow_links
-from laggard.probes.record.sweep import TREES
+from laggard.probes.record.journal import TREES
 from laggard.probes.registry import PROBES
 
 Machine = Callable[[], Path]

@@ -21,10 +21,9 @@ from laggard.cli import main
 from laggard.model import Finding, Severity, Verdict
 from laggard.probes.gpu import temperature as temperature_probe
 from laggard.probes.gpu.driver import driver_hung
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang, Nvml, encode_nvml
-from laggard.probes.probe import Fact, Probe, ProbeGroup, Thresholds
+from laggard.probes.probe import GPU, Fact, Probe, ProbeGroup, Thresholds
 from laggard.probes.registry import PROBES
 from laggard.probes.runner.runner import Runner, run
 from laggard.probes.runner.worker import observe

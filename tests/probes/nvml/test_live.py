@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.nvml_gate import NVML_PROBES, SKIPPED_WHEN_HEALTHY, Gate
 
-from laggard.processes.stat import read_stat
+from laggard.kit.processes import read_stat
 
 pytestmark = pytest.mark.slow  # processes with a library that is built for them
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.config_space import ROOT_PORT, Device, Link, config_space
 
-from laggard.diagnose.lspci_findings import judge_pci_tree, unjudged_parts
+from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
 from laggard.probes.pci.model.config_space import Acs, parse_config, read_needed_bytes
 from laggard.probes.pci.model.lspci import parse_lspci
 

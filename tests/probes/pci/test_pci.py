@@ -12,7 +12,7 @@ import pytest
 from support.paths import SHARED
 
 from laggard.cli import main
-from laggard.diagnose.lspci_findings import judge_pci_tree, unjudged_parts
+from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.pci.acs import judge

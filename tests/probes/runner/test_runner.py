@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from laggard.kit.processes import read_stat
 from laggard.model import Finding, Report, Severity, Verdict
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.runner.runner import Runner, run
-from laggard.processes.stat import read_stat
 
 GENEROUS_SECONDS = 50.0  # beyond the deadline, on a machine that is busy; the probes that hang do so for 600 s
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.cli import main
-from laggard.collector.fleet.compared_facts import COMPARED_FACTS, hardware_of, value_of
-from laggard.collector.fleet.consensus import consensus
+from laggard.collector.outliers import COMPARED_FACTS, consensus, hardware_of, value_of
 from laggard.probes.system.identity import colon_lines, cpu, distribution, driver
 
 pytestmark = pytest.mark.usefixtures("without_processes")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.flight_recorder import Group, dump, entry, write_dumps
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.recording.reader import read_recording

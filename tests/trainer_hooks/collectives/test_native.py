@@ -26,12 +26,11 @@ from laggard.rankfile.fact_names import (
     UNNAMED_COLLECTIVES,
     UNNAMED_REASONS,
 )
-from laggard.trainer_hooks.collectives.flight_recorder import read_status
-from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, without_known
+from laggard.trainer_hooks.collectives.flight_recorder import RecordedCollective, read_status, without_known
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
 from laggard.trainer_hooks.collectives.process_group import hook_calls
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.record.ending import Facts
 from laggard.trainer_hooks.record.recorder import Recorder
 
 TRAINING_SCRIPT = """

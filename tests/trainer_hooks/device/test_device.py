@@ -18,14 +18,14 @@ from support.lazy_torch import LazyTensor
 
 from laggard.rankfile import Lane, RankFileReader
 from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.collectives.group_counts import GroupCounts
+from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
 from laggard.trainer_hooks.device import cuda
-from laggard.trainer_hooks.device.api import MARK_LIMIT
+from laggard.trainer_hooks.device.clock import MARK_LIMIT
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
-from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
+from laggard.trainer_hooks.output.recording_folder import Identity, header
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import device_finder
 

@@ -15,9 +15,9 @@ from support.paths import TESTS
 
 from laggard.rankfile.fact_names import GPU
 from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
-from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.output.recording_folder import Identity
+from laggard.trainer_hooks.record.ending import FACTS
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, Recorder
 
 

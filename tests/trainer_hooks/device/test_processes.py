@@ -22,7 +22,7 @@ from support.lazy_cuda_device import LazyCudaDevice
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
-from laggard.trainer_hooks.output.identity import identify
+from laggard.trainer_hooks.output.recording_folder import identify
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.output.recording import RecordingSink
 

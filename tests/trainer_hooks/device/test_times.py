@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support.lazy_device import launch
 
 from laggard.rankfile import Lane
-from laggard.trainer_hooks.collectives.group_counts import GroupCounts
+from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import hook_calls, hook_waits
-from laggard.trainer_hooks.device.clock_offset import DRIFT_PER_MILLION, OffsetBounds
+from laggard.trainer_hooks.device.clock import DRIFT_PER_MILLION, OffsetBounds
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
+from laggard.trainer_hooks.record.events import StepRecord, Totals
 from laggard.trainer_hooks.record.recorder import BACKWARD, Recorder
-from laggard.trainer_hooks.record.records import StepRecord, Totals
 
 MAIN, SIDES = 0, (1, 2)
 

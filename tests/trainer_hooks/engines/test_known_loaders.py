@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard.trainer_hooks.engines.known_loaders import ITERATORS, NEXT_METHODS, hook_known_loaders
+from laggard.trainer_hooks.engines.known_calls import ITERATORS, NEXT_METHODS, hook_known_loaders
 from laggard.trainer_hooks.pytorch import import_hook
 from laggard.trainer_hooks.record.recorder import EVALUATION, INPUT
 

@@ -17,10 +17,9 @@ from support.stack_documents import sampled
 from laggard.cli import main
 from laggard.rankfile import RankFileReader
 from laggard.stacks.fault_text import header
+from laggard.stacks.kernel_side import decode
 from laggard.stacks.sampled import STALLED
-from laggard.stacks.unanswered import decode
-from laggard.trainer_hooks.output.hang_folder import RAS_REPORT, HangFolder
-from laggard.trainer_hooks.output.ras_report import own_report
+from laggard.trainer_hooks.output.hang_folder import RAS_REPORT, HangFolder, own_report
 
 Ras = Callable[..., FakeRas]
 

@@ -29,7 +29,7 @@ from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.flight_recorder import FlightRecorderStatus
 from laggard.trainer_hooks.output import heartbeat as heartbeat_module
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.record.ending import Facts
 
 pytestmark = pytest.mark.apart  # processes that wait
 
@@ -40,7 +40,7 @@ import ctypes, os, signal, sys, time
 from laggard.rankfile import Lane
 from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.record.ending import FACTS
 session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 def collective():
@@ -341,7 +341,7 @@ def test_hostile_facts_are_harmless(
 
 
 def test_an_impossible_beat_is_rejected(written: RankFileWriter, tmp_path: Path) -> None:
-    from laggard.agent.ranks.validation import validate_beat
+    from laggard.agent.ranks.row import validate_beat
 
     for beat in (BeatRecord(-5, 1, 0, (), ()), BeatRecord(1, 1, 9, (), ()), BeatRecord(1, 1, 0, ((-1, 0),), ())):
         with pytest.raises(RankFileError, match="impossible beat"):

@@ -21,9 +21,9 @@ from support.ports import free_port
 
 from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.web.metrics import agent_metrics
-from laggard.errors import UsageError
-from laggard.http.security_headers import NO_PAGE
+from laggard.agent.web.routes import agent_metrics
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import NO_PAGE
 from laggard.model import Report, Verdict
 from laggard.trainer_hooks.output.http_export import rank_address
 
@@ -154,7 +154,9 @@ def test_each_local_rank_has_a_port_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_slow_clients_and_junk_hold_up_nobody(train: Callable[..., Trainer]) -> None:
-    trainer = train("import laggard.http.message as it; it.HEAD_SECONDS = 600.0\n" + WAIT)  # those who wait do so long
+    trainer = train(
+        "import laggard.kit.http_message as it; it.HEAD_SECONDS = 600.0\n" + WAIT
+    )  # those who wait do so long
     url = trainer.url()
     host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
     with contextlib.ExitStack() as stack:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from laggard.locate.own_threads import own_threads
+from laggard.locate.job_timings import own_threads
 from laggard.rankfile.fact_names import OWN_THREADS
-from laggard.trainer_hooks.output.own_threads import FIRST_LOOK_SECONDS, MAX_NAMED, OwnThreads
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.output.threads import FIRST_LOOK_SECONDS, MAX_NAMED, OwnThreads
+from laggard.trainer_hooks.record.ending import Facts
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from laggard.locate.describe import sentence
 from laggard.rankfile import RankFileReader
 from laggard.recording.judged import judge_recording
 from laggard.recording.reader import RecordedTimings, read_recording
-from laggard.trainer_hooks.output.line_file import LineFile
+from laggard.trainer_hooks.output.recording import LineFile
 
 pytestmark = pytest.mark.apart
 
@@ -406,7 +406,7 @@ def test_a_recording_is_there_once_its_head_is_in_it(tmp_path: Path, monkeypatch
         seen.append(path.exists())
         return write(descriptor, data)
 
-    monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.write", watched)
+    monkeypatch.setattr("laggard.trainer_hooks.output.recording.os.write", watched)
     LineFile(str(path), "head").close()
     assert seen == [False] and path.read_text() == "head\n"
     with pytest.raises(FileExistsError):
@@ -420,7 +420,7 @@ def test_a_file_system_without_hard_links_has_recordings(tmp_path: Path, monkeyp
     def refused(*_: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.link", refused)
+    monkeypatch.setattr("laggard.trainer_hooks.output.recording.os.link", refused)
     path = tmp_path / "rank-0.jsonl"
     LineFile(str(path), "head").close()
     assert path.read_text() == "head\n" and [each.name for each in tmp_path.iterdir()] == ["rank-0.jsonl"]
@@ -433,7 +433,7 @@ def test_a_stuck_disk_holds_up_nobody(
 ) -> None:
     """os.write stands in for a disk on a file server that has gone away."""
     gone = threading.Event()
-    monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.write", lambda *_: gone.wait(300) and 0)
+    monkeypatch.setattr("laggard.trainer_hooks.output.recording.os.write", lambda *_: gone.wait(300) and 0)
     file = LineFile(str(tmp_path / "x.jsonl"))
     began = time.monotonic()
     for _ in range(80):

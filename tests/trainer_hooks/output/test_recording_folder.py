@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.processes.identity import own_identity, state_of
-from laggard.trainer_hooks.output.identity import Identity
-from laggard.trainer_hooks.output.recording_folder import folder_of_run, rank_file_name
+from laggard.kit.processes import own_identity, state_of
+from laggard.trainer_hooks.output.recording_folder import Identity, folder_of_run, rank_file_name
 
 LONG_AGO = 86_400.0
 GONE = {**own_identity(), "start_ticks": 1}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.rankfile import RankFileReader
 
 START = """
@@ -18,9 +18,9 @@ import json, os, sys
 from laggard.rankfile import Lane
 from laggard.rankfile.writer import RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.trainer_hooks.collectives.group_counts import GroupCounts
+from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_calls, hook_waits, instrument
-from laggard.trainer_hooks.output.identity import header, identify
+from laggard.trainer_hooks.output.recording_folder import header, identify
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 

@@ -19,8 +19,18 @@ from support.paths import DATA
 
 from laggard.stacks.ask import FILE, FOLDER, new_ask, write_ask
 from laggard.stacks.fault_text import read_faults
-from laggard.stacks.frames import NO_FRAME
-from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Sampled, SampledError, read
+from laggard.stacks.sampled import (
+    ASKED,
+    CRASHED,
+    FAILED,
+    HELD,
+    NO_FRAME,
+    STALLED,
+    TERMINATED,
+    Sampled,
+    SampledError,
+    read,
+)
 
 HEAD = """
 import ctypes, faulthandler, multiprocessing, os, signal, subprocess, sys, threading, time

@@ -9,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.rankfile.layout import LANE_SHIFT, Lane
-from laggard.trainer_hooks.record.records import StepRecord, Totals
-from laggard.trainer_hooks.steps.engine_steps import EngineSteps
-from laggard.trainer_hooks.steps.period import smallest_period
-from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.steps.step_boundary import StepBoundary
+from laggard.trainer_hooks.record.events import StepRecord, Totals
+from laggard.trainer_hooks.steps import EngineSteps, PeriodicSteps, StepBoundary, smallest_period
 
 ROWS = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 

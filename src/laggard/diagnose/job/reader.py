@@ -9,13 +9,31 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.candidates import SHAPE_CHARACTERS, WORDS, candidates, shape_of, shapes_of, sparse
-from laggard.diagnose.job.events import MAX_EVENTS, Event, Group, Place, Weight, WorkStatus, Writer
+from laggard.diagnose.job.events import (
+    EXCEPTION_NAME,
+    MAX_EVENTS,
+    Event,
+    Group,
+    Place,
+    Rule,
+    Weight,
+    WorkStatus,
+    Writer,
+)
 from laggard.diagnose.job.exits import read_exit
 from laggard.diagnose.job.known_reasons import reason_rule
-from laggard.diagnose.job.lines import MAX_LINE_CHARACTERS, JobLine, LineParser
+from laggard.diagnose.job.lines import (
+    MAX_LINE_CHARACTERS,
+    SHAPE_CHARACTERS,
+    WORDS,
+    JobLine,
+    LineParser,
+    candidates,
+    shape_of,
+    shapes_of,
+    sparse,
+)
 from laggard.diagnose.job.progress import PROGRESS_WORDS
-from laggard.diagnose.job.rule import EXCEPTION_NAME, Rule
 from laggard.diagnose.job.rules import NAN_LOSS, RULES, WEAK_TEXT
 
 _MAX_STREAMS: Final = 8192

@@ -6,7 +6,7 @@ import enum
 from typing import NamedTuple
 
 from laggard.diagnose.job.events import Event
-from laggard.diagnose.joined.origin import Origin
+from laggard.diagnose.joined.exhibit import Origin
 
 
 class JobFile(NamedTuple):

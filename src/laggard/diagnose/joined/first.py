@@ -13,12 +13,22 @@ from laggard.diagnose.job.events import Event, Weight
 from laggard.diagnose.job.findings import MAX_ODD_SHARE, who
 from laggard.diagnose.joined.clock import is_near, minutes_agree
 from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
-from laggard.diagnose.joined.explains import HARDWARE, MEMORY, PORTS, WAITING, faults_before
+from laggard.diagnose.joined.explains import (
+    HARDWARE,
+    MAX_SHOWN,
+    MEMORY,
+    PORTS,
+    WAITING,
+    faults_before,
+    of_silent,
+    on_host,
+    silent_clues,
+    then,
+    victims_of,
+)
 from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Roster, reporters
-from laggard.diagnose.joined.silent import of_silent, silent_clues
-from laggard.diagnose.joined.victims import MAX_SHOWN, on_host, then, victims_of
-from laggard.text.words import joined as listed
-from laggard.text.words import printable_line, ranks_text
+from laggard.kit.words import joined as listed
+from laggard.kit.words import printable_line, ranks_text
 
 _KILL_SECONDS: Final = 120.0
 """The longest time between the kernel's kill and what a launcher says of it."""

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from laggard.diagnose.job.events import Event, Writer
 from laggard.diagnose.job.reader import JobEvidence
 from laggard.diagnose.joined.clue import JobFile
-from laggard.diagnose.joined.identities import Identity
-from laggard.diagnose.joined.origin import Origin
+from laggard.diagnose.joined.exhibit import Origin
+from laggard.diagnose.joined.processes import Identity
 
 OF_A_LAUNCHER: Final = ("status", "summary", "aborted", "terminated", "killed", "stuck_process")
 """The kinds of what launchers say about processes."""

@@ -11,23 +11,25 @@ from laggard.diagnose.job.lines import JobLine, LineParser
 from laggard.diagnose.joined.dump_lines import (
     MAX_LINE_CHARACTERS,
     Frame,
+    SpyThread,
     Style,
     ThreadHead,
     attached_to,
     begins_dump,
     ends_exception,
     frame_of,
+    is_service,
     process_of,
     rank_in_locals,
     rank_of,
     rest_of_frame,
+    spy_threads,
     thread_of,
+    wait_of,
 )
-from laggard.diagnose.joined.spy_json import SpyThread, spy_threads
-from laggard.diagnose.joined.waits import is_helper as is_helper_of_frames
-from laggard.diagnose.joined.waits import is_service, wait_of
-from laggard.diagnose.joined.waits import own_frame as own_frame_of
-from laggard.stacks.frames import is_library
+from laggard.diagnose.joined.dump_lines import is_helper as is_helper_of_frames
+from laggard.diagnose.joined.dump_lines import own_frame as own_frame_of
+from laggard.stacks.sampled import is_library
 
 KIND: Final = "stack dump"
 """The name of the format of files that hold nothing else."""
@@ -71,8 +73,7 @@ def stacks(text: str) -> tuple[Stack, ...]:
 
 
 def collective_of(stack: Stack) -> str:
-    """Returns what a process waits in for the others of its job, as laggard.diagnose.joined.waits tells it. Empty: in
-    nothing."""
+    """Returns what a process waits in for the others of its job, as dump_lines tells it. Empty: in nothing."""
     return wait_of(stack.frames)
 
 

@@ -8,14 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.joined.clue import Fault
-from laggard.diagnose.joined.dump_lines import Frame
+from laggard.diagnose.joined.dump_lines import Frame, departing_frame
 from laggard.diagnose.joined.exhibit import Exhibit
-from laggard.diagnose.joined.processes import Process, local_rank, ranks_by_launcher
+from laggard.diagnose.joined.processes import Process, common_end, local_rank, ranks_by_launcher
 from laggard.diagnose.joined.roster import Roster
-from laggard.diagnose.joined.sockets import common_end
 from laggard.diagnose.joined.stacks import Stack, collective_of, frame_text, is_helper, own_frame
-from laggard.diagnose.joined.waits import departing_frame
-from laggard.text.words import ranks_text
+from laggard.kit.words import ranks_text
 
 NETWORK: Final = "NETWORK_DROPS"
 _MAX_ODD_SHARE: Final = 1 / 3

@@ -2,7 +2,7 @@
 
 Sources: open-gpu-kernel-modules, kernel-open/nvidia/nv.c and nv-pci.c, src/nvidia/arch/nvalloc/unix/src/osapi.c and
 osinit.c, src/nvidia/src/kernel/gpu/gsp; Linux, drivers/gpu/drm/i915, drivers/gpu/drm/xe and drivers/accel/habanalabs.
-amdgpu's messages, with their sources, stand in laggard.probes.gpu.model.amdgpu_messages.
+amdgpu's messages, with their sources, stand in laggard.probes.gpu.model.amdgpu_log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from laggard.diagnose.kernel.rule import ADDRESS, CRITICAL, WARNING, KernelRule, rule
 from laggard.model import Severity
-from laggard.probes.gpu.model.amdgpu_messages import AMDGPU, AMDGPU_MESSAGES, AmdgpuMessage, Kind
+from laggard.probes.gpu.model.amdgpu_log import AMDGPU, AMDGPU_MESSAGES, AmdgpuMessage, Kind
 
 _LOADED: Final = r"NVRM: loading NVIDIA UNIX"
 SOME_GSP: Final = "a GPU's firmware (GSP)"

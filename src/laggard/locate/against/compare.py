@@ -15,14 +15,34 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.constants import SCRIPT_PHASES
+from laggard.kit.constants import SCRIPT_PHASES
+from laggard.kit.words import counted, seconds_text
 from laggard.locate.against.alike import differences, not_alike
 from laggard.locate.against.estimate import MIN_STEPS
-from laggard.locate.against.places import named_ranks
-from laggard.model import Note, Verdict
-from laggard.text.words import counted, seconds_text
-from laggard.wire.comparison import Change, Comparison
-from laggard.wire.digest import IN_FEW_STEPS, Digest, DigestOperation, DigestRow, Estimate
+from laggard.model import MAX_NAMED_RANKS, Note, Verdict
+from laggard.rankfile.members import parse_runs
+from laggard.wire.digest import IN_FEW_STEPS, Change, Comparison, Digest, DigestOperation, DigestRow, Estimate
+
+_WORLD = 1 << 20
+
+
+def ranks_of(row: DigestRow, most: int = MAX_NAMED_RANKS) -> Iterable[int]:
+    """The first `most` ranks of a row."""
+    left = most
+    for run in parse_runs(list(row.ranks), _WORLD):
+        for place in range(min(run.length, left)):
+            yield run.first + place * run.stride
+        left -= min(run.length, left)
+
+
+def named_ranks(hit: Sequence[DigestRow], rows: Sequence[DigestRow]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The ranks of the rows `hit`, MAX_NAMED_RANKS at most, and the nodes of which all of `rows` are among them."""
+    ranks = sorted({rank for row in hit for rank in ranks_of(row)})[:MAX_NAMED_RANKS]
+    those = {row.ranks for row in hit}
+    nodes = dict.fromkeys(row.node for row in hit if row.node)
+    whole = (node for node in nodes if all(row.ranks in those for row in rows if row.node == node))
+    return tuple(ranks), tuple(name for name in whole if name)
+
 
 DECISION_ERRORS: Final = 4.0
 """The standard errors that a change has to have: of Student's t with 8 degrees of freedom, as two runs of ten blocks

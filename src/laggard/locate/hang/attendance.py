@@ -12,7 +12,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from laggard.locate.device_queues import DeviceQueue, DeviceQueues, Launched, Operation
+from laggard.locate.collectives import DeviceQueue, DeviceQueues, Launched, Operation
 
 
 class Standing(enum.Enum):

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import median, median_over_steps, middle
-from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.pieces import Piece, pieces
 from laggard.locate.slow.ranks import MACHINE_SHARE, MIN_MACHINES, Slow
 from laggard.locate.slow.significance import SLOW_RATIO, typical_noise
-from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.steps import Steps, node_numbers
 
 
 class Level(NamedTuple):

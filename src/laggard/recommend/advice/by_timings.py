@@ -8,25 +8,24 @@ from typing import Final
 from laggard.locate.job_timings import JobTimings
 from laggard.model import Culprit
 from laggard.recommend.advice.decide import decide
-from laggard.recommend.advice.profile import with_job
 from laggard.recommend.advice.rule import Rule
-from laggard.recommend.advice.rules import (
-    data_loader,
-    debug_variables,
-    garbage_collection,
-    own_program,
-    slow_rank,
-    small_messages,
+from laggard.recommend.advice.rules import small_messages
+from laggard.recommend.advice.rules.slow_ranks import (
+    DATA_LOADER_RULE,
+    DEBUG_VARIABLES_RULE,
+    GARBAGE_COLLECTION_RULE,
+    OWN_PROGRAM_RULE,
+    SLOW_RANK_RULE,
 )
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recommend.advice.values import Recommendation
 
 TIMING_RULES: Final[tuple[Rule, ...]] = (
-    slow_rank.RULE,
-    own_program.RULE,
-    debug_variables.RULE,
-    data_loader.RULE,
-    garbage_collection.RULE,
+    SLOW_RANK_RULE,
+    OWN_PROGRAM_RULE,
+    DEBUG_VARIABLES_RULE,
+    DATA_LOADER_RULE,
+    GARBAGE_COLLECTION_RULE,
     small_messages.RULE,
 )
 """The rules that need no more than a recording, in the registry's order. The others, with what they import, are not

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from laggard.rings.outliers import Centre, centre_of
+from laggard.rings.judge import Centre, centre_of
 
 Pair = tuple[int, int]
 """Two nodes, the lower number first."""

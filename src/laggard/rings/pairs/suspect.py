@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, zip_longest
 from typing import Final, Literal, NamedTuple
 
-from laggard.rings.outliers import MIN_RATIO, Centre
+from laggard.rings.judge import MIN_RATIO, Centre
 from laggard.rings.pairs.judge import CHANCE, Judgement, Pair, Times
 
 Outcome = Literal["confirmed", "acquitted", "unknown"]

@@ -30,12 +30,9 @@ from laggard.rings.messages import (
     Sweep,
 )
 from laggard.rings.worker.channel import Channel
-from laggard.rings.worker.compute import compute
-from laggard.rings.worker.devices import describe_device
-from laggard.rings.worker.load_torch import load_torch
-from laggard.rings.worker.observe import observe
-from laggard.rings.worker.rank import Rank
-from laggard.rings.worker.torchrun_store import learn, publish
+from laggard.rings.worker.devices import describe_device, load_torch, observe
+from laggard.rings.worker.group import learn, publish
+from laggard.rings.worker.rank import Rank, compute
 
 _PR_SET_PDEATHSIG = 1
 

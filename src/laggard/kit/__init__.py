@@ -1,0 +1,1 @@
+"""What every room may import, and what imports no room."""

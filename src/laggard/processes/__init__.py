@@ -1,1 +1,0 @@
-"""The processes of this machine. Standard library only: this runs in trainings and in the gate."""
