@@ -37,7 +37,8 @@ from laggard.collector.node_history import (
 from laggard.collector.web.documents import JobLine
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line, show
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
 from laggard.kit.users import by_uid
 from laggard.kit.words import capital, counted, moment_of, printable_line
 from laggard.model import EXIT_CODES, Verdict

@@ -15,7 +15,7 @@ from laggard.collector.job_words import job_text
 from laggard.collector.web.documents import HeatDocument, HeatRow, JobLine, SummaryDocument
 from laggard.kit.constants import PHASES
 from laggard.kit.dressed import STYLES, Wrapped, wrapped
-from laggard.kit.terminal import Line
+from laggard.kit.parts import Line
 from laggard.kit.words import counted, printable_line, ranks_text, seconds_text
 from laggard.model import Culprit, Verdict
 from laggard.wire.nodes import NodeRow, NodesDocument

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from laggard.agent.prober.loop import PREFIX, KnownProbes
+from laggard.agent.prober.variants import PREFIX, KnownProbes
 from laggard.probes.choose import fingerprint, gate_probes
 from laggard.probes.probe import Probe
 

@@ -16,7 +16,7 @@ from laggard.collector.web.page_html import KeptPage
 from laggard.kit.address import without_login
 from laggard.kit.collector_client import answer
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line
+from laggard.kit.parts import Line
 from laggard.kit.users import by_uid
 from laggard.model import Location
 from laggard.wire.digest import Digest

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from laggard import wire
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line, show, write_document
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show, write_document
 from laggard.kit.words import ascii_line, printable_line
 from laggard.locate.describe import culprit_name, details, sentence
 from laggard.model import EXIT_CODES, Location

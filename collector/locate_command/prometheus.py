@@ -12,7 +12,7 @@ from laggard.collector.prometheus.client import Login, Prometheus
 from laggard.collector.prometheus.verdict import locate_by_counters
 from laggard.collector.web.page_html import KeptPage
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line
+from laggard.kit.parts import Line
 from laggard.kit.users import by_uid
 from laggard.model import Location
 from laggard.wire.words import ended_job_prefix

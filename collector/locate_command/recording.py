@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
 from laggard.kit.progress import Progress, size_of, size_text
-from laggard.kit.terminal import Line
 from laggard.model import Location
 from laggard.recording.judged import JudgedRecording, judge_recording
 from laggard.wire.words import ended_job_prefix, recorded_text

@@ -11,8 +11,9 @@ from typing import Any
 
 from laggard import wire
 from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
 from laggard.kit.progress import Bar
-from laggard.kit.terminal import Line, show_or_write
+from laggard.kit.terminal import show_or_write
 from laggard.model import Report
 from laggard.probes.choose import choose_probes
 from laggard.probes.errors import Unknown

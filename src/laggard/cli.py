@@ -255,7 +255,7 @@ def _report_error(words: Sequence[str], text: str, status: int) -> int:
 def _in_rows(text: str) -> str:
     if not sys.stderr.isatty():
         return text
-    from laggard.kit.terminal import wrapped_for
+    from laggard.kit.parts import wrapped_for
 
     return wrapped_for(sys.stderr, text)
 

@@ -13,8 +13,9 @@ from urllib.parse import urljoin, urlsplit
 
 from laggard.kit.address import without_login
 from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
 from laggard.kit.secret_files import read_token_file
-from laggard.kit.terminal import Line, show
+from laggard.kit.terminal import show
 from laggard.kit.tls import tls_failure
 from laggard.kit.words import printable_line
 

@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from laggard import wire
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line, Part, Table, ascii_parts, show
+from laggard.kit.parts import Line, Part, Table, ascii_parts
+from laggard.kit.terminal import show
 from laggard.kit.words import counted, printable_line
 from laggard.nccl.tests_output import is_tests_output, parse_tests_output
 from laggard.nccl.tuner import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from laggard.kit.dressed import dressed
-from laggard.kit.terminal import Line, Part, Table, plain_text, rows
+from laggard.kit.parts import Line, Part, Table, plain_text, rows
 
 
 def drawn(*parts: Part, width: int = 60, colours: bool = False) -> str:

@@ -14,7 +14,8 @@ import laggard
 from laggard import wire
 from laggard.catalogue.findings import FINDINGS, FindingType
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line, Part, Table, page_lines, plain_text, show_or_write
+from laggard.kit.parts import Line, Part, Table, page_lines, plain_text
+from laggard.kit.terminal import show_or_write
 
 FINDINGS_SCHEMA = "laggard.findings/1"
 

@@ -10,7 +10,8 @@ import msgspec
 from laggard import wire
 from laggard.catalogue.metrics import METRICS
 from laggard.catalogue.rank_metrics import Metric
-from laggard.kit.terminal import Line, show
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
 
 METRICS_SCHEMA = "laggard.metrics/1"
 

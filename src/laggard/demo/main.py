@@ -30,7 +30,8 @@ from laggard.kit.constants import AGENT_PORT
 from laggard.kit.environment import ENV_STATE_DIR
 from laggard.kit.errors import UsageError
 from laggard.kit.http_client import NoResponse, get
-from laggard.kit.terminal import Line, show
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
 
 
 class ProgressBar:

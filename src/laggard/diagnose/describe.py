@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from laggard.kit.terminal import Line
+from laggard.kit.parts import Line
 from laggard.kit.words import ascii_line, capital, counted, ranks_text
 from laggard.model import Finding, Severity, Verdict
 from laggard.wire.diagnosis import Diagnosis, FileResult, JoinedAnswer, TimelineLine

@@ -15,7 +15,8 @@ from typing import Final
 from laggard import wire
 from laggard.catalogue.command import find_type
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line, show
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
 from laggard.kit.words import coming_moment, counted, printable_line
 from laggard.model import MAX_DEVICE
 from laggard.wire.accepted import (

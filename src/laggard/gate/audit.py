@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from laggard.gate.draining import DRAINING_CODES
-from laggard.kit.terminal import Line
+from laggard.kit.parts import Line
 from laggard.kit.words import ascii_line, counted
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
 from laggard.wire.accepted import EVIDENCE

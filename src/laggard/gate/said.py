@@ -13,7 +13,8 @@ from laggard import wire
 from laggard.gate.decision import LATE, WRONG_SETUP, Decision
 from laggard.gate.measure import Measured
 from laggard.gate.settings import GateSettings
-from laggard.kit.terminal import Line, plain_text, show, show_or_write
+from laggard.kit.parts import Line, plain_text
+from laggard.kit.terminal import show, show_or_write
 from laggard.model import Report, Verdict
 from laggard.wire.words import headline, headline_line, render, report_parts
 

@@ -17,7 +17,7 @@ from laggard.gate.time_limit import TimeLimit
 from laggard.kit.address import without_login
 from laggard.kit.constants import AGENT_PORT, COLLECTOR_PORT
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line
+from laggard.kit.parts import Line
 from laggard.probes.host.host import open_host
 from laggard.wire import WireError, decode
 from laggard.wire.nodes import DrainsDocument

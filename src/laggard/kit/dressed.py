@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from laggard.kit.terminal import Line, Part, Table, rows
+from laggard.kit.parts import Line, Part, Table, rows
 
 MAX_COLUMNS: Final = 100
 """The most columns of prose: longer lines of prose are hard to read, however wide the terminal is. Tables take what

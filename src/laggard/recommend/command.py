@@ -12,8 +12,9 @@ from laggard import wire
 from laggard.kit.address import without_login
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer
 from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line, plain_text
 from laggard.kit.progress import Progress, size_of, size_text
-from laggard.kit.terminal import Line, plain_text, show
+from laggard.kit.terminal import show
 from laggard.kit.users import by_uid
 from laggard.kit.words import ascii_line, counted, printable_line
 from laggard.recommend.advice.recommend import recommend

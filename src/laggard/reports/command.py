@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from laggard import wire
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Part, ascii_parts, show
+from laggard.kit.parts import Part, ascii_parts
+from laggard.kit.terminal import show
 from laggard.nccl.comparison import LogSummary, compare, moved_defaults, summarise
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.recommend.runs import ALARM_RATIO, TIE_RATIO

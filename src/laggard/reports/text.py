@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from laggard.kit.terminal import Line, Part, Table
+from laggard.kit.parts import Line, Part, Table
 from laggard.kit.words import counted
 from laggard.recommend.runs import ALARM_RATIO
 from laggard.reports.documents import (

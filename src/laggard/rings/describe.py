@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from laggard.kit.terminal import Line, Part, Table
+from laggard.kit.parts import Line, Part, Table
 from laggard.kit.words import ascii_line, capital, counted, printable_line
 from laggard.model import Severity, Verdict
 from laggard.rings.document import Ring, RingResult, Suspect

@@ -18,9 +18,10 @@ from laggard.kit.address import without_login
 from laggard.kit.collector_client import COLLECTOR_HELP, answer, ask
 from laggard.kit.environment import node_name, rank_dir
 from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
 from laggard.kit.progress import Bar
 from laggard.kit.secret_files import read_token_file
-from laggard.kit.terminal import Line, show
+from laggard.kit.terminal import show
 from laggard.kit.users import user_text
 from laggard.kit.words import printable_line
 from laggard.stack_answers.answer import Answers, answer_lines

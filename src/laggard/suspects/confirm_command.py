@@ -16,8 +16,9 @@ from laggard import wire
 from laggard.kit.address import without_login
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
 from laggard.kit.secret_files import read_token_file
-from laggard.kit.terminal import Line, show
+from laggard.kit.terminal import show
 from laggard.kit.words import counted, joined, printable_line
 from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.describe import suspect_text

@@ -15,7 +15,8 @@ from laggard import wire
 from laggard.kit.address import without_login
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line, show
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
 from laggard.kit.words import counted, printable_line, utc_text
 from laggard.model import EXIT_CODES, Verdict
 from laggard.suspects.scheduler import (

@@ -14,7 +14,8 @@ from laggard import wire
 from laggard.deepspeed_config import find_problems, is_deepspeed_config
 from laggard.kit.environment import ENV_REDUCE_SCATTER
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line, show
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
 from laggard.nccl.variable_table import TABLE_VERSION
 from laggard.nccl.variables import may_be_shown
 from laggard.recommend.advice.situation import Situation

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from laggard import wire
 from laggard.kit.errors import UsageError
-from laggard.kit.terminal import Line
+from laggard.kit.parts import Line
 from laggard.kit.terminal import show as show_parts
 from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.situation import Situation

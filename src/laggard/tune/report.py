@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from laggard.kit.terminal import Line, Part, Table, ascii_parts, plain_text
+from laggard.kit.parts import Line, Part, Table, ascii_parts, plain_text
 from laggard.kit.words import ascii_line, counted, printable_line, seconds_text
 from laggard.recommend.advice.decide import recommended_files
 from laggard.recommend.advice.values import Gain, Item, Recommendation, gain_text

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from laggard.kit.terminal import Line, Part, Table
+from laggard.kit.parts import Line, Part, Table
 from laggard.kit.users import user_text
 from laggard.kit.words import ascii_line, counted, printable_line, seconds_text
 from laggard.model import SEVERITIES, Finding, Location, ProbeResult, RankEnd, Report, Severity, Verdict
