@@ -1,4 +1,4 @@
-"""The gate's variants of probes in the agent's rounds: what of a report is the agent's own, and what a prolog is told."""
+"""The gate's variants of probes in the agent's rounds: what of a report is the agent's, and what a prolog is told."""
 
 from __future__ import annotations
 
