@@ -1,0 +1,144 @@
+"""What laggard weighs: code lines by room, files, and what each command carries, each within its budget.
+
+A change that needs more changes the number here, and its message says why. One that needs less takes it down.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+
+ROOMS = {
+    "agent": 4_640,
+    "catalogue": 620,
+    "cli, model and single files": 1_000,
+    "collector": 13_850,
+    "demo": 480,
+    "diagnose": 10_950,
+    "gate": 2_020,
+    "kit": 2_420,
+    "kubernetes": 1_180,
+    "locate": 8_950,
+    "nccl": 2_420,
+    "probes": 12_620,
+    "rankfile": 760,
+    "recommend": 2_560,
+    "recording": 2_940,
+    "reports": 1_350,
+    "rings": 3_580,
+    "stack_answers": 500,
+    "stacks": 900,
+    "suspects": 690,
+    "trainer_hooks": 7_490,
+    "tune": 2_370,
+    "wire": 960,
+}
+"""The most code lines of each room: without docstrings, comments and blanks."""
+
+FILES = 666
+"""The most files of the product."""
+
+CARRIED = {"healthcheck": 15_900, "recommend": 16_400, "agent": 20_100, "collector": 29_100, "run": 12_050}
+"""The most code lines of all files that a command imports, also those that it imports late."""
+
+LEAST_SHARE = 0.93
+"""A budget that is further above what there is allows more than it should: it comes down."""
+
+PACKAGE = REPOSITORY / "src" / "laggard"
+
+
+@cache
+def files() -> dict[str, Path]:
+    """The product's files by module, those behind links as well."""
+    found = {}
+    for top in sorted(PACKAGE.iterdir()):
+        for path in sorted(top.rglob("*.py")) if top.is_dir() else [top] if top.suffix == ".py" else []:
+            parts = ("laggard", *path.relative_to(PACKAGE).with_suffix("").parts)
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+@cache
+def code_lines(module: str) -> int:
+    text = files()[module].read_text()
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            documented.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    passed_over = (
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    )
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in passed_over:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return len(code - documented)
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "cli, model and single files"
+
+
+@cache
+def imported_by(module: str) -> frozenset[str]:
+    """The modules of laggard that one imports anywhere in its code, but for its types alone."""
+    tree = ast.parse(files()[module].read_text())
+    types = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for each in ast.walk(node)
+    }
+    named: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in types:
+            named |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            named |= {each.name for each in node.names}
+    return frozenset(name for name in named if name in files())
+
+
+def carried(module: str) -> set[str]:
+    seen, left = {module}, [module]
+    while left:
+        new = imported_by(left.pop()) - seen
+        seen |= new
+        left += new
+    return seen
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_is_within_its_budget(room: str) -> None:
+    lines: Counter[str] = Counter()
+    for module in files():
+        lines[room_of(module)] += code_lines(module)
+    assert lines.keys() == ROOMS.keys(), "each room has a budget"
+    assert lines[room] <= ROOMS[room], f"{room} has {lines[room]} code lines: remove as many, or say why it grew"
+    assert lines[room] >= LEAST_SHARE * ROOMS[room], f"{room} has {lines[room]} code lines: take its budget down"
+
+
+def test_the_files_are_within_their_budget() -> None:
+    assert LEAST_SHARE * FILES <= len(files()) <= FILES
+
+
+@pytest.mark.parametrize("command", CARRIED)
+def test_a_command_carries_no_more_than_its_budget(command: str) -> None:
+    (module,) = re.findall(rf'Command\(\s*"{command}",\s*"([\w.]+)"', (PACKAGE / "cli.py").read_text())
+    lines = sum(map(code_lines, carried(module)))
+    assert LEAST_SHARE * CARRIED[command] <= lines <= CARRIED[command], f"{command} carries {lines} code lines"
