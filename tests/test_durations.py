@@ -48,6 +48,11 @@ def test_a_busy_run_makes_no_test_longer(report: Path) -> None:
     assert f"{HERE}::test_skipped" not in least
 
 
+def test_a_run_at_a_third_of_the_pace_makes_no_test_longer_that_it_alone_knows(report: Path) -> None:
+    durations.FILE.write_text(json.dumps({f"{HERE}::test_a": 0.5, "tests/gate/test_gate.py::TestClass::test_c": 0.5}))
+    assert durations.least_seconds()[f"{HERE}::test_b[x.y]"] == pytest.approx(0.25 / 3.5), "5 and 2 times as long"
+
+
 def test_the_table_adds_up_by_folder_and_tier(report: Path) -> None:
     table = durations.table(durations.tests_of(report)).splitlines()
     assert table[0] == "| tests | pure | slow |" and table[-1] == "| all | 1 | 2 |"

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Final, NamedTuple
 
 from support.paths import REPOSITORY, TESTS
@@ -30,13 +31,14 @@ def seconds() -> Mapping[str, float]:
 
 def least_seconds() -> Mapping[str, float]:
     """The same, or what the last run here took if that is less. Of a test that only the last run tells of, the CPU time
-    counts if that is less: a busy machine makes tests longer, and lets none use less of a CPU."""
+    counts if that is less, and both are divided by that run's pace: a busy machine makes tests longer."""
     try:
         last = {each.test: each for each in tests_of(LAST_RUN)}
     except ValueError:
         return seconds()
     known = {test: min(taken, last[test].seconds) if test in last else taken for test, taken in seconds().items()}
-    return {**{test: min(each.seconds, each.cpu_seconds) for test, each in last.items()}, **known}
+    pace = max(1.0, median([last[test].seconds / taken for test, taken in seconds().items() if test in last] or [1.0]))
+    return {**{test: min(each.seconds, each.cpu_seconds) / pace for test, each in last.items()}, **known}
 
 
 class Ran(NamedTuple):
