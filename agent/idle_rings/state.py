@@ -1,4 +1,4 @@
-"""What `laggard agent --idle-rings` leaves in files for this node's other parts: its ring's session, for `gpu_busy`,
+"""The files of `laggard agent --idle-rings` for this node's other parts: its ring's session, for the probe `gpu_busy`,
 and how its rings ended, for the agent's metrics."""
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ AGENT_PARTS = (
     Command("agent --idle-rings", "laggard.agent.idle_rings.command", "measure this node while it is idle: a daemon"),
     Command("agent --kubernetes-job", "laggard.kubernetes.job", "run a command as a Job of Kubernetes"),
 )
-"""What an option of `laggard agent` runs instead of the agent: with its own flags, and without the agent's imports."""
+"""The options of `laggard agent` that run something else: with its own flags, and without the agent's imports."""
 
 _ALL = (*COMMANDS, *AGENT_PARTS)
 
@@ -222,7 +222,7 @@ def _parser(command_name: str | None) -> Parser:
 
 
 def _list_parts(agent: Parser) -> None:
-    """Has the agent's help list the options that with_part_as_command() takes before argparse sees them."""
+    """Lists in the agent's help the options that with_part_as_command() takes before argparse sees them."""
     group = agent.add_argument_group("instead of the agent, with flags of its own (`laggard agent --reader --help`)")
     for part in AGENT_PARTS:
         group.add_argument(part.name.partition(" ")[2], action="store_true", help=part.help)
