@@ -9,7 +9,7 @@ import shutil
 import ssl
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from laggard.kit.address import without_login
 from laggard.kit.errors import UsageError
@@ -76,7 +76,7 @@ def _push(files: list[Path], url: str, token: str, folder: str) -> list[str]:
         asked = {"folderUid": uid, "overwrite": True, "message": "laggard dashboards push"}
         boards = [{**asked, "dashboard": json.loads(file.read_bytes())} for file in files]
         paths = [str(grafana.dashboard.update_dashboard(board)["url"]) for board in boards]
-        return [printable_line(urljoin(without_login(url), path)) for path in paths]
+        return [printable_line(f"{grafana.api.url_protocol}://{grafana.api.url_host}{path}") for path in paths]
     except GrafanaException as error:
         why = f"Grafana refuses: {error.message}{_ROLE if error.status_code in (401, 403) else ''}"
     except requests.TooManyRedirects:

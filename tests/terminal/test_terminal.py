@@ -166,7 +166,7 @@ def test_tuner_tables_are_judged_in_colour_and_a_compiled_one_is_as_in_a_file(tm
 def test_dashboards_are_listed_on_rows_that_fit(tmp_path: Path) -> None:
     words = ["dashboards", "export", str(tmp_path)]
     drawn = screen(words, 60)
-    assert drawn.startswith("\x1b[1m4 dashboards are in") and words_of(drawn) == words_of(piped(words))
+    assert drawn.startswith("\x1b[1m3 dashboards are in") and words_of(drawn) == words_of(piped(words))
 
 
 def test_what_a_campaign_found_is_a_table_with_its_verdicts_in_colour(tmp_path: Path) -> None:
