@@ -1,4 +1,4 @@
-"""What left laggard, by name, and what serves instead. Values alone."""
+"""The names that have left laggard, and what serves instead: for who still gives one. Values alone."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_an_incident_goes_on_after_a_restart(make_at: Make, clock: Clock) -> Non
 
 def told(incidents: Incidents) -> list[str]:
     """What a scrape sees of incidents."""
-    text = collector_metrics(ClusterSnapshot(), incidents, 0.05, "")[0].decode()
+    text = collector_metrics(ClusterSnapshot(()), incidents, 0.05, "")[0].decode()
     return [
         line
         for line in text.splitlines()
