@@ -135,7 +135,7 @@ def _show_node(arguments: argparse.Namespace) -> int:
 
 
 def _node_verdict(found: NodeHistoryDocument) -> Verdict:
-    """Whether something is open on it."""
+    """`fail` where something is open on it."""
     if any(it.closed_at is None for it in found.incidents) or any(
         it.closed_at is None and it.is_failure for it in found.faults
     ):

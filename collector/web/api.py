@@ -88,7 +88,7 @@ class SnapshotAnswers:
 
 
 MAX_RECORDINGS = 2
-"""How many recordings are sent at once. The largest take tens of seconds of a core to write."""
+"""The number of recordings that are sent at once. The largest take tens of seconds of a core to write."""
 
 _RECORDING_LINES = 1024
 """Lines that are written at once, about 200 kB."""

@@ -286,7 +286,7 @@ def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
 
 
 def _of_the_past(incidents: Incidents, offenders: Iterable[Offender]) -> Iterator[Metric]:
-    """What incidents took, what came back, and which machines fail again and again."""
+    """The GPU-seconds that incidents took, what came back, and which machines fail again and again."""
     yield _family("laggard_lost_gpu_seconds_total", {(kind,): seconds for kind, seconds in incidents.lost.items()})
     yield _family("laggard_node_fault_returned", returned_faults(incidents))
     often: dict[tuple[str, ...], Failures] = {(it.node,): it.failures for it in offenders}

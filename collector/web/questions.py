@@ -1,4 +1,4 @@
-"""What the collector's routes may be asked: a Struct for each that takes parameters, as laggard.wire.query reads it."""
+"""Questions that the collector's routes take: a Struct for each with parameters, as laggard.wire.query reads it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from laggard.wire.query import Asked, Name, WrongQuestion, read_question
 from laggard.wire.stacks import MAX_RANKS as MAX_STACKS
 
 Rank = Annotated[int, Meta(ge=0, le=2**31)]
-"""Of a rank, or a place among ranks or rows."""
+"""The number of a rank, or a place among ranks or rows."""
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
-"""Of an incident or a step: JSON's readers keep larger ones no longer apart."""
+"""The number of an incident or a step: JSON's readers keep larger ones no longer apart."""
 
 UnixTime = Annotated[float, Meta(ge=0, le=1e11)]
 """Seconds, up to the year 5138."""

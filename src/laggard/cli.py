@@ -80,7 +80,7 @@ EXTRAS = {
     "psycopg": "postgres",
     **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector"),
 }
-"""By package: the extra that installs it."""
+"""The extra that installs a package, by package."""
 
 
 class CommandModule(Protocol):

@@ -27,7 +27,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "incidents --acknowledged": _ACCEPT,
     "recommend --after": _AGAINST,
 }
-"""By command and flag."""
+"""The keys are a command and its flag."""
 
 _SCRAPED: Final = "an OpenTelemetry Collector scrapes /metrics (docs/metrics.md#opentelemetry)"
 

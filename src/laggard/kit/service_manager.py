@@ -16,7 +16,7 @@ from typing import Final
 
 from laggard.kit.http_client import NoResponse, get
 
-log = logging.getLogger("laggard.kit.service_manager")
+log = logging.getLogger("laggard.service_manager")
 
 _ENV_SOCKET: Final = "NOTIFY_SOCKET"
 _ENV_WATCHDOG: Final = "WATCHDOG_USEC"
