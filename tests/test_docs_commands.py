@@ -52,7 +52,6 @@ GPUS = "needs GPUs, or a SLURM cluster that has them"
 
 REVIEWED = {
     ". .venv/bin/activate": "every environment that make demo has made has this file",
-    "$EDITOR": "needs a reader",
     "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "/opt/laggard/bin/pip install": INSTALLED,
     "/opt/laggard/bin/python3 -c": BACKUP,

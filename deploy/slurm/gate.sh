@@ -147,7 +147,7 @@ ask_agent() { # question, seconds. Into `answer`: the agent's line. Returns 1 wh
         [ -x "${asker[0]}" ] || { why="there is neither $CURL nor ${asker[0]}"; return 1; }
     fi
     exec {from}< <(exec "${asker[@]}" 2>/dev/null)
-    # Its first line comes at once, the answer once there is one. More bytes than that, or a NUL, are no answer.
+    # The first line comes at once, the second once the agent knows. A NUL, or more bytes than these take, is no answer.
     IFS= read -r -n "$ANSWER_BYTES" -t "$ASK_SECONDS" -u "$from" first
     status=$?
     if ((status == 0)); then

@@ -32,7 +32,7 @@ class StandIn:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection, contextlib.suppress(OSError):
+            with connection, contextlib.suppress(OSError, IndexError):
                 connection.settimeout(SECONDS)
                 self.asked.append(connection.recv(4096).decode().split(" ")[1])
                 connection.sendall(self._first)

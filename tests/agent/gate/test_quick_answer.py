@@ -185,12 +185,12 @@ def test_the_fingerprint_is_of_the_node_and_of_the_version(monkeypatch: pytest.M
     assert fingerprint("n1") != mine, "the same probes in another order is not the same laggard"
 
 
-ASKED = f"/gate/1/prolog/{'a' * 32}/{BOOT}/7/0,2-3/5000"
+PATH = f"/gate/1/prolog/{'a' * 32}/{BOOT}/7/0,2-3/5000"
 
 
 def test_a_question_is_a_path_of_a_fixed_form() -> None:
-    assert parse_question(ASKED) == Question("a" * 32, BOOT, 7, frozenset({0, 2, 3}), 5.0)
-    assert parse_question(ASKED.replace("0,2-3", "-")).gpus is None
+    assert parse_question(PATH) == Question("a" * 32, BOOT, 7, frozenset({0, 2, 3}), 5.0)
+    assert parse_question(PATH.replace("0,2-3", "-")).gpus is None
 
 
 @pytest.mark.parametrize(
@@ -209,4 +209,4 @@ def test_a_question_is_a_path_of_a_fixed_form() -> None:
 )
 def test_anything_else_is_no_question(old: str, new: str) -> None:
     with pytest.raises(WrongQuestion):
-        parse_question(ASKED.replace(old, new))
+        parse_question(PATH.replace(old, new))
