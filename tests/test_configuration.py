@@ -43,7 +43,7 @@ def test_the_page_of_all_keys_is_current() -> None:
         (
             CollectorSettings,
             "webhook_url_file: /etc/laggard/url",
-            "the key `webhook_url_file` has left: Alertmanager tells of incidents, by the alert LaggardIncident",
+            "the key `webhook_url_file` left: Alertmanager tells of incidents, by the alert LaggardIncident",
         ),
         (CollectorSettings, "[a, b]", "expected keys with values (`key: value`), got a list (`[a, b]`)"),
         (CollectorSettings, "interval_seconds: soon", "expected a number, got text - at `interval_seconds`"),

@@ -108,7 +108,7 @@ REVIEWED = {
     "sqlite3": BACKUP,
     "sed -i": f"{_MANIFESTS}::test_with_tls_another_namespace_is_in_every_name",
     "srun": GPUS,
-    "sudo laggard healthcheck": "tests/gate/test_accept.py::test_root_accepts_lists_and_ends",
+    "sudo laggard healthcheck": "tests/gate/test_accept.py::test_the_lines_of_the_page_accept_list_and_end",
     "systemctl": INSTALLED,
     "systemd-sysusers": INSTALLED,
     "systemd-tmpfiles": INSTALLED,

@@ -14,7 +14,7 @@ from laggard.kit.left import COMMANDS, FLAGS, SETTINGS
 def test_a_command_or_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*name.split(), "x"]) == 64
     told = {**COMMANDS, **FLAGS}[name]
-    assert capsys.readouterr().err == f"laggard: there is no `laggard {name}` any more: {told}\n"
+    assert capsys.readouterr().err == f"laggard: `laggard {name}` left: {told}\n"
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -22,5 +22,5 @@ def test_a_setting(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     config = tmp_path / "collector.yaml"
     config.write_text(f"{name}: x\n")
     assert main(["collector", "--config", str(config), "--check-config"]) == 64
-    told = f"laggard: {config}: there is no `{name}` any more: {SETTINGS[name]}\n"
+    told = f"laggard: {config}: the key `{name}` left: {SETTINGS[name]}\n"
     assert capsys.readouterr().err == told

@@ -41,7 +41,7 @@ SIGNED = (
     "laggard.stacks_ask/1",
     "laggard.ring_ask/1",
     "laggard.ring_due/1",
-    "laggard.wire.accepted/1",
+    "laggard.accepted/1",
 )
 """Those that are signed as a whole, or are root's word, and refused with a field that the reader does not know: what
 asks for something is not half understood."""

@@ -139,7 +139,7 @@ def answering_prologs(
 
 
 class AcceptedFile:
-    """What root accepts on this node, read anew each time. If the file cannot be used, the log says so once."""
+    """Root's file of accepted findings, read anew each time. If it cannot be used, the log says so once."""
 
     def __init__(self, path: str) -> None:
         self._path, self._problem = path, ""

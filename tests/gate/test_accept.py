@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.docs_commands import command_lines
 from support.materialise import materialise
+from support.paths import REPOSITORY
 
 from laggard.cli import main
 from laggard.kit.errors import UsageError
@@ -78,12 +81,12 @@ def test_any_other_bytes_are_refused(data: bytes) -> None:
         ({"reason": "x" * (MAX_REASON + 1)}, "damaged"),
         ({"device": "x" * (MAX_DEVICE + 1)}, "damaged"),
         ({"xid": 79}, "damaged"),
-        ({}, "is no laggard.wire.accepted/1"),
+        ({}, "is no laggard.accepted/1"),
     ],
 )
 def test_what_another_release_may_mean_is_not_guessed(changes: dict[str, Any], why: str) -> None:
     accepted = {"code": "GPU_XID", "until": NOW, "reason": "77", **changes}
-    schema = "laggard.wire.accepted/1" if changes else "laggard.wire.accepted/2"
+    schema = "laggard.accepted/1" if changes else "laggard.accepted/2"
     with pytest.raises(AcceptedError, match=why):
         parse(json.dumps({"accepted": [accepted], "schema": schema}).encode())
 
@@ -221,7 +224,7 @@ def test_root_accepts_lists_and_ends(healthcheck: Run, tmp_path: Path) -> None:
         "--accept", f"GPU_XID:{device}", "--until", "1h", "--reason", "is here", "--format", "json"
     )
     listed = json.loads(out)
-    assert listed["schema"] == "laggard.wire.accepted/1" and listed == json.loads(
+    assert listed["schema"] == "laggard.accepted/1" and listed == json.loads(
         healthcheck("--accept", "--format", "json")[1]
     )
     assert [(it["code"], it["device"], it["reason"]) for it in listed["accepted"]] == [
@@ -235,6 +238,16 @@ def test_root_accepts_lists_and_ends(healthcheck: Run, tmp_path: Path) -> None:
         64, " DISK_FULL on any device is not accepted: `laggard healthcheck --accept` lists what is\n"
     )  # fmt: skip
     assert os.listdir(tmp_path / "etc") == ["accepted.json"]
+
+
+@ROOT
+def test_the_lines_of_the_page_accept_list_and_end(healthcheck: Run) -> None:
+    """Those of docs/operate.md."""
+    begins = ("sudo laggard healthcheck --accept ", "laggard healthcheck --accept")
+    lines = [it.text for it in command_lines(REPOSITORY / "docs/operate.md") if it.text.startswith(begins)]
+    accepted, listed, ended = (healthcheck(*shlex.split(it.partition("healthcheck")[2])) for it in lines)
+    assert accepted == listed and "GPU_XID GPU 0000:9b:00.0: accepted until " in listed[1]
+    assert ended == (0, "Nothing is accepted here.\n")
 
 
 @pytest.mark.parametrize(

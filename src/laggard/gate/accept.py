@@ -57,7 +57,7 @@ def accept(arguments: argparse.Namespace) -> int:
 
 
 def asked_for(name: str, until: str | None, reason: str | None, now: float) -> Accepted:
-    """What `CODE[:DEVICE]` accepts; its end is `now` if it is to end. Raises UsageError."""
+    """Makes of `CODE[:DEVICE]` what it accepts; its end is `now` if it is to end. Raises UsageError."""
     code, colon, device = name.partition(":")
     code = find_type(code).code
     if (colon and not device) or device != printable_line(device, MAX_DEVICE):
@@ -74,7 +74,7 @@ def asked_for(name: str, until: str | None, reason: str | None, now: float) -> A
 
 
 def changed(held: tuple[Accepted, ...], asked: Accepted, now: float) -> tuple[Accepted, ...]:
-    """What is accepted from now on. Raises UsageError if there is nothing to end."""
+    """Returns what is accepted from now on. Raises UsageError if there is nothing to end."""
     rest = tuple(it for it in held if (it.code, it.device) != (asked.code, asked.device))
     if asked.until > now:
         return (*rest, asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 ACCEPTED_FILE: Final = "/etc/laggard/accepted.json"
-"""What root accepts on this node (`laggard healthcheck --accept`)."""
+"""The file of findings that root accepts on this node (`laggard healthcheck --accept`)."""
 
 PHASES: Final = (
     "input",

@@ -24,7 +24,7 @@ EVIDENCE: Final = "accepted"
 """The name in a finding's evidence under which stands that it is accepted: `until`, `reason`, `words`, and the
 `severity` that the finding had."""
 
-SCHEMA: Final = "laggard.wire.accepted/1"
+SCHEMA: Final = "laggard.accepted/1"
 MAX_REASON: Final = 200
 MAX_BYTES: Final = 64 << 10
 _WORDS: Final = " (accepted until "
@@ -48,7 +48,7 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class AcceptedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`laggard.wire.accepted/1`: what is accepted on a node. Also what its file holds."""
+    """`laggard.accepted/1`: what is accepted on a node. Also what its file holds."""
 
     accepted: tuple[Accepted, ...]
     schema: str = SCHEMA
@@ -59,7 +59,7 @@ class AcceptedError(Exception):
 
 
 def parse(data: bytes) -> tuple[Accepted, ...]:
-    """What a file with this content accepts, ended or not. Raises AcceptedError."""
+    """Reads a file's content: all that it accepts, ended or not. Raises AcceptedError."""
     if len(data) > MAX_BYTES:
         raise AcceptedError(f"it has more than {MAX_BYTES} bytes")
     try:
@@ -85,13 +85,13 @@ def holding(accepted: Iterable[Accepted], now: float) -> tuple[Accepted, ...]:
 
 
 def find(accepted: Iterable[Accepted], finding: Finding, now: float) -> Accepted | None:
-    """What accepts `finding` at the Unix time `now`; of several the last to end."""
+    """Returns what accepts `finding` at the Unix time `now`; of several the last to end."""
     found = [it for it in holding(accepted, now) if it.code == finding.code and it.device in ("", finding.device)]
     return found[-1] if found else None
 
 
 def lowered(findings: Sequence[Finding], accepted: Sequence[Accepted], now: float) -> Mapping[int, Finding]:
-    """By their places the findings that are accepted: marked, and warnings at most. Those that an agent has marked
+    """The findings that are accepted, by their places: marked, and warnings at most. Those that an agent has marked
     stay as they are."""
     by = {place: find(accepted, it, now) for place, it in enumerate(findings) if EVIDENCE not in it.evidence}
     return {place: _marked(findings[place], it) for place, it in by.items() if it is not None}
@@ -114,7 +114,7 @@ def _marked(finding: Finding, by: Accepted) -> Finding:
 
 
 def read_accepted(path: str) -> tuple[Accepted, ...]:
-    """What the file accepts, ended or not; nothing if there is no file. Raises AcceptedError."""
+    """Reads the file: all that it accepts, ended or not; nothing if there is no file. Raises AcceptedError."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         with folder_of(path) as folder, _opened(os.path.basename(path), flags, folder) as file:
