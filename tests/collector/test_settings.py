@@ -141,7 +141,7 @@ def test_the_url_of_a_database_may_be_a_secret_with_the_password_in_it(tmp_path:
 @pytest.mark.parametrize(
     ("text", "more", "why"),
     [
-        ("", "", "has to hold one line"),
+        ("", "", "is empty"),
         ("/var/lib/laggard/incidents.sqlite", "", "has to hold one line"),
         ("postgresql://me:secret@db/laggard\npostgresql://me:secret@other/laggard", "", "has to hold one line"),
         ("postgresql://me:secret@[db/laggard", "", "no URL that can be read"),
@@ -161,5 +161,5 @@ def test_another_text_in_its_place_is_refused_without_being_told(
 def test_a_secret_that_is_not_there_yet_is_named(tmp_path: Path) -> None:
     file = tmp_path / "collector.yaml"
     file.write_text("incidents_database_file: /nonexistent/url\n")
-    with pytest.raises(UsageError, match="cannot read incidents_database_file /nonexistent/url: No such file"):
+    with pytest.raises(UsageError, match="incidents_database_file /nonexistent/url cannot be read: No such file"):
         load_settings(str(file), [], None, None)

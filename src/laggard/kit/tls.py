@@ -190,7 +190,7 @@ class ServerTls:
             "certificates stay",
             lambda _: f"certificates are read anew from {settings.cert_file}",
         )
-        self.context = _server_context(settings)
+        self.context = self._newest.value()
         self.context.sni_callback = self._choose
 
     def shake_hands(self, plain: socket.socket, seconds: float) -> TlsConnection:
@@ -318,7 +318,6 @@ def _server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = settings.min_version, settings.max_version
     context.options |= ssl.OP_NO_RENEGOTIATION
-    warn_of_exposed(settings.key_file, "key_file")
     try:
         context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_password)
     except (OSError, ssl.SSLError) as error:
@@ -329,6 +328,7 @@ def _server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as error:
             raise UsageError(f"client_ca_file: {_why(settings.client_ca_file, error)}") from None
     context.verify_mode = settings.client_auth
+    warn_of_exposed(settings.key_file, "key_file")
     return context
 
 

@@ -231,7 +231,10 @@ def test_no_series_at_all(locate: Locate) -> None:
         ),
         (["--prometheus", "http://n1", "--at", "noon"], "--at noon is no time"),
         (["--prometheus", "http://n1", "--basic-auth-file", "/etc/hostname"], "/etc/hostname has no USER:PASSWORD"),
-        (["--prometheus", "http://n1", "--bearer-token-file", "/nowhere"], "cannot read /nowhere: No such file"),
+        (
+            ["--prometheus", "http://n1", "--bearer-token-file", "/nowhere"],
+            "the login for Prometheus in /nowhere cannot be read: No such file",
+        ),
         (
             ["--at", "2026-01-01"],
             "--at, --cluster, --bearer-token-file, --basic-auth-file and --headers-file go with --prometheus URL",

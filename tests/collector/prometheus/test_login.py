@@ -164,7 +164,7 @@ def test_a_collector_takes_the_new_password_without_a_restart(guarded: Guarded, 
 
     collector.wait_until(up)
     path.unlink()
-    collector.wait_until(lambda: "the former login for Prometheus stays in use: cannot read" in collector.said())
+    collector.wait_until(lambda: f"stays in use: the login for Prometheus in {path} cannot be read" in collector.said())
     assert up()
     guarded.accept("new-password")
     collector.wait_until(lambda: not up())

@@ -227,7 +227,7 @@ def test_laggards_own_ring_may_use_a_gpu_in_a_prolog(
     root = _copy(machine("hgx_h100_gpus"), tmp_path / "node", environ={"SLURM_JOB_GPUS": "3"}, gpu_3=USED)
     (root / "proc/811").mkdir()
     (root / "proc/811/comm").write_text("python3\n")
-    (root / "proc/811/stat").write_text(f"811 (a name) with a)) S 805 805 {session} 0 -1 4194560\n")
+    (root / "proc/811/stat").write_text(f"811 (a name) with a)) S 805 805 {session} 0 -1 4194560{' 0' * 43}\n")
     (root / "run/laggard/rings").mkdir(parents=True)
     (root / "run/laggard/rings/running.json").write_text('{"session": 800}')
     report = check(root, "--only", "gpu_busy", "--profile", "prolog")
