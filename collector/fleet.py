@@ -153,7 +153,7 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
 
 
 def cap_of(answering: int, max_ratio: float) -> int:
-    """How many of the answering nodes may be out at once: at least one, unless `max_ratio` is 0."""
+    """The number of the answering nodes that may be out at once: at least one, unless `max_ratio` is 0."""
     return max(1, int(max_ratio * answering)) if answering and max_ratio > 0 else 0
 
 
@@ -167,7 +167,7 @@ def _silent_since_they_failed(snapshot: ClusterSnapshot) -> list[NodeRow]:
 
 
 def _why_held_back(snapshot: ClusterSnapshot, node: str | None, answering: int) -> str:
-    """Why this node is not to be drained now, whatever the cap says; empty: nothing holds it back."""
+    """The reason why this node is not to be drained now, whatever the cap says; empty: nothing holds it back."""
     if node in snapshot.failing_together:
         codes = {it.finding.code for it in snapshot.findings if it.node == node}
         mine = [code for code in sorted(snapshot.fleet_wide) if code in codes]

@@ -68,7 +68,7 @@ class _Pattern(NamedTuple):
 
 
 class LabelRules(NamedTuple):
-    """What a file says: labels of names, each with its entry's place in the file, and patterns in the file's order."""
+    """The content of a file: labels of names, each with its entry's place there, and patterns in the file's order."""
 
     names: dict[str, tuple[tuple[int, NodeLabels], ...]] = {}
     patterns: tuple[_Pattern, ...] = ()

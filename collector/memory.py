@@ -29,7 +29,7 @@ _OPTIONS: Final = {
     "MALLOC_MMAP_THRESHOLD_": (_MMAP_THRESHOLD, MAPPED_BYTES),
     "MALLOC_TRIM_THRESHOLD_": (_TRIM_THRESHOLD, TRIMMED_BYTES),
 }
-"""By the variable of the environment with which an operator sets the same: that holds."""
+"""The keys are variables of the environment with which an operator sets the same: that holds."""
 
 
 def give_back() -> None:

@@ -261,7 +261,7 @@ def load_settings(
 
 
 def _with_somebody_to_watch(settings: CollectorSettings) -> CollectorSettings:
-    """Without this machine's agent, which stands in the settings by default, where agents are looked for."""
+    """The settings without this machine's agent, which stands there by default, where agents are looked for."""
     looks_for_more = settings.target_names or settings.target_files or settings.target_slurm
     if looks_for_more and settings.targets is _THIS_MACHINE:  # left out: who writes the same gets it
         return structs.replace(settings, targets=())
@@ -276,7 +276,7 @@ def _with_somebody_to_watch(settings: CollectorSettings) -> CollectorSettings:
 
 
 def _with_database_of_file(settings: CollectorSettings) -> CollectorSettings:
-    """With the database that incidents_database_file names, but for the password."""
+    """The settings with the database that incidents_database_file names, but for the password."""
     path = settings.incidents_database_file
     if not path:
         return settings

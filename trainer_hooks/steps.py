@@ -1,4 +1,4 @@
-"""Where a step ends: by the engine, the loop, the optimizer, or the period of its collectives."""
+"""The end of a step: by the engine, the loop, the optimizer, or the period of its collectives."""
 
 from __future__ import annotations
 

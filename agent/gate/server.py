@@ -86,7 +86,7 @@ _TICK_SECONDS: Final = 0.1
 _PAUSE_SECONDS: Final = 0.05
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 _WAIT: Final = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nWAIT\n"
-"""What comes before the answer, at once: the prolog knows that somebody works on it."""
+"""The line before the answer, at once: the prolog knows that somebody works on it."""
 
 
 class _Prolog:

@@ -21,8 +21,8 @@ from laggard.wire import encode
 _REQUESTS, _REPORTS = 0, 1
 
 IMPORTED_AHEAD = (adjtimex, reader)
-"""What probes import when they need it, because a single health check mostly does not: here each round's forks would
-import it again, for 7 ms of CPU time in each (sockets alone)."""
+"""The modules that probes import when they need them, because a single health check mostly does not: here each round's
+forks would import them again, for 7 ms of CPU time in each (sockets alone)."""
 
 
 def main(profile_name: str) -> None:

@@ -33,7 +33,7 @@ _BUSY: Final = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a line of 
 _STEAL: Final = 7
 
 Threads: TypeAlias = tuple[tuple[float, int], ...]
-"""Of each thread of a process, its CPU seconds since it began, and the core on which it last ran."""
+"""The CPU seconds of each thread of a process since it began, and the core on which it last ran."""
 
 
 class ProcessTimes(NamedTuple):

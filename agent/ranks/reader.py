@@ -219,7 +219,7 @@ class RankFiles:
             )
 
     def hanging_seconds(self) -> float:
-        """For how long the present scan has hung; 0: none does. It waits for no scan."""
+        """The seconds for which the present scan has hung; 0: none does. It waits for no scan."""
         began = self._scan_began
         seconds = 0.0 if began is None else time.monotonic() - began
         return seconds if seconds > HANGS_SECONDS else 0.0

@@ -34,7 +34,7 @@ Identifier = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 """The number of a user, which is larger than any rank's."""
 
 SinceBoot = Annotated[float, Meta(ge=0, le=1e9)]
-"""Up to 31 years."""
+"""Seconds, up to 31 years."""
 
 
 class Ranks(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class Newest(Generic[K, V]):
-    """At most `most` values: beyond them those are lost that were put in first. Not thread-safe."""
+    """Holds at most `most` values: beyond them those are lost that were put in first. Not thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -251,7 +251,7 @@ class _Network(NamedTuple):
 
 
 def kept_places(limit: int) -> int:
-    """How many places there are for gates and agents, beside `limit` for all."""
+    """The number of places for gates and agents, beside `limit` for all."""
     return max(_MIN_KEPT, limit // _KEPT_SHARE)
 
 
@@ -316,7 +316,7 @@ RESPONSE_SECONDS: Final = 300.0
 megabytes."""
 
 KEPT_PATHS: Final = ("/api/v1/drains", "/api/v1/rings/due", "/-/healthy", "/-/ready")
-"""What gates, agents and supervisors ask. It is answered in the places that are kept for them as well."""
+"""The questions of gates, agents and supervisors. They are answered in the places that are kept for them as well."""
 
 
 _WAIT_SECONDS: Final = 0.05

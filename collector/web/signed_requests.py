@@ -37,7 +37,7 @@ class Nonces:
         self._heard: dict[str, float] = {}
 
     def refusal(self, nonce: str, at: float, wall: float) -> str:
-        """Why the question, asked at `at`, counts for nothing; empty where it counts, and never again."""
+        """The reason why the question, asked at `at`, counts for nothing; empty where it counts, and never again."""
         if not abs(at - wall) <= self._clock_seconds:
             return f"your clock and the collector's are {abs(at - wall):.0f} s apart: set them"
         if at < self._since:
@@ -128,7 +128,7 @@ def confirm_handler(source: ClusterSource, settings: CollectorSettings) -> Calla
 
 
 def _wrong(source: ClusterSource, ask: ConfirmAsk) -> str:
-    """Why the measurement counts for nothing; empty where it does."""
+    """The reason why the measurement counts for nothing; empty where it does."""
     known = {row.node for row in source.snapshot.nodes}
     if ask.confirmation.node not in known:
         return (

@@ -31,7 +31,7 @@ SILENCE_SECONDS: Final = 0.3
 """The time for one process; thousands of them are read in that."""
 
 _LOOKS: Final = 4
-"""How often the parent looks within the time for one process, whether the child has begun with another."""
+"""The number of looks of the parent, within the time for one process, whether the child has begun with another."""
 
 _RESULT, _ERROR = b"R", b"E"
 _HEAD: Final = struct.Struct("<cI")
@@ -293,4 +293,4 @@ def _user(pid: int) -> int:
 
 
 HANGING: Final = HangingUsers()
-"""Of this process."""
+"""The users whose processes hang, as this process knows them."""

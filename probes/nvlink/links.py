@@ -44,7 +44,7 @@ class NvlinkThresholds(Thresholds, frozen=True):
 
 
 class _Expected(NamedTuple):
-    """How many links should be up, and by which measure."""
+    """The number of links that should be up, and by which measure."""
 
     links: int
     source: str

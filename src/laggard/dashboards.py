@@ -107,7 +107,7 @@ def _client(url: str, token: str) -> Any:
 
 
 def _first_failure(error: BaseException) -> str:
-    """What came first: requests and urllib3 wrap it in errors of their own."""
+    """The first error: requests and urllib3 wrap it in errors of their own."""
     while error.__context__:
         error = error.__context__
     return tls_failure(error) or str(error)

@@ -1,4 +1,4 @@
-"""What this process's own threads do: which are busy, and for how long they wait for a CPU."""
+"""The work of this process's own threads: which are busy, and for how long they wait for a CPU."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class FileJudgement(NamedTuple):
     unknown: str = ""
     """The parts that could not be judged, and why; empty: everything was judged."""
     job: JobEvidence | None = None
-    """What the output of a job shows, for those who join it with other files."""
+    """The things that the output of a job shows, for those who join it with other files."""
     of_job: tuple[Finding, ...] = ()
     """The findings that are made of that alone."""
 

@@ -35,7 +35,7 @@ class GivenFile(NamedTuple):
 class Given(NamedTuple):
     files: tuple[GivenFile, ...]
     notes: tuple[str, ...] = ()
-    """What was not read, and why."""
+    """The files that were not read, and why."""
     of_folder: bool = False
 
 

@@ -60,7 +60,7 @@ class Joined(NamedTuple):
     finding: Finding
     """The same as a finding."""
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
+    """The files that were left out, and why."""
 
 
 def join(files: Sequence[JudgedFile], job: JobRead | None) -> Joined | None:

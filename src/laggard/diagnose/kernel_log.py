@@ -233,7 +233,7 @@ def _counted(content: FileContent, programs: Sequence[str]) -> tuple[int, int, i
 
 
 class _Host:
-    """What the log of one host says."""
+    """The findings of the log of one host."""
 
     def __init__(self) -> None:
         self.rules = RuleJudge()

@@ -30,7 +30,7 @@ FIRST_BYTES: Final = 64 << 10
 """The bytes of a file that tell whether it is a recording."""
 _WRONG: Final = ("deadlock", "mismatch")
 _NEVER: Final = "never came"
-"""How `laggard locate` begins to say what a rank that hangs did not do."""
+"""The words with which `laggard locate` begins to say what a rank that hangs did not do."""
 _PAGE_NAME = re.compile(r": rank_(\d{1,9})\.json$")
 _ADVICE: Final = "`laggard locate --trace FOLDER` tells more, and --html keeps it as a page."
 

@@ -48,7 +48,7 @@ def fetch_cached_report(port: int, node: str, max_age_seconds: float, probes: Co
 
 
 def _ask(port: int) -> ClientResponse:
-    """Over TLS where the agent speaks it: who listens is known, so that the certificate need not say it."""
+    """TLS serves where the agent speaks it: who listens is known, so that the certificate need not say it."""
     try:
         return get(f"http://127.0.0.1:{port}{_PATH}", ANSWER_SECONDS)
     except NoResponse as error:

@@ -32,7 +32,7 @@ _KEPT_FOR_SLURM_SECONDS: Final = 3.0
 
 
 def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
-    """Why `node` may not be drained; empty if it may be. `collector`: its URL, or `none` for no cap."""
+    """The reason why `node` may not be drained; empty if it may be. `collector`: its URL, or `none` for no cap."""
     if not collector:
         return "no collector is named"
     seconds = limit.to_decide(COLLECTOR_SECONDS)

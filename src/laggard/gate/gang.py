@@ -32,13 +32,13 @@ SECONDS: Final = 60.0
 """The time for which the nodes measure at most. Eight nodes take ten rounds of a second or two."""
 
 _EXTRA_SECONDS: Final = 60.0
-"""For the start of processes, and the first connections."""
+"""The seconds for the start of processes, and the first connections."""
 
 _END_SECONDS: Final = 2.0
-"""For the last word of the gang's process, and for the end of its ranks."""
+"""The seconds for the last word of the gang's process, and for the end of its ranks."""
 
 _SHARE_OF_DEADLINE: Final = 0.6
-"""Of the time that is left, where the probes that load the GPUs come after the gang."""
+"""The share of the time that is left, where the probes that load the GPUs come after the gang."""
 
 
 def run_gang(report: Report, gang: Gang, limit: TimeLimit, more_follows: bool) -> Report:
@@ -61,7 +61,7 @@ def run_gang(report: Report, gang: Gang, limit: TimeLimit, more_follows: bool) -
 
 
 def gang_lines(report: Report) -> tuple[str, ...]:
-    """What the gang says about other nodes, a line for each."""
+    """The gang's lines about other nodes, one for each."""
     return tuple(f"gang: {line}" for line in report.facts.get(NAME, {}).get("others", ()))
 
 

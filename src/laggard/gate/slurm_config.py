@@ -101,7 +101,7 @@ def _gang_problems(config: Mapping[str, str], token: str) -> list[str]:
 
 
 def _values(config: Mapping[str, str], name: str) -> list[str]:
-    """What is set for `name`. Newer SLURM has several prologs, as `Prolog[0]` and so on."""
+    """The value that is set for `name`. Newer SLURM has several prologs, as `Prolog[0]` and so on."""
     found = [value for key, value in config.items() if key.partition("[")[0] == name]
     return [value for value in found if value not in ("", "(null)", "none")]
 

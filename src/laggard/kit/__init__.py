@@ -1,1 +1,1 @@
-"""What every room may import, and what imports no room."""
+"""The modules that every room may import, and that import no room."""

@@ -14,7 +14,7 @@ MAX_WORLD: Final = 1 << 20
 MAX_TEXT: Final = 256
 MAX_PROSE: Final = 4096
 MAX_COUNT: Final = 1 << 53
-"""Beyond, a number is no longer exact in JSON."""
+"""The largest number that is exact in JSON."""
 MAX_SECONDS: Final = 1e7
 """The longest step, 115 days."""
 MAX_CLOCK: Final = 1e12

@@ -1,4 +1,4 @@
-"""What a command says, as values: lines and tables, as plain text and broken into rows. Pure; without rich."""
+"""The answer of a command, as values: lines and tables, as plain text and broken into rows. Pure; without rich."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def read_secret(path: str, where: str, most: int = MAX_TOKEN_BYTES) -> str:
 
 
 class ReadAnew(Generic[Value]):
-    """What a daemon makes of a few small files, which are read anew when one changes. To be asked by any thread.
+    """A daemon's value of a few small files, which are read anew when one changes. To be asked by any thread.
 
     A file that is gone, or only half there, for a moment is no end of what it said: that holds, and the log says so
     once.

@@ -1,4 +1,4 @@
-"""What a command says, as values: to a person's terminal by rich, else as plain text."""
+"""The answer of a command: to a person's terminal by rich, else as plain text."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NO_STEPS: Final[Table] = np.empty((0, STEP_COLUMNS))
 
 
 class StepArrays(NamedTuple):
-    """Over S steps and R ranks, in seconds; nan where a rank has no such step."""
+    """Seconds over S steps and R ranks; nan where a rank has no such step."""
 
     steps: NDArray[np.int64]  # [S]
     step_seconds: NDArray[np.float64]  # [S, R]

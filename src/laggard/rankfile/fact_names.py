@@ -61,7 +61,7 @@ DIGEST_SKIPPED_REASONS: Final = {
     DIGEST_UNREADABLE: "they are of a kind, or on a device, of which no digest is made",
     DIGEST_NO_MODULE: "no module was seen that trains; attach(module, optimizer) names it",
 }
-"""Why parameters are not compared, by reason."""
+"""The reasons why parameters are not compared."""
 
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"

@@ -56,7 +56,7 @@ _WAITS: Final = MappingProxyType(
         "ib_uverbs": "RDMA verbs",
     }
 )
-"""By the beginning of a function's name: whose it is (fs/nfs, net/sunrpc, fs/fuse, fs/ceph; Lustre's llite, obdclass,
+"""The owner by the beginning of a function's name (fs/nfs, net/sunrpc, fs/fuse, fs/ceph; Lustre's llite, obdclass,
 osc and ptlrpc; open-gpu-kernel-modules' nvidia-uvm; drivers/gpu/drm/amd; drivers/infiniband/core)."""
 
 _MODULES: Final = MappingProxyType(

@@ -118,7 +118,7 @@ def _judged(arguments: argparse.Namespace, ring: Ring, node: str, token: str) ->
 
 
 def _asking_user() -> str:
-    """Who asks: the user behind sudo, where there is one."""
+    """The user who asks: the one behind sudo, where there is one."""
     if os.geteuid() == 0 and (behind := os.environ.get("SUDO_USER")):
         return behind[:64]
     try:

@@ -59,4 +59,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     joined: JoinedAnswer | None = None
     """The one answer of several files; None: there is one file, or they say nothing of a job's end."""
     notes: tuple[str, ...] = ()
-    """What was not read of folders, and why."""
+    """The files of folders that were not read, and why."""

@@ -16,7 +16,7 @@ from laggard.locate.collectives import DeviceQueue, DeviceQueues, Launched, Oper
 
 
 class Standing(enum.Enum):
-    """How a member stands to an operation."""
+    """The ways in which a member stands to an operation."""
 
     DONE = enum.auto()
     CAME = enum.auto()  # its device stands at it, as far as anything tells

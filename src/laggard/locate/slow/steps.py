@@ -48,7 +48,7 @@ USUAL_PASS: Final = 0.5
 passes: frozen layers have next to no backward pass, and tell nothing of proportions."""
 
 MIN_STAGES: Final = 3
-"""With fewer stages that are judged there is no usual proportion."""
+"""The fewest stages that are judged and still have a usual proportion."""
 
 FORWARD, BACKWARD, OTHER = map(PHASES.index, ("forward", "backward", "other"))
 
