@@ -207,7 +207,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 # FLEET_OUTLIER: nodes that differ from the majority of nodes with their hardware. Pure: from facts to findings.
 #
-# Only what should be the same everywhere is compared (compared_facts.py), and only among nodes of the same hardware.
+# Only what should be the same everywhere is compared (ComparedFact), and only among nodes of the same hardware.
 # What is usual takes a strict majority of the nodes whose value is known: a tie proves nothing, and a value that is not
 # known is no difference. Where many nodes differ at once the fleet is being changed, and no single node is at fault:
 # then there is one note in place of findings.

@@ -137,7 +137,7 @@ class StepBoundary:
     on: with it another training begins, as the next fold of a cross-validation.
 
     `has_begun`: whether there was an update. Before the first one, an optimizer may only make its state: see
-    pytorch/state_making.py.
+    pytorch/training.py.
 
     `sole_updater`: the optimizer whose next update ends a step again, and changes nothing here; None: call update() to
     know.

@@ -57,7 +57,7 @@ class JobSnapshot:
 
 
 class Calm(Protocol):
-    """The jobs that need not be judged in each round (calm.py)."""
+    """The jobs that need not be judged in each round (held_verdicts.py)."""
 
     def still(self, key: JobKey, job: Job, answering: Collection[str]) -> JobSnapshot | None: ...
 

@@ -1,7 +1,7 @@
 """GPU_XID: errors that the driver wrote to the kernel's log, since boot and within a look-back.
 
 A line alone is a warning: critical is an error that something confirms which is true now, or which came again and again
-(see rules/xid_witnesses.py).
+(see rules/xid_rules.py).
 
 amdgpu numbers no errors: its messages are told by their words, and those count that no reset of the GPU has closed
 since. A GPU that its driver reset for an error of its own is a warning: what ran on it lost its memory.

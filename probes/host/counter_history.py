@@ -1,7 +1,7 @@
 """The counters that probes read before, so that a counter is judged by its increase and never by its value.
 
 A probe yields SaveCounters({counter: value}) and asks `host.counter_history.increase(counter, value, seconds)`. The
-runner loads and saves the snapshots: see runner/history_store.py. Only snapshots of the current boot count. They are
+runner loads and saves the snapshots: see runner/state_file.py. Only snapshots of the current boot count. They are
 thinned with age (one a minute, then ever fewer), so that the increase over an hour is known however often probes run.
 """
 

@@ -1,6 +1,6 @@
 """Reads the kernel's log from /dev/kmsg or by syslog(2), and splits it into messages, in the form of either.
 
-Any user can make the kernel write text of theirs: see user_text.py."""
+Any user can make the kernel write text of theirs."""
 
 from __future__ import annotations
 

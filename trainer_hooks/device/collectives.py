@@ -55,7 +55,7 @@ _new: Final = tuple.__new__  # what the class calls itself: one call less
 
 
 class DeviceCollectives(DevicePhases):
-    """The device timer of a recorder (record/device_timer.py): phases, steps and collectives.
+    """The device timer of a recorder (record/step_timer.py): phases, steps and collectives.
 
     `mark_launches` False: no mark is left at the launch of an asynchronous collective. With one hardware queue for all
     streams (CUDA_DEVICE_MAX_CONNECTIONS=1) what stands before a kernel in the queue can hold it up. `placement`: where

@@ -3,7 +3,7 @@ where it stood in its collectives, the dump of torch's Flight Recorder where tha
 write nothing themselves, and what NCCL RAS tells of all ranks.
 
 The ranks of a job share the folder `hang-TIME`: the first makes it, the others look for one that is a few minutes old.
-A process that comes to no step (start_watch.py) leaves its stacks there too.
+A process that comes to no step (witness.py) leaves its stacks there too.
 `laggard diagnose FOLDER` reads it.
 """
 

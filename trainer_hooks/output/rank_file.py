@@ -18,7 +18,7 @@ _OTHER_WAY: Final = {"send": "recv", "recv": "send"}
 
 
 class RankFileSink:
-    """A sink (record/records.py) that writes the rank file, and the members of the process groups into `facts`."""
+    """A sink (record/events.py) that writes the rank file, and the members of the process groups into `facts`."""
 
     def __init__(self, writer: RankFileWriter, facts: Facts = FACTS) -> None:
         self._writer = writer

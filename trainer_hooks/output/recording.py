@@ -160,11 +160,11 @@ _MIN_SHARE: Final = 0.01
 
 
 class RecordingSink:
-    """A sink (record/records.py) that writes a recording: JSON lines, one file for each rank. A process that is killed,
+    """A sink (record/events.py) that writes a recording: JSON lines, one file for each rank. A process that is killed,
     or ends by os._exit, leaves out its last tenth of a second, its unfinished step and the `end` record; where it stood
     for a while before, write_at_once() has told in what.
 
-    Attributes for that (quiet_beats.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
+    Attributes for that (heartbeat.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
     of the records; `folder`; `last_step`, None before the first; `lanes`, in the order of their indices.
     """
 

@@ -1,5 +1,5 @@
 """The messages of amdgpu in the kernel's log, as events of a GPU, and what closed them since: a reset, or the driver
-loaded anew. A message is the driver's where its record begins so: see host/user_text.py."""
+loaded anew. A message is the driver's where its record begins so: see host/kernel_log.py."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ Sources: open-gpu-kernel-modules 595.45.04, osinit.c and osapi.c (GPUs off the b
 (Xid 154), common_nvswitch.h (SXids), nv.c (the line of a driver that is loaded).
 
 A message is the driver's where its record begins so. The text of other messages can be a user's: see
-host/user_text.py.
+host/kernel_log.py.
 """
 
 from __future__ import annotations

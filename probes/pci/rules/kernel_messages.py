@@ -1,6 +1,6 @@
 """Findings from the kernel's log about PCI devices, except Xids: GPUs that fell off the bus, errors of ConnectX
 drivers, PCIe errors. Pure. The messages are those of drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd}.c and
-drivers/pci/pcie/aer.c. A message is a driver's where its record begins so: see host/user_text.py."""
+drivers/pci/pcie/aer.c. A message is a driver's where its record begins so: see host/kernel_log.py."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Where all nodes fail at once, the cause is a defect of the checks, or of something that the nodes share (the fabric
 manager, a file server), and to drain them all would be the outage. So no answer means no: a collector that cannot be
 reached is most likely away for the same reason. The price is one more job on a sick node, as before laggard. A node
-that it let be drained before is another matter: drains_answer.py.
+that it let be drained before is another matter: see drains_answer().
 """
 
 from __future__ import annotations

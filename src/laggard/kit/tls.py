@@ -24,7 +24,7 @@ from laggard.kit.secret_files import ReadAnew, warn_of_exposed
 
 MAX_RECEIVED_BYTES: Final = 64 << 10
 """The most that a client sends: its hello, some ten kilobytes of certificates, and the head of a request, which has
-message.MAX_HEAD_BYTES at most; as records, so that it may be more than that by a half."""
+http_message.MAX_HEAD_BYTES at most; as records, so that it may be more than that by a half."""
 
 _READ_BYTES: Final = 16 << 10
 _WRITE_BYTES: Final = 256 << 10

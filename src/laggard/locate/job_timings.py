@@ -244,11 +244,11 @@ class JobTimings:
     work: Floats | None = None
     """[S, R]: the elements of the model's inputs; 0 where they were not seen, None where nothing recorded tells."""
     positions: NDArray[np.int32] | None = None
-    """[R]: the same number for ranks that do the same work (positions.py); None: all do."""
+    """[R]: the same number for ranks that do the same work (live_positions.py); None: all do."""
     stages: NDArray[np.int32] | None = None
-    """[R]: the stage of each rank in its pipeline (positions.py); None: there is one."""
+    """[R]: the stage of each rank in its pipeline (live_positions.py); None: there is one."""
     alone: NDArray[np.bool_] | None = None
-    """[R]: the ranks that have a stage of a pipeline to themselves (positions.py); None: none has."""
+    """[R]: the ranks that have a stage of a pipeline to themselves (live_positions.py); None: none has."""
     first_phases: Floats | None = None
     """[FIRST_STEPS, R, len(PHASES)]: own time in the first steps after the warm-up, of the ranks that are `alone`; nan
     of others, None where no rank is, or where they are not known."""
@@ -277,7 +277,7 @@ class JobTimings:
     digests: tuple[RankDigests | None, ...] = ()
     """R: the digests of each rank's parameters; empty where nothing tells."""
     replicas: NDArray[np.int32] | None = None
-    """[R]: the same number for ranks that hold the same parameters by their places (positions.py); None: all do."""
+    """[R]: the same number for ranks that hold the same parameters by their places; None: all do."""
     profiled: bool = False
     """True where a profiler recorded the job: a few steps, and often a few ranks by choice."""
     queues: DeviceQueues | None = None

@@ -2,7 +2,7 @@
 
 A slow rank is compared with its peers, by shares of samples; a hung one stands beside a rank that waits for it; one
 that died left its last stack. Where a rank has no stack of its own, its place in the kernel stands in for one. Stacks
-accuse nobody but of a hang (stacked_hang.py): else, without a culprit, they are a note on a job that stands still, and
+accuse nobody but of a hang: else, without a culprit, they are a note on a job that stands still, and
 nothing else.
 """
 

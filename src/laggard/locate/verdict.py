@@ -3,16 +3,16 @@
 In a synchronous job every rank's step is equally long; the slow rank is the one that waits least. So what is compared
 is the time a rank was busy (own time, input included, collectives taken out), each step with the median of its peers
 in the same step: durations on each rank's own clock, never one clock with another. Peers are ranks that do the same
-work (positions.py).
+work (live_positions.py).
 
 - slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
-  slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
+  slow/culprits.py describes them, and computes what fixing them would save.
 - links/slow_links.py decides which links are slow, by the time of transfers; links/later_links.py which have become so.
-- corrupt.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
+- partial_verdict.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
 - hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so from a recording and
   hang/stopped_devices.py from what devices have yet to finish;
-  hang/mismatched.py and hang/different_calls.py find ranks that called different collectives; hang/deaths.py finds who
-  died first, and hang/departures.py who left with status 0 before others could go on.
+  hang/different_calls.py finds ranks that called different collectives; hang/deaths.py finds who died first, and
+  hang/departures.py who left with status 0 before others could go on.
 """
 
 from __future__ import annotations

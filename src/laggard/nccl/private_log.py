@@ -197,7 +197,7 @@ def _library_path(proc: str) -> str:
 #     ...
 #     log.remove()                                # at exit
 #
-# The agent turns it into findings in laggard.probes.nccl.rank_findings.
+# The agent turns it into findings in laggard.probes.nccl.rules.rank_findings.
 
 __all__ = ["PrivateLog", "Transport", "observe", "prepare_log"]
 

@@ -24,7 +24,7 @@ _PER_NODE = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)[= ](\d{1,4})\b")
 _LOCAL_RANK = re.compile(r"--local[-_]rank[= ](\d{1,5})\b")
 
 UNANSWERED_HEAD: Final = re.compile(r"rank \d{1,10} runs as pid \d{1,10} on host \S{0,260}, and wrote no stacks\n")
-"""The first line about a rank that another one saw, as parts/own_stacks.py writes it."""
+"""The first line about a rank that another one saw, as diagnose/parts.py writes it."""
 
 
 class Process(NamedTuple):

@@ -3,7 +3,7 @@ much, and where. Pure.
 
 A step is own time, transfers, and waiting for others. The first two are compared, and waiting is nobody's cause: where
 all ranks wait longer in an operation, it is told where its transfers take longer, which is what even the rank that
-comes last is blocked (links/transfers.py). A part counts as changed where its change is DECISION_ERRORS of its standard
+comes last is blocked (links/channels.py). A part counts as changed where its change is DECISION_ERRORS of its standard
 errors, which hold what two runs of one program may differ by (estimate.py), and more than a trifle of the step.
 """
 

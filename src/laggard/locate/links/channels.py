@@ -213,7 +213,7 @@ def pair_channels(channels: list[Channel], role: str, source: Numbers, target: N
 # Pure.
 #
 # So the least time that any member spends in a collective is its transfer, whatever the others waited. Sends and
-# receives are in pairs.py.
+# receives follow below.
 #
 # A rank that goes on with its own work while data are on the way learns late that they have come: its time in a
 # transfer is then no transfer, but a bound. The transfer has lasted at least for as long as all members were blocked in

@@ -1,7 +1,8 @@
 """Names the links that have become slow, or are slow now and then: their transfers are compared with what they were.
 Pure.
 
-own_past.py decides when the steps became longer and whose transfers did, risen_places.py through what all of these go.
+own_past.py decides when the steps became longer and whose transfers did; here is through what all of
+these go.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ HOST_PHASES = [PHASES.index("input"), PHASES.index("between_steps")]
 class Steps:
     """The steps to judge by, over S steps, R ranks and P phases. Times in seconds; nan where a rank has no row.
     `excess` is `busy` less the median of the rank's peers in the same step; of a rank without any, less what it was in
-    its own first steps (past.py)."""
+    its own first steps (Past)."""
 
     numbers: NDArray[np.int64]  # [S]
     duration: Floats  # [S]: the ranks' median

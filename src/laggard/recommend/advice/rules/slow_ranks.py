@@ -19,7 +19,7 @@ from laggard.recommend.advice.values import Gain, Item
 SLOW_RANK_SOURCE: Final = "docs/location.md: recoverable_ratio is the share of the step that fixing the culprit saves"
 
 _OF_THE_SCRIPT: Final = ("uneven_work", "busy_threads")
-"""No machine is at fault: own_program.py has these."""
+"""No machine is at fault: _CHANGES has these."""
 
 _HARDWARE: Final = ("GPU_", "NVLINK_", "PCIE_", "RDMA_", "FABRIC_")
 _LOSES_WORK: Final = "A job that is ended loses what it did since its last checkpoint."
