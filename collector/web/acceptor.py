@@ -33,8 +33,7 @@ MAX_OF_OWN_MACHINE: Final = 64
 nine a second. One user may have each from another address of the loopback interface."""
 
 FEW_OF_ADDRESS: Final = 16.0
-"""The connections of one address, of late, that are as good as none where this machine's users crowd: some two a
-second."""
+"""The connections of one address, of late, that count as none where this machine's users crowd: some two a second."""
 
 MAX_UNACCEPTED: Final = 1024
 """Connections that the kernel holds until they are accepted. Beyond them it drops the first packet of a connection, and
