@@ -7,7 +7,8 @@
     python bench/false_alarms.py --write                      puts the tables into docs/benchmark.md, too
 
 Live jobs go through the collector's own parts, round by round (bench/common/live_job.py). Recordings are healthy
-jobs of the three simulators, with the same noise as each of them draws it. docs/benchmark.md says what the tables mean."""
+jobs of the three simulators, with the same noise as each of them draws it. docs/benchmark.md says what the tables
+mean."""
 
 from __future__ import annotations
 
