@@ -10,7 +10,7 @@ from common.programs import run
 from common.refused import known
 
 BENCHES = (
-    *("hook", "hook_step", "hook_peers", "beat", "healthcheck", "prolog", "agent", "collector_prometheus", "locate"),
+    *("hook", "hook_peers", "beat", "healthcheck", "prolog", "agent", "locate"),
     *("sources", "prometheus", "diagnose", "nccl_lines", "recommend", "ring", "page", "stacks"),
 )
 

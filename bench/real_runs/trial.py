@@ -22,7 +22,7 @@ from real_runs.befall import LINK_RATE, CannotBefall, befall
 from real_runs.catalogue import FAULT_OF, Run, engine_of, truth_of, victim_of
 
 HERE: Final = Path(__file__).parents[1]
-IN_NODE: Final = HERE / "trainings" / "shaped_rank.py"
+IN_NODE: Final = Path(__file__).with_name("in_node.py")
 WORKLOAD: Final = HERE / "engines"
 DISK_BYTES: Final = 16 << 20
 ACTIVATIONS: Final = 2048

@@ -33,12 +33,6 @@ def test_hook(bench: Bench) -> None:
     assert ended.row("all_reduce, added by DeepSpeed's comms_logger")
 
 
-def test_hook_step(bench: Bench) -> None:
-    ended = bench("hook_step", "--rounds", 3)
-    assert ended.value("a step, bare", "us") > 10
-    assert ended.row("added by the hooks, with a recorder that does nothing") and ended.row("added by the hooks")
-
-
 def test_hook_peers(bench: Bench) -> None:
     ended = bench("hook_peers", "--rounds", 2, "--steps", 60)
     assert ended.value("a step, bare", "us") > 10
@@ -81,26 +75,11 @@ def test_agent(bench: Bench) -> None:
     assert ended.value("every step in the rings", "ms") > 0
 
 
-def test_collector_prometheus(bench: Bench) -> None:
-    ended = bench("collector_prometheus", "--nodes", 4, "--rest", 2)
-    assert 0 < ended.value("the verdict after the start", "s") < 200
-    assert ended.value("queries of a look", "") >= 10 and ended.value("answers of a look", "MB") > 0
-    assert ended.value("CPU time of a look", "s") > 0 and ended.value("the most resident memory", "MiB") > 20
-
-
 def test_prometheus(bench: Bench) -> None:
     ended = bench("prometheus", 64)
     assert 0.1 < ended.value("from the command to the verdict", "s") < 200
     assert ended.value("queries a verdict", "") >= 10
     assert ended.value("CPU time of laggard", "s") > 0 and ended.value("memory of laggard", "MiB") > 20
-
-
-def test_long_store(bench: Bench) -> None:
-    """Most of it is Prometheus, which packs its blocks a minute after its start."""
-    ended = bench("long_store", "--ranks", 8, "--days", 1, "--by-rules", 0, "--steps", "0.2 s")
-    assert 0.5 < ended.value("0.2 s, 8 ranks: bytes a sample", "B") < 16
-    packed = ended.value("0.2 s, 8 ranks: Prometheus, 48 series", "MB")
-    assert 0 < packed < ended.value("0.2 s, 8 ranks: blocks of two hours", "MB")
 
 
 def test_fleet(bench: Bench) -> None:
@@ -109,19 +88,6 @@ def test_fleet(bench: Bench) -> None:
     right, false = (int(ended.row(outcome)[0]) for outcome in ("right", "false"))
     assert right > 0 and false == 0 and ended.row("defects") == ["0"]
     assert ended.value("seconds of a fresh answer", "") > 0 and ended.value("resident memory, MiB", "") > 20
-
-
-def test_evaluators_killed(bench: Bench) -> None:
-    ended = bench("evaluators_killed", "--kills", 1)
-    for what in ("wrong verdicts", "incidents lost", "incidents doubled"):
-        assert ended.row(what)[0] == "0"
-    assert ended.value("until a fault that began then is an incident", "s") > 0
-
-
-def test_evaluators_disturbed(bench: Bench) -> None:
-    ended = bench("evaluators_disturbed", "--only", "cut from Prometheus", "--seconds", 5)
-    assert ended.row("wrong verdicts")[0] == "0" and ended.row("incidents lost")[0] == "0"
-    assert ended.value("one is cut from Prometheus for 5 s: right again after", "s") >= 0
 
 
 def test_page(bench: Bench) -> None:
@@ -173,12 +139,6 @@ def test_ring(bench: Bench) -> None:
     ended = bench("ring", "--mebibytes", 1, "--pairs", 3)
     assert "1 MiB: bare busbw " in ended.out
     assert 0.1 < ended.value("time at 1 MiB over the bare loop's", "times") < 20
-
-
-def test_reduce_scatter(bench: Bench) -> None:
-    ended = bench("reduce_scatter", "--ranks", 2, "--steps", 3, "--stages", 1, "--rates", "1gbit", status=(0,))
-    assert ended.row("1")[0] == "1gbit" and ended.value("1", "MB", place=1) > ended.value("1", "MB", place=2) > 0
-    assert "parameters are equal bit by bit" in ended.out
 
 
 def test_tune(bench: Bench) -> None:

@@ -79,25 +79,6 @@ def test_false_drains(bench: Bench, tmp_path: Path) -> None:
     assert (tmp_path / "report.md").read_text().strip() in ended.out
 
 
-def test_verdicts(bench: Bench, tmp_path: Path) -> None:
-    words = ("--what", "SIGKILL", "--times", 1, "--fault-ranks", 2, "--out", tmp_path / "results.jsonl")
-    ended = bench("verdicts", *words)
-    assert ended.row("SIGKILL")[:2] in (["2", "1 of 1"], ["2", "0 of 1"])
-    assert json.loads((tmp_path / "results.jsonl").read_text())["said"]
-
-
-def test_node_verdicts(bench: Bench, tmp_path: Path) -> None:
-    ended = bench("node_verdicts", "--what", "SIGKILL", "--times", 1, "--out", tmp_path / "results.jsonl")
-    assert ended.row("SIGKILL")[0] in ("1 of 1", "0 of 1")
-    assert json.loads((tmp_path / "results.jsonl").read_text())["said"]
-
-
-def test_stack_faults(bench: Bench, tmp_path: Path) -> None:
-    ended = bench("stack_faults", "--case", "transform-ddp", "--out", tmp_path, status=(0,))
-    assert ended.out.startswith("transform-ddp: ") and "recorded" in ended.out
-    assert json.loads((tmp_path / "results.jsonl").read_text())["case"] == ["transform-ddp"]
-
-
 def test_every_engine(bench: Bench, tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
     words = ("--engine", "ddp", "--case", "sigkill", "--steps", 20, "--out", out)
@@ -118,34 +99,6 @@ def test_real_quality(bench: Bench, tmp_path: Path) -> None:
     (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
     result = json.loads(line)
     assert result["worth"] and result["steps"] and [one["ranks"] for one in result["named"]] in ([], [[1]])
-
-
-def test_ring_pairs(bench: Bench, tmp_path: Path) -> None:
-    words = ("--runs", 1, "--nodes", 3, "--cases", "one slow node", "--state", tmp_path / "state.jsonl")
-    ended = bench("ring_pairs", *words)
-    assert ended.row("one slow node")[:2] in (["3", "1 of 1"], ["3", "0 of 1"])
-    assert json.loads((tmp_path / "state.jsonl").read_text())["seconds"] > 0
-
-
-def test_suspect(bench: Bench, tmp_path: Path) -> None:
-    words = ("--runs", 1, "--cases", "the suspect is slow", "--state", tmp_path / "state.jsonl")
-    ended = bench("suspect", *words)
-    assert ended.row("the suspect is slow")[0] in ("1 of 1 confirmed", "0 of 1 confirmed")
-    assert json.loads((tmp_path / "state.jsonl").read_text())["seconds"] > 0
-
-
-def test_recommend_real(bench: Bench) -> None:
-    ended = bench("recommend_real", "--only", "micro", "--pairs", 1, seconds=400)
-    assert ended.row("stage 3 with micro-batch 1")[0] == "200mbit"
-
-
-@pytest.mark.timeout(800)
-def test_tune_real(bench: Bench, tmp_path: Path) -> None:
-    """`laggard tune` takes 24 trials or more, and each is a training: no other smallest run takes so long."""
-    words = ("--rates", "2gbit", "--kinds", "zero", "--trials", 24, "--width", 16, "--ab", 0)
-    ended = bench("tune_real", "--out", tmp_path, *words, seconds=700)
-    assert ended.row("zero")[0] == "2gbit" and ended.value("zero", "", place=4) == 24
-    assert 0 < ended.value("zero", "", place=5) < 24, "the campaign was killed on its way, and kept what it had"
 
 
 def test_soak(bench: Bench, tmp_path: Path) -> None:
