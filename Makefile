@@ -97,7 +97,7 @@ test-bench:
 	@scripts/setup --system
 	$(PYTEST) -c bench/pyproject.toml bench/tests $(ARGS)
 
-# How right localisation is, on simulated jobs, beside what other tools do: docs/benchmark.md. ARGS="--quick", "--seed N".
+# How right localisation is, on simulated jobs: docs/benchmark.md. ARGS="--quick", "--seed N".
 bench-locate:
 	@scripts/setup
 	@$(BIN)/python bench/locate_quality.py $(ARGS)

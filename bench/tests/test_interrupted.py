@@ -24,7 +24,7 @@ RUNNING = (
     ("laggard collector", 1, ("fleet", "--nodes", 32, "--jobs", 3)),
     ("laggard healthcheck", 1, ("healthcheck",)),
     ("small_training", 1, ("hook_peers",)),
-    ("spawn_main", 2, ("locate_quality", "--no-peers", "--out", "out")),
+    ("spawn_main", 2, ("locate_quality", "--out", "out")),
     ("chrom", 1, ("page", "--ranks", 1024, "--loads", 1000)),
     ("prolog.sh", 1, ("prolog",)),
     ("warm_server", 4, ("real_quality", "--job", "ddp", "--fault", "none", "--out", "out")),
