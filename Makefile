@@ -152,7 +152,7 @@ gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
 # docs/install.md, tried in fresh Debians whose first process is systemd: docs/release.md. As root; ARGS="systemd",
-# "slurm", "image": a part.
+# "image": a part.
 install-check:
 	@scripts/setup --install-check
 	@$(BIN)/python scripts/install_check.py $(ARGS)

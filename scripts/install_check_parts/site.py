@@ -41,7 +41,7 @@ def commands(page: Path, heading: str) -> list[str]:
 class Site:
     """`/source` is a copy of this repository, as somebody who cloned it has it."""
 
-    def __init__(self, repository: Path, folder: Path, archive: Path, fetched: Path, network: bool = False) -> None:
+    def __init__(self, repository: Path, folder: Path, archive: Path, fetched: Path) -> None:
         self.repository, self.page = repository, repository / "docs" / "install.md"
         self._folder, self._fetched = folder, fetched
         root = folder / "root"
@@ -49,7 +49,7 @@ class Site:
         # The environment that trains: this repository's own, as it lies here.
         self._trains = repository / ".venv"
         self._binds = (repository, fetched, Path(sys.base_prefix))
-        self.root = FreshRoot(root, archive, self._binds, network)
+        self.root = FreshRoot(root, archive, self._binds)
         self._put_source()
 
     def __enter__(self) -> Site:
