@@ -147,7 +147,7 @@ soak:
 
 # On a machine with GPUs: laggard's times against bare CUDA events, its readings against nvidia-smi, its hooks in real
 # trainings, its verdicts. Needs no .venv: any Python with torch will do for the larger part (PYTHON=...); what cannot
-# run says why. ARGS="--json FILE", "--part NAME", "--plan MINUTES", "--help"; docs/upstream.md: on a borrowed machine.
+# run says why. ARGS="--json FILE", "--part NAME", "--help"; docs/upstream.md: on a borrowed machine.
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
