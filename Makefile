@@ -113,8 +113,8 @@ bench-diagnose:
 	@scripts/setup
 	@$(BIN)/python bench/diagnose_quality.py $(ARGS)
 
-# How many healthy nodes are taken out of service, by laggard and by other tools' rules: docs/benchmark.md.
-# ARGS="--quick", "--seed N", "--list": each state of which laggard is wrong, "--sources".
+# How many healthy nodes laggard takes out of service, and how many faults it catches: docs/benchmark.md. ARGS="--quick",
+# "--seed N", "--list": each state of which it is wrong, "--sources".
 bench-drains:
 	@scripts/setup
 	@$(BIN)/python bench/false_drains.py $(ARGS)

@@ -19,7 +19,6 @@ UNKNOWN = (
     (("all", "NAME"), "no benchmark 'NAME'; there are hook, "),
     (("ablate", "--rule", "NAME"), "no rule 'NAME'; --list shows them"),
     (("diagnose_quality", "NAME"), "no case 'NAME'; there are "),
-    (("false_drains", "--list", "NAME"), "no tool 'NAME'; there are laggard, "),
     (("locate_quality", "--row", "NAME"), "no row 'NAME'; there are GPU, "),
     (("locate_quality", "--tool", "nowhere:locate"), "--tool nowhere:locate: No module named 'nowhere'"),
     (("page", "--ranks", "64"), "--ranks: give 1024 or more: "),
