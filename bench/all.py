@@ -11,7 +11,7 @@ from common.refused import known
 
 BENCHES = (
     *("hook", "hook_peers", "beat", "healthcheck", "prolog", "agent", "locate"),
-    *("sources", "prometheus", "diagnose", "nccl_lines", "recommend", "ring", "page", "stacks"),
+    *("diagnose", "nccl_lines", "recommend", "ring", "page", "stacks"),
 )
 
 

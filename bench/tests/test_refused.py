@@ -33,7 +33,7 @@ def test_what_is_not_there_is_refused_in_a_line(bench: Callable[..., Ended], wor
     assert said.startswith(f"{words[0]}: {line}") and not refused.out
 
 
-@pytest.mark.parametrize("program", ["prometheus", "soak", "page", "prolog"])
+@pytest.mark.parametrize("program", ["soak", "page", "prolog"])
 def test_a_program_that_is_missing_is_named_in_a_line(
     bench: Callable[..., Ended], tmp_path: Path, program: str
 ) -> None:

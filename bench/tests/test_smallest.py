@@ -75,13 +75,6 @@ def test_agent(bench: Bench) -> None:
     assert ended.value("every step in the rings", "ms") > 0
 
 
-def test_prometheus(bench: Bench) -> None:
-    ended = bench("prometheus", 64)
-    assert 0.1 < ended.value("from the command to the verdict", "s") < 200
-    assert ended.value("queries a verdict", "") >= 10
-    assert ended.value("CPU time of laggard", "s") > 0 and ended.value("memory of laggard", "MiB") > 20
-
-
 def test_fleet(bench: Bench) -> None:
     ended = bench("fleet", "--nodes", 32, "--jobs", 3, "--measure", "verdicts", "--rounds", 1)
     assert 0 < ended.value("seconds to the first verdict on every job", "") < 300
@@ -112,12 +105,6 @@ def test_locate(bench: Bench) -> None:
     assert ended.value("build_timings, 64 ranks", "s") > 0
 
 
-def test_sources(bench: Bench) -> None:
-    ended = bench("sources", "--dumps", 2, "--traces", 1)
-    assert ended.value("2 dumps, 4,000 records, 1 MiB: read", "s") > 0
-    assert len([name for name in ended.rows if name.startswith("2 traces") and "judged" in name]) == 1
-
-
 def test_recommend(bench: Bench) -> None:
     ended = bench("recommend", "--pairs", 2)
     assert 0 < ended.value("Python and numpy", "s") < ended.value("laggard recommend", "s")
@@ -139,9 +126,3 @@ def test_ring(bench: Bench) -> None:
     ended = bench("ring", "--mebibytes", 1, "--pairs", 3)
     assert "1 MiB: bare busbw " in ended.out
     assert 0.1 < ended.value("time at 1 MiB over the bare loop's", "times") < 20
-
-
-def test_tune(bench: Bench) -> None:
-    ended = bench("tune", "--surfaces", 1, "--trials", 12, "--peers")
-    for search in ("laggard tune", "random search", "plain TPE", "everything, once each"):
-        assert ended.row(search)[0] in ("0 of 1", "1 of 1") and float(ended.row(search)[4]) > 0
