@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real golden gpu-check soak docs release wheelhouse install-check format clean
+.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real golden gpu-check soak docs release wheelhouse install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -64,8 +64,7 @@ test-mcp:
 	@scripts/setup-beside mcp 'mcp==2.3.0'
 	.venv-mcp/bin/python -m pytest -n 0 tests/assistant/test_mcp.py
 
-# Forty packages imported before torch, alone and in pairs, under `laggard run`, in an environment of its own: .venv-imports.
-imports-check:
+check:
 	@scripts/setup
 	@scripts/setup-imports
 	.venv-imports/bin/python scripts/imports_check.py $(ARGS)
@@ -185,4 +184,4 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-mcp .venv-imports .venv-engines out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-mcp .venv-engines out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -11,7 +11,7 @@ from common.refused import known
 
 BENCHES = (
     *("hook", "hook_peers", "beat", "healthcheck", "prolog", "agent", "locate"),
-    *("diagnose", "nccl_lines", "recommend", "ring", "page", "stacks"),
+    *("diagnose", "recommend", "ring", "page", "stacks"),
 )
 
 

@@ -11,7 +11,6 @@ import pytest
 from real_runs import befall, catalogue
 from real_runs.judge import MISSED, PARTLY, RIGHT, WRONG, judge
 from real_runs.report import DISTURBED, table
-from real_runs.trial import Usage
 
 
 def named(kind: str, *ranks: int) -> dict[str, Any]:
@@ -84,13 +83,6 @@ def test_runs_beside_which_others_worked_stand_apart() -> None:
     quiet, disturbed = table(answers).split("While others used more than 10 % of the machine:")
     assert "| all 1 | 1 | 0 | 0 | 0 |" in quiet and "| all 2 | 1 | 0 | 1 | 0 |" in disturbed
     assert "- ddp, disk: no run: no cgroup" in disturbed
-
-
-def test_what_this_process_uses_is_not_counted_as_of_others() -> None:
-    usage = Usage()
-    busy = sum(range(3_000_000))
-    usage.look()
-    assert busy and 0.0 <= usage.others() <= 1.0
 
 
 def test_a_machine_without_the_cgroup_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """DistributedDataParallel in a way of its own, by the argument.
 
 `join`: the last rank has ten batches more than the others. `static_graph`: with activations that are computed anew in
-the backward pass. `comm_hook`: gradients are reduced as float16. `compiled`: without a compiler for this machine's code,
-by the backend aot_eager. `mpi`: mpirun starts the ranks.
+the backward pass. `comm_hook`: gradients are reduced as float16. `compiled`: by the backend aot_eager, without a
+compiler for this machine's code. `mpi`: mpirun starts the ranks.
 """
 
 import contextlib
