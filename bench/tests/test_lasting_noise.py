@@ -18,14 +18,12 @@ import numpy as np
 import pytest
 import simulate as simulate_command
 from common.live_job import VICTIM, Job, Noise, Round, Series, rounds_of, steps_of
-from fluid_simulator.lasting import Drift, add_lasting, lasting_of
-from fluid_simulator.lasting import Lasting as FluidLasting
+from fluid_simulator.lasting import Drift, lasting_of
 from laggard_bench import make
 from laggard_bench.lasting import Walk, read
 from numpy.typing import NDArray
-from simulator.case import Case, healthy_job, programme_of
-from simulator.innocents import model_work
-from simulator.noise import Lasting, parse_lasting, wandering
+from simulator.case import Case
+from simulator.noise import parse_lasting, wandering
 from simulator.recording import write
 
 from laggard.locate.step_tables import END, START, WAITED
@@ -73,34 +71,6 @@ def test_what_is_drawn_has_the_deviation_and_the_correlation_that_were_asked_for
     first = noise[0] / sd  # it does not begin at 0: 20 values of a normal distribution have this sum of squares
     assert 5 < (first**2).sum() < 48  # chi-squared, 1 in 2,500 either way
     assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 5 / (independent / count) ** 0.5
-
-
-def test_lengths_are_those_of_a_replicas_data_and_no_updates() -> None:
-    case = Case("dp=4,tp=2,gpus_per_node=4", seed=4, steps=60)
-    usual = healthy_job(case, plan := programme_of(case.layout))
-    for noise, changes in ((Lasting(0.9, lengths=0.1), True), (Lasting(data=0.1), False)):
-        longer = healthy_job(Case(case.layout, seed=4, steps=60, lasting=noise), plan)
-        work = model_work(plan) & (usual.items > 0).all(axis=0)
-        ratio = np.log(longer.items[:, work] / usual.items[:, work])
-        assert (longer.items[:, ~model_work(plan)] == usual.items[:, ~model_work(plan)]).all()
-        replica = np.array([plan.layout.position(rank).get("dp", 0) for rank in plan.rank[work]])
-        for number in range(4):
-            mine = ratio[:, replica == number]
-            assert np.allclose(mine, mine[:, :1]) and mine.any()
-            assert (mine[:, 0].std() > 1e-9) == changes
-
-
-def test_the_fluid_simulators_plans_keep_their_work_and_tokens_but_for_the_noise() -> None:
-    usual, longer = (fluid_simulator.cases.draw(11, 2, "packed")[1] for _ in range(2))
-    assert usual and longer and longer.drift is None
-    add_lasting(longer, FluidLasting(0.9, 0.05, lengths=0.08, data=0.08))
-    ratios = set()
-    for replica, step in ((0, 0), (0, 5), (1, 5)):
-        (before, tokens), (after, same) = usual.work(replica, step), longer.work(replica, step)
-        ratios |= {round(new / old, 9) for new, old in zip(after, before, strict=True)}
-        assert tokens == same
-    assert len(ratios) == 3  # one of each replica and step
-    assert longer.drift and longer.drift(0, 5) != longer.drift(1, 5) != longer.drift(1, 6)
 
 
 def digest(folder: Path) -> str:

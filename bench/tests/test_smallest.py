@@ -29,7 +29,6 @@ def test_hook(bench: Bench) -> None:
             assert ended.row(f"{what}{where}, added by the hook")
         assert 0.1 < ended.value(f"a step{where}", "us") < 1000
     assert ended.value("writer thread: a collective", "us") > 0
-    assert ended.row("all_reduce, added by DeepSpeed's comms_logger")
 
 
 def test_hook_peers(bench: Bench) -> None:
@@ -51,7 +50,6 @@ def test_healthcheck(bench: Bench) -> None:
     assert 0 < bare < checked
     assert ended.value("8 GPUs, 10 NICs, recorded", "s") > bare
     assert ended.value("the same, one probe hangs", "s") > 1.0
-    assert "LBNL NHC is not here" in ended.errors
     assert ended.rows.keys() & {"with the agent's report"} or "the agent's report is not ok" in ended.errors
 
 
