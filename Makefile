@@ -66,11 +66,6 @@ test-mcp:
 
 check:
 	@scripts/setup
-	@scripts/setup-imports
-	.venv-imports/bin/python scripts/imports_check.py $(ARGS)
-
-check:
-	@scripts/setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync types style
 
 types:

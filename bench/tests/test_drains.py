@@ -114,7 +114,7 @@ def test_drains_and_catches_are_counted(judge: Judge) -> None:
     kind, churn, fault = "hgx_h100_roce", NUMBERS["job killed (Xid 45)"], NUMBERS["port slow"]
     said = {churn: frozenset({"X a"}), fault: frozenset({"Z"})}
     shown = {at: [Shown(at, 0, span) for span in range(judge.spans_of(kind, at, 0))] for at in said}
-    answers = {(kind, (one,)): said[at] for at, ones in shown.items() for one in ones}
+    answers: dict[State, frozenset[str]] = {(kind, (one,)): said[at] for at, ones in shown.items() for one in ones}
     answers[kind, ()] = frozenset()
     nodes = [
         Node(kind, (Instance(1e6, churn, 0), Instance(9e6, churn, 0))),

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-"""The least that the kernel takes: a process is then slow all the time, and not in long bursts."""
-
 
 class Namespaces:
     """`count` nodes, and a with statement around their life. `rate` as tc writes it (`200mbit`)."""
