@@ -41,8 +41,8 @@ from common.live_job import VICTIM, Job, Noise, rounds_of
 from common.resumed import results
 from common.scratch import scratch
 from laggard_bench.figures import wilson
+from quality.laggard import locate
 from quality.run import progress
-from quality.tools.laggard import locate
 from simulator.case import Case, simulate
 from simulator.recording import write
 

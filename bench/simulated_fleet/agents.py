@@ -20,7 +20,6 @@ RESTARTED_OF: Final = 200
 """Of so many agents one is being started anew at a time, each minute others."""
 
 BACKLOG: Final = 4096
-_DAY_SECONDS: Final = 86400.0
 
 
 class Orders(NamedTuple):

@@ -24,7 +24,7 @@ from support.warm import Warm, WarmProcess
 from soaking.clocks import Clock
 from soaking.daemons import LAGGARD, Daemon
 
-JOB = Path(__file__).resolve().parents[1] / "trainings" / "verdict_job.py"
+JOB = Path(__file__).resolve().parents[1] / "trainings" / "ddp.py"
 RANKS, SLOW_RANK = 3, 1
 PACE, SLOW_PACE = "0.08", "0.2"
 DISK_BYTES = 8 << 20
@@ -151,7 +151,7 @@ class Site:
             settings = {"LAGGARD_RANK_DIR": self.ranks_folder, "LAGGARD_JOB_ID": self.job, "MASTER_ADDR": "127.0.0.1"}
             environment = {name: str(value) for name, value in {**about, **settings}.items()}
             pace = SLOW_PACE if rank == SLOW_RANK else PACE
-            words = ["-m", "laggard", "run", str(JOB), "ddp", str(self.folder), pace]
+            words = ["-m", "laggard", "run", str(JOB), pace]
             self.ranks.append(self.warm.start(words, {**environment, "GLOO_SOCKET_IFNAME": "lo"}))
 
     def end_job(self) -> None:

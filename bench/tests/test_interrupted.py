@@ -20,27 +20,16 @@ PATIENCE_SECONDS = 200.0
 RUNNING = (
     ("small_training", 1, ("all", "hook_peers")),
     ("laggard agent", 1, ("agent", "--bare", "--seconds", 600)),
-    ("collector --config", 1, ("collector_prometheus", "--nodes", 4, "--rest", 600)),
-    ("laggard collector", 3, ("evaluators_killed",)),
     ("warm_server", 3, ("every_engine", "--engine", "ddp", "--case", "forward", "--out", "results.jsonl")),
     ("laggard collector", 1, ("fleet", "--nodes", 32, "--jobs", 3)),
     ("laggard healthcheck", 1, ("healthcheck",)),
     ("small_training", 1, ("hook_peers",)),
-    ("spawn_main", 2, ("locate_quality", "--no-peers", "--out", "out")),
-    ("prometheus --config", 1, ("long_store", "--ranks", 8, "--days", 1, "--by-rules", 0)),
-    ("warm_server", 5, ("node_verdicts", "--what", "healthy", "--out", "results.jsonl")),
+    ("spawn_main", 2, ("locate_quality", "--out", "out")),
     ("chrom", 1, ("page", "--ranks", 1024, "--loads", 1000)),
     ("prolog.sh", 1, ("prolog",)),
     ("warm_server", 4, ("real_quality", "--job", "ddp", "--fault", "none", "--out", "out")),
-    ("tuned_training", 2, ("recommend_real", "--only", "micro")),
-    ("reduce_scatter_job", 2, ("reduce_scatter", "--ranks", 2, "--steps", 100_000)),
     ("spawn_main", 2, ("ring", "--pairs", 100_000)),
-    ("laggard ring", 3, ("ring_pairs", "--nodes", 3, "--state", "state.jsonl")),
     ("warm_server", 4, ("soak", "--without-kubernetes", "--report", "soak.md")),
-    ("train.py", 3, ("stack_faults", "--case", "log_lock-ddp", "--out", "out")),
-    ("laggard ring", 4, ("suspect", "--state", "state.jsonl")),
-    ("shaped_training", 1, ("tune_real", "--out", "out")),
-    ("verdict_job", 2, ("verdicts", "--what", "calm", "--ranks", 2, "--kinds", "ddp", "--out", "results.jsonl")),
 )
 """When a benchmark is interrupted: so many processes have these words in their command; and its words."""
 

@@ -31,7 +31,6 @@ ON_LAZY_TORCH = ("events", "events-one-queue")
 
 NOT_ON_A_LAZY_DEVICE = {
     "nvml": "it compares NVML with nvidia-smi, and a lazy device has neither: test_on_stand_in_gpus.py",
-    "faults": "it reads NVML: test_on_stand_in_gpus.py, and what it makes of that, test_judging.py",
     "healthcheck": "the probes read NVML, the PCI tree and the kernel's log: test_on_stand_in_gpus.py",
     "active": "it multiplies matrices, and a lazy device computes nothing: test_on_stand_in_gpus.py",
     "graph": "a lazy device captures a mark, and no operations that a replay would repeat",
@@ -41,7 +40,7 @@ NOT_ON_A_LAZY_DEVICE = {
 """The parts that cannot run on a lazy device, and why."""
 
 IN_DEEPSPEED = ("zero", "pipeline")
-NEEDS_NO_TRAINING = ("versions", "calls", "tune-nccl")
+NEEDS_NO_TRAINING = ("versions", "calls")
 
 
 def test_each_part_that_cannot_run_exists() -> None:
@@ -145,8 +144,8 @@ def test_what_was_done_is_kept_where_it_is_killed_in_its_third_part(tmp_path: Pa
         f"import sys\nsys.path.insert(0, {str(REPOSITORY / 'scripts')!r})\n"
         f"import gpu_check.parts\ngpu_check.parts.__path__.append({str(package)!r})\n"
         "import gpu_check.plan as plan\n"
-        "quick = [plan.Part(name, 'quick', 60, 1) for name in ('one', 'two')]\n"
-        "plan.PARTS = (*quick, plan.Part('three', 'slow', 60, 1), plan.Part('four', 'quick', 60, 1))\n"
+        "quick = [plan.Part(name, 'quick', 60) for name in ('one', 'two')]\n"
+        "plan.PARTS = (*quick, plan.Part('three', 'slow', 60), plan.Part('four', 'quick', 60))\n"
     )
     out = tmp_path / "out"
     command = [sys.executable, str(REPOSITORY / "scripts" / "gpu-check"), "--out", str(out)]

@@ -1,6 +1,6 @@
-"""One rank of shaped_training.py in a warm process: enters the namespace of its node, and is the training.
+"""One rank in a warm process: enters the network namespace of its node, and is the training.
 
-python bench/trainings/shaped_rank.py NAMESPACE bench/trainings/tuned_training.py ds_config.json ...
+python bench/real_runs/in_node.py NAMESPACE bench/engines/jobs/ddp.py ...
 """
 
 from __future__ import annotations

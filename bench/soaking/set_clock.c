@@ -1,13 +1,9 @@
-/* A node whose clocks are its own, to be preloaded: the wall clock is ahead by some seconds, and every clock drifts.
-
-   NODE_CLOCK holds "AHEAD DRIFT BASE": seconds, a ratio, and the monotonic second in which it began to drift. A fork that
-   became another node says so with set_node_clock(). Where a monotonic clock starts is its time namespace's matter.
-   NODE_CLOCK_FILE names a file of one double, the seconds that the wall clock is ahead at this moment: whoever writes it
-   sets the clock, as NTP or an administrator does. Times of files are on the node's clock, too. */
+/* A wall clock that can be set, to be preloaded: SET_CLOCK_FILE names a file of one double, the seconds that the wall
+   clock is ahead at this moment. Whoever writes it sets the clock, as NTP or an administrator does. Times of files are on
+   that clock, too. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -16,7 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static double ahead, drift, base;
 static const volatile double *set_ahead;
 
 static void follow(const char *path) {
@@ -28,27 +23,13 @@ static void follow(const char *path) {
     close(file);
 }
 
-void set_node_clock(double its_ahead, double its_drift, double its_base) {
-    ahead = its_ahead;
-    drift = its_drift;
-    base = its_base;
-}
-
 __attribute__((constructor)) static void begin(void) {
-    const char *text = getenv("NODE_CLOCK");
-    double its_ahead, its_drift, its_base;
-    if (text && sscanf(text, "%lf %lf %lf", &its_ahead, &its_drift, &its_base) == 3)
-        set_node_clock(its_ahead, its_drift, its_base);
-    if ((text = getenv("NODE_CLOCK_FILE")))
-        follow(text);
+    const char *path = getenv("SET_CLOCK_FILE");
+    if (path)
+        follow(path);
 }
 
 static int is_wall(clockid_t id) { return id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE; }
-
-static int is_shown(clockid_t id) {
-    return is_wall(id) || id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_COARSE || id == CLOCK_MONOTONIC_RAW ||
-           id == CLOCK_BOOTTIME;
-}
 
 static void add(struct timespec *at, double seconds) {
     long whole = (long)seconds;
@@ -63,19 +44,12 @@ static void add(struct timespec *at, double seconds) {
     }
 }
 
-/* How far this clock is from the kernel's now. */
-static double error_of(clockid_t id) {
-    struct timespec now;
-    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-    double since = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - base;
-    double wall = set_ahead ? *set_ahead : ahead;
-    return (is_wall(id) ? wall : 0.0) + (base != 0.0 ? drift * since : 0.0);
-}
+static double seconds_ahead(void) { return set_ahead ? *set_ahead : 0.0; }
 
 int clock_gettime(clockid_t id, struct timespec *at) {
     int failed = (int)syscall(SYS_clock_gettime, id, at);
-    if (!failed && is_shown(id))
-        add(at, error_of(id));
+    if (!failed && is_wall(id))
+        add(at, seconds_ahead());
     return failed;
 }
 
@@ -96,18 +70,18 @@ time_t time(time_t *at) {
     return now.tv_sec;
 }
 
-/* Python sleeps until a moment of its monotonic clock. Returns the error, as the original does. */
+/* Returns the error, as the original does. */
 int clock_nanosleep(clockid_t id, int flags, const struct timespec *until, struct timespec *left) {
     struct timespec its = *until;
-    if ((flags & TIMER_ABSTIME) && is_shown(id))
-        add(&its, -error_of(id));
+    if ((flags & TIMER_ABSTIME) && is_wall(id))
+        add(&its, -seconds_ahead());
     return syscall(SYS_clock_nanosleep, id, flags, &its, left) ? errno : 0;
 }
 
 /* In Linux's 64-bit ABIs both names of each call have the same structure. */
 static int shown(int failed, struct stat *about) {
     if (!failed) {
-        double seconds = error_of(CLOCK_REALTIME);
+        double seconds = seconds_ahead();
         add(&about->st_atim, seconds);
         add(&about->st_mtim, seconds);
         add(&about->st_ctim, seconds);
