@@ -13,9 +13,6 @@ from msgspec import inspect
 MAX_DEPTH = 6
 """Below, what holds itself is empty."""
 
-_TEXTS = ("A", "confirmed")
-"""What fits the patterns that there are."""
-
 UNKNOWN = "added"
 
 
@@ -40,8 +37,10 @@ def _example(kind: inspect.Type, name: str, depth: int) -> Any:
 
 
 def _text(kind: inspect.StrType, name: str, depth: int) -> str:
+    """The field's name, or what fits its pattern, which may be a choice of words."""
     pattern = re.compile(kind.pattern or "")
-    fitting = [it for it in (name, *_TEXTS) if pattern.search(it) and len(it) >= (kind.min_length or 0)]
+    words: list[str] = re.findall(r"\w+", kind.pattern or "")
+    fitting = [it for it in (name, "A", *words) if pattern.search(it) and len(it) >= (kind.min_length or 0)]
     assert fitting, f"no text for {name} fits {kind.pattern}"
     return fitting[0][: kind.max_length]
 
@@ -185,7 +184,7 @@ def without(document: Any, field: Optional) -> Any:
     found = copy.deepcopy(document)
     place = at(found, field.path[:-1])
     if isinstance(place, list):
-        del place[field.path[-1] :]
+        del place[int(field.path[-1]) :]
     else:
         del place[field.path[-1]]
     return found
