@@ -193,22 +193,6 @@ def test_what_a_sentence_makes_or_benches_exists(page: Path) -> None:
             _expect_script(words, Line(page, number, text, "inline"))
 
 
-def test_a_mistake_would_be_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "    laggard locate --trase x\n\n    $ FOO=1 laggard run train.py | tee log  # remark\n\n"
-        "```sh\nnever-reviewed \\\n    on\n```\n\n```text\nnot a command\n```\n\n    key: value\n"
-    )
-    first, second, third = command_lines(page)
-    assert first.text == "laggard locate --trase x"
-    assert third == Line(page, 6, "never-reviewed  on", "fenced")
-    assert simple_commands(second.text) == [["laggard", "run", "train.py"], ["tee", "log"]]
-    with pytest.raises(pytest.fail.Exception, match="--trase"):
-        _expect_taken(laggard_words(simple_commands(first.text)[0]) or [], first)
-    with pytest.raises(pytest.fail.Exception, match="no test runs"):
-        _expect_reviewed(["never-reviewed", "on"], third)
-
-
 def _expect_taken(words: list[str], line: Line) -> None:
     try:
         _, rest = _parser().parse_known_args(words)

@@ -47,21 +47,6 @@ def test_no_two_files_import_each_other_in_a_circle() -> None:
     assert not found, " -> ".join(found)
 
 
-def test_a_circle_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "round_about"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "one.py").write_text("from round_about import two\n")
-    (package / "two.py").write_text("def later():\n    from round_about.three import value\n")
-    (package / "three.py").write_text(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import round_about.one\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    imports = grimp.build_graph("round_about", cache_dir=None)
-    found = circle({name: imports.find_modules_directly_imported_by(name) for name in imports.modules})
-    assert set(found) == {"round_about.one", "round_about.two", "round_about.three"}
-
-
 CLIENT = re.compile(
     r"^\s*(?:import|from) (httpx|h11|urllib\.request|http\.client|urllib3|requests|aiohttp)\b", re.MULTILINE
 )
@@ -265,50 +250,6 @@ def _holds(node: ast.expr, mark: str, named: Collection[str]) -> bool:
         or (isinstance(it, ast.Attribute) and it.attr == mark and getattr(it.value, "attr", "") == "mark")
         for it in ast.walk(node)
     )
-
-
-FORMS = """
-import pytest
-
-slow = pytest.mark.slow
-SOME = [1, pytest.param(2, marks=pytest.mark.slow)]
-
-
-def test_quick(): ...
-
-
-@slow
-def test_by_a_name(): ...
-
-
-@pytest.mark.skipif(True, reason="")
-@pytest.mark.slow
-@pytest.mark.parametrize("it", SOME)
-def test_marked(it): ...
-
-
-@pytest.mark.parametrize("it", SOME)
-def test_of_some_parameters(it): ...
-
-
-@pytest.mark.spine
-def test_of_the_spine(): ...
-"""
-
-
-def test_slow_marks_are_read(request: pytest.FixtureRequest) -> None:
-    """As pytest reads them, in each form that a file can have; and of all tests that this run has collected."""
-    found = _speeds_of(FORMS)
-    assert found.slow == {"test_by_a_name", "test_marked", "test_of_some_parameters"}
-    assert found.quick == {"test_quick", "test_of_some_parameters"}
-    of_a_file = _speeds_of(FORMS.replace("slow = ", "pytestmark = slow = "))
-    assert not of_a_file.quick and of_a_file.slow == found.slow | found.quick | {"test_of_the_spine"}
-    for item in request.session.items:
-        assert isinstance(item, pytest.Function)
-        marks = {mark for mark in ("slow", "spine") if item.get_closest_marker(mark)}
-        read = speeds(item.path)
-        assert (item.originalname in read.slow) >= ("slow" in marks), item.nodeid
-        assert marks or item.originalname in read.quick, item.nodeid
 
 
 def test_each_file_with_slow_tests_has_quick_ones_of_the_same() -> None:

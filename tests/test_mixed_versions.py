@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from support.agents import RankProcess
 from support.collectors import Make as Documents
 from support.examples import example, optional_fields, with_default, with_more, without
 from support.made_pages import script
@@ -100,58 +98,6 @@ def test_an_agents_answers_with_more_and_with_less_pass_the_collectors_checks() 
     ):
         for field in optional_fields(kind, document):
             check(json.dumps(without(document, field)).encode())
-
-
-def _least(kind: type[msgspec.Struct], document: Any) -> bytes:
-    """What an agent says that knows no field which may be left out, but for the steps of its ranks."""
-    for field in reversed(list(optional_fields(kind, document))):
-        if field.path != ("steps",):
-            document = without(document, field)
-    return json.dumps(document).encode()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("says", ["more", "less"])
-def test_a_real_collector_judges_with_agents_that_say_more_and_less(
-    says: str, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
-) -> None:
-    """An agent that says more or less beside one of this version: both are up, and the slow rank is named."""
-    split = [
-        json.loads(wire.encode(Documents.packed_node(name, ranks, slow=2)))
-        for name, ranks in (("n0", [0, 1]), ("n1", [2, 3]))
-    ]
-    report = json.loads(wire.encode(Documents.report("n1")))
-    if says == "more":
-        other = fake_agent(
-            *(json.dumps(it).encode() for it in (with_more(RanksDocument, split[1]), with_more(Report, report)))
-        )
-    else:
-        other = fake_agent(_least(RanksDocument, split[1]), _least(Report, report))
-    same = fake_agent(json.dumps(split[0]).encode(), Documents.report("n0"))
-    collector = start_collector("--target", same.address, "--target", other.address, "--interval", "0.3")
-    collector.wait_ready()
-
-    def location() -> Any:
-        return collector.get("/api/v1/location").json()
-
-    collector.wait_until(lambda: location()["culprits"])
-    assert [culprit["ranks"] for culprit in location()["culprits"]] == [[2]]
-    nodes = {row["node"]: row["state"] for row in collector.get("/api/v1/nodes").json()["nodes"]}
-    assert nodes == {"n0": "up", "n1": "up"}
-
-
-@pytest.mark.slow
-def test_a_real_agent_passes_over_what_a_later_collector_asks_more(
-    start_agent: Callable[..., Any], start_rank: Callable[..., RankProcess]
-) -> None:
-    rank = start_rank(rank=0)
-    rank.do("step")
-    agent = start_agent()
-    plain, more = agent.request("/api/v1/ranks?since=0"), agent.request("/api/v1/ranks?since=0&added=1&since_step=7")
-    assert (plain.status, more.status) == (200, 200)
-    assert [it["rank"] for it in more.json()["ranks"]] == [it["rank"] for it in plain.json()["ranks"]] == [0]
-    answer = with_more(RanksDocument, more.json())
-    assert validate_ranks(json.dumps(answer).encode()).ranks[0].rank == 0
 
 
 # The rank file.

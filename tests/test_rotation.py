@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import trustme
-from support.certificates import SECONDS, Daemon, Files, Start, client
+from support.certificates import SECONDS, Files, Start, client
+from support.daemons import Daemon
 
 from laggard.agent.idle_rings.command import NoAnswer, ask_for_ring
-from laggard.kit.errors import UsageError
 from laggard.kit.http_client import NoResponse, get
 from laggard.kit.secret_files import read_token_file
 from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
@@ -98,25 +98,6 @@ def test_an_authority_is_replaced_without_a_gap(files: Files, start: Start) -> N
         old = client(files, "client")
         old.load_verify_locations(watched.folder / "old.pem")
         get(f"{watched.agent.url}/-/healthy", SECONDS, tls=old)
-
-
-def test_a_key_that_comes_before_its_certificate_is_no_gap(files: Files, start: Start) -> None:
-    """Of a collector that asks. Once both are there, the new ones hold; a collector that starts with such a pair says
-    what is wrong."""
-    agent = start("agent", "--web.config.file", files.config(**CLIENTS))
-    collector = start("collector", "--interval", "0.3", "--target", agent.url, environ=files.environment("client"))
-    collector.wait_until(lambda: "1 agent is up" in collector.said())
-    fresh = files.authority.issue_cert("collector.example")
-    put(files.folder / "client.key", fresh.private_key_pem)
-    collector.wait_until(lambda: "the former certificates stay in use: " in collector.said())
-    assert "client.pem cannot be used: key values mismatch" in collector.said()
-    assert state(collector) == "up"
-    with pytest.raises(UsageError, match="key values mismatch"):
-        client_context(files.environment("client"))
-    put(files.folder / "client.pem", fresh.cert_chain_pems[0])
-    put(files.folder / "ca.pem", trustme.CA().cert_pem)
-    collector.wait_until(lambda: state(collector) == "down")
-    assert "mismatch" not in collector.said().splitlines()[-1], "it reads the files again"
 
 
 OLD, BOTH, TURNED, NEW = (
@@ -201,14 +182,3 @@ def test_a_token_is_replaced_without_a_refused_request(
     refused = "\n".join(asking.refused())
     assert refused.count("another token than the") == 3 and "operator to agent: 401" in refused, refused
     assert "node to collector" in refused, "the old one is gone everywhere"
-
-
-def test_without_the_steps_between_it_is_refused(
-    start_agent: Any, start_collector: Any, start_rank: Any, tmp_path: Path
-) -> None:
-    """The test above would see it."""
-    start_rank(rank=0)
-    asking = Asking(tmp_path, start_agent, start_collector)
-    asking.put("agent", NEW)
-    refused = asking.refused()
-    assert len(refused) == 2 and "its agent has another token" in refused[0], refused

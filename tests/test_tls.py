@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import socket
 import ssl
@@ -14,8 +13,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import trustme
-from support.certificates import SECONDS, Daemon, Files, Start, client
+from support.certificates import SECONDS, Files, Start, client
+from support.daemons import Daemon
 
 from laggard.gate.cached_report import fetch_cached_report
 from laggard.kit.errors import UsageError
@@ -137,32 +136,6 @@ def test_the_chain_from_agent_to_people(files: Files, start: Start) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
-def test_certificates_are_replaced_without_a_restart(words: tuple[str, ...], files: Files, start: Start) -> None:
-    daemon = start(*words, "--web.config.file", files.config())
-    first = served(daemon)
-    (files.folder / "server.key").write_text("half a key")
-    assert served(daemon) == first
-    daemon.wait_until(lambda: "the former certificates stay in use: cert_file, key_file: " in daemon.said())
-    files.write("server", files.authority.issue_cert("127.0.0.1"))
-    second = served(daemon)
-    assert second != first and served(daemon) == second
-    assert "certificates are read anew" in daemon.said() and "Traceback" not in daemon.said()
-
-
-@pytest.mark.slow
-def test_other_authorities_of_clients_hold_at_once(files: Files, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = files.config(client_ca_file="ca.pem", client_auth_type="RequireAndVerifyClientCert")
-    agent = start("agent", "--web.config.file", config)
-    own = files.environment("client")
-    own[ENV_CA_FILE] = str(files.folder / "servers.pem")
-    files.authority.cert_pem.write_to_path(files.folder / "servers.pem")
-    assert asked(agent, own, monkeypatch) == "healthy\n"
-    trustme.CA().cert_pem.write_to_path(files.folder / "ca.pem")
-    assert "it does not accept this client's certificate" in asked(agent, own, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
 def test_handshakes_that_never_end_hold_up_nobody(words: tuple[str, ...], files: Files, start: Start) -> None:
     daemon = start(*words, "--web.config.file", files.config())
     with contextlib.ExitStack() as stack:
@@ -178,17 +151,6 @@ def test_handshakes_that_never_end_hold_up_nobody(words: tuple[str, ...], files:
                     pass
         assert get(f"{daemon.url}/-/healthy", SECONDS, client(files)).body == b"healthy\n"
     assert "Traceback" not in daemon.said() and daemon.said().count("\n") < 12
-
-
-@pytest.mark.slow
-def test_a_certificate_that_has_expired_is_called_so(
-    files: Files, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    past = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
-    files.write("server", files.authority.issue_cert("127.0.0.1", not_after=past))
-    agent = start("agent", "--web.config.file", files.config())
-    said = asked(agent, files.environment(), monkeypatch)
-    assert said == "its certificate is not accepted: certificate has expired"
 
 
 @pytest.mark.slow
@@ -220,8 +182,7 @@ def test_systemd_hears_of_a_daemon_that_asks_for_certificates(files: Files, tmp_
         try:
             assert systemd.recv(4096).startswith(b"READY=1\n")
         finally:
-            daemon.process.terminate()
-            daemon.process.wait(300)
+            daemon.stop()
 
 
 @pytest.mark.parametrize(
@@ -264,14 +225,6 @@ def test_a_wrong_file_is_one_line(files: Files, text: str, message: str) -> None
     assert message in said and "\n" not in said and str(files.folder) in said
 
 
-def served(daemon: Daemon) -> bytes:
-    """The certificate that the daemon shows, in DER."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", daemon.port), SECONDS) as plain, context.wrap_socket(plain) as found:
-        return found.getpeercert(binary_form=True) or b""
-
-
 def get_text(url: str, tls: ssl.SSLContext) -> str:
     with urllib.request.urlopen(url, timeout=SECONDS, context=tls) as answer:
         text: str = answer.read().decode()
@@ -282,3 +235,25 @@ def locate(url: str, environ: dict[str, str]) -> str:
     command = [sys.executable, "-m", "laggard", "locate", "--collector", url]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, timeout=SECONDS)
     return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
+def test_certificates_are_replaced_without_a_restart(words: tuple[str, ...], files: Files, start: Start) -> None:
+    daemon = start(*words, "--web.config.file", files.config())
+    first = served(daemon)
+    (files.folder / "server.key").write_text("half a key")
+    assert served(daemon) == first
+    daemon.wait_until(lambda: "the former certificates stay in use: cert_file, key_file: " in daemon.said())
+    files.write("server", files.authority.issue_cert("127.0.0.1"))
+    second = served(daemon)
+    assert second != first and served(daemon) == second
+    assert "certificates are read anew" in daemon.said() and "Traceback" not in daemon.said()
+
+
+def served(daemon: Daemon) -> bytes:
+    """The certificate that the daemon shows, in DER."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", daemon.port), SECONDS) as plain, context.wrap_socket(plain) as found:
+        return found.getpeercert(binary_form=True) or b""

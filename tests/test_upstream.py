@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 from support.paths import REPOSITORY, TESTS
 
 MACHINES = TESTS / "data" / "machines"
@@ -85,17 +84,3 @@ def test_each_question_has_a_command_that_exists() -> None:
         named_parts = [*(named.groups() if named else ()), *re.findall(r"--part ([\w-]+)", row.held_by)]
         assert named_parts or "gpu-check" not in row.held_by, row.claim
         assert {part for part in named_parts if part} <= parts, row.claim
-
-
-@pytest.mark.parametrize(
-    ("held_by", "missing"),
-    [
-        ("trainer_hooks/test_run.py: `test_a_script_finds_itself_as_under_python`", []),
-        ("trainer_hooks/test_run.py: `test_this_was_renamed`", ["test_this_was_renamed"]),
-        ("trainer_hooks/test_run.py: `test_the_health_mask`", ["test_the_health_mask"]),
-        ("`test_the_health_mask`, machines `gpu_margin_spent`, `gpu_gone`", ["gpu_gone"]),
-        ("somewhere/test_gone.py", ["somewhere/test_gone.py: 0 files"]),
-    ],
-)
-def test_a_name_that_does_not_exist_is_found(held_by: str, missing: list[str]) -> None:
-    assert wrong(held_by, EXISTING) == missing

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard.cli import main
 from laggard.collector.settings import CollectorSettings, load_settings, read_url
 from laggard.collector.targets import LOCAL_AGENT, parse_target, parse_targets
 from laggard.kit.errors import UsageError
@@ -71,6 +72,22 @@ def test_listen_addresses() -> None:
         assert url_of(every).startswith(("http://[::]:", "http://0.0.0.0:"))
         with pytest.raises(UsageError, match="in use.*--web.listen-address"):
             bind(f"127.0.0.1:{one.getsockname()[1]}")
+
+
+def test_wrong_usage_is_one_line_and_64(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unknown_key = tmp_path / "bad.yaml"
+    unknown_key.write_text("target: n1\n")
+    with bind("127.0.0.1:0") as busy:
+        for arguments, words in (
+            (("--web.listen-address", url_of(busy).removeprefix("http://")), "in use"),
+            (("--web.listen-address", "nowhere"), "write HOST:PORT"),
+            (("--target", "http://"), "write HOST:PORT"),
+            (("--interval", "0"), "interval_seconds"),
+            (("--config", str(tmp_path / "none.yaml")), "cannot read"),
+            (("--config", str(unknown_key)), "unknown key"),
+        ):
+            status, (out, err) = main(["collector", *arguments]), capsys.readouterr()
+            assert (status, out, err.count("\n")) == (64, "", 1) and words in err, err
 
 
 def test_answers_in_two_parts_do_not_wait_for_the_client() -> None:

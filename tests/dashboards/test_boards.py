@@ -41,13 +41,6 @@ def test_each_query_names_only_metrics_of_the_catalogue_and_of_the_rules(board: 
         assert names and names <= KNOWN, f"{board['title']}: {sorted(names - KNOWN)} in {query}"
 
 
-def test_a_name_that_nobody_has_is_found() -> None:
-    query = 'max by (node) (laggard_culprt{rank="laggard_rank"} offset 1m) / on (a) group_left node_load1'
-    assert metrics_of(query) == {"laggard_culprt", "node_load1"}
-    assert metrics_of('label_values(laggard_rank_info{user="$user"}, job_id)') == {"laggard_rank_info"}
-    assert metrics_of("topk(3, max_over_time(a:b:c[$__range] @ end())) > 1") == {"a:b:c"}
-
-
 def test_no_two_boards_have_one_uid_and_no_two_panels_one_id() -> None:
     assert [file.name for file in FILES] == [f"{board['uid']}.json" for board in BOARDS]
     assert len({board["title"] for board in BOARDS}) == len(BOARDS)

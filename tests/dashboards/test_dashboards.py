@@ -9,8 +9,7 @@ import re
 import shutil
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ import pytest
 import trustme
 from support.boards import BOARDS, FILES
 from support.synthetic_fleet import FINDINGS, NODES, SLOW_RANK, SLOW_RATE, VERDICTS, Prometheus, fleet_in_prometheus
+from support.waiting import wait_for
 
 from laggard.cli import main
 
@@ -38,13 +38,6 @@ def chosen(expr: str) -> str:
         expr = expr.replace(name, value)
     assert "$" not in expr, f"{expr}: a variable that no dashboard has"
     return expr
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "the rules gave no further samples"
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +88,7 @@ def query_of(uid: str, title: str, node: str = CHOSEN["$instance"]) -> str:
 def test_the_heat_map_shows_the_slow_rank_at_every_moment(prometheus: Prometheus) -> None:
     """The slow rank is busy for 0.8 s of a step, the median rank for 0.5 s."""
     query = query_of("laggard-job", "Busy time by rank, against the median rank")
-    wait_until(lambda: min((len(row["values"]) for row in prometheus.range(query, 60, 1)), default=0) > 3)
+    wait_for(lambda: min((len(row["values"]) for row in prometheus.range(query, 60, 1)), default=0) > 3)
     shown = {
         row["metric"]["rank"]: {round(float(value), 6) for _, value in row["values"]}
         for row in prometheus.range(query, 60, 1)

@@ -14,7 +14,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from support.certificates import SECONDS, Files, Start, client
 from support.paths import TESTS, TRAINING
 from support.planted import content_of, new_secret, places_of
 from support.ports import free_port, free_ports
+from support.waiting import wait_for
 from support.warm import Warm, WarmProcess
 
 from laggard.cli import main
@@ -50,7 +50,6 @@ VARIABLES = (
     "NCCL_SESSION_PASSWORD",
 )
 AGENT = ("/", "/metrics", "/-/ready", "/api/v1/report", "/api/v1/ranks", "/api/v1/collectives?owner=0&job=" + JOB)
-LONG_PROGRAM = "import sys, time; file = open(sys.argv[1]); print('ready', flush=True); time.sleep(600)"
 
 
 class Refuses:
@@ -198,10 +197,7 @@ class Scene:
             self.keep(f"{when}-{name.replace('/', '_')}", self.get(url))
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, self.told()
-            time.sleep(0.1)
+        wait_for(condition, self.told)
 
     def told(self) -> str:
         """What the ranks and the daemons said, for who has to find out why a test waits in vain."""

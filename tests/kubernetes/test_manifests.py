@@ -201,22 +201,6 @@ def test_the_api_server_takes_every_manifest_strictly(cluster: Any, kubernetes_t
 
 
 @pytest.mark.slow
-def test_every_node_gets_an_agent_also_one_that_laggard_tainted(cluster: Any, add_node: Any) -> None:
-    for name in ("ds-1", "ds-2"):
-        add_node(name)
-    taint = {"key": "laggard/unhealthy", "value": "GPU_LOST", "effect": "NoSchedule"}
-    cluster.do("PATCH", "/api/v1/nodes/ds-2", {"spec": {"taints": [taint]}}, "application/merge-patch+json")
-
-    def agents() -> set[str]:
-        """The nodes that pods of agents are meant for: the DaemonSet's controller names each in the pod's affinity."""
-        items = cluster.do("GET", "/api/v1/namespaces/laggard/pods")["items"]
-        return set(re.findall(r"ds-\d", str([item["spec"].get("affinity") for item in items])))
-
-    cluster.wait_until(lambda: len(agents()) >= 2)
-    assert agents() == {"ds-1", "ds-2"}
-
-
-@pytest.mark.slow
 def test_collector_and_controller_are_restricted_and_the_agent_is_not(cluster: Any, kubernetes_tools: Any) -> None:
     """By Kubernetes' own pod security standard."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}

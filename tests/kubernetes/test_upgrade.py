@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import shutil
 import subprocess
 import tarfile
@@ -104,39 +103,3 @@ def test_the_first_apply_has_no_line_of_an_error(own_control_plane: Any, tmp_pat
     done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert [line.split()[-1] for line in done.stdout.splitlines()] == ["created"] * 4
-
-
-@pytest.mark.slow
-def test_the_objects_may_come_in_any_order(own_control_plane: Any, kubernetes_tools: Any) -> None:
-    """As from a tool that knows no order: what comes before its namespace is refused, and is taken the next time."""
-    items = kubernetes_tools.render({**VALUES, "evaluators": EVALUATORS})
-    order = random.Random(1)
-    for _ in range(3):
-        order.shuffle(items)
-        left = items
-        for _ in range(2):
-            left = [it for it in left if not _is_taken(own_control_plane, it, kubernetes_tools)]
-        assert left == [], "each is taken the second time"
-        uids = {path: own_control_plane.do("GET", path)["metadata"]["uid"] for path in KEPT[4:7]}
-        order.shuffle(items)
-        assert all(_is_taken(own_control_plane, it, kubernetes_tools) for it in items)
-        assert uids == {path: own_control_plane.do("GET", path)["metadata"]["uid"] for path in uids}
-        for item in items:
-            if item["kind"] != "Namespace":
-                own_control_plane.request("DELETE", _place(item, kubernetes_tools))
-        # The namespace stays while it ends, and takes nothing then: the next round begins when it is gone.
-        own_control_plane.request("DELETE", "/api/v1/namespaces/laggard")
-        own_control_plane.wait_until(
-            lambda: own_control_plane.request("GET", "/api/v1/namespaces/laggard").status_code == 404
-        )
-
-
-def _place(item: dict[str, Any], tools: Any) -> str:
-    return f"{tools.path_of(item)}/{item['metadata']['name']}"
-
-
-def _is_taken(plane: Any, item: dict[str, Any], tools: Any) -> bool:
-    url = f"{_place(item, tools)}?fieldManager=test&force=true&fieldValidation=Strict"
-    answer = plane.request("PATCH", url, item, kind="application/apply-patch+yaml")
-    assert answer.is_success or answer.status_code == 404, answer.text
-    return bool(answer.is_success)

@@ -82,7 +82,6 @@ COLLECTOR=$(<{folder}/settings/collector)
 DISABLED={folder}/settings/disabled
 SCONTROL={scontrol}
 FLAGS=(--host-root {folder}/machines/$SLURMD_NODENAME $(<{folder}/settings/flags))
-[ -e {folder}/settings/asks ] && FLAGS=()
 RUN={folder}/run-$SLURMD_NODENAME
 GATE_SECONDS=$(<{folder}/settings/seconds)
 CHECKED={folder}/settings/checked
@@ -212,7 +211,6 @@ class Cluster:
         shutil.rmtree(self.folder / "memory", ignore_errors=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
         self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60", checked="checked")
-        (self.folder / "settings/asks").unlink(missing_ok=True)
         self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
         for node in NODES:
             if checked:  # a check that began before now may drain by the last test's gate.conf

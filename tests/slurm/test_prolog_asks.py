@@ -10,12 +10,13 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.gate_agent import StandIn, agent_that_says
 from support.paths import REPOSITORY
+from support.waiting import wait_for
 
 SCRIPTS = REPOSITORY / "deploy" / "slurm"
 HASH = "0123456789abcdef" * 2
@@ -340,7 +341,7 @@ def test_who_is_killed_leaves_its_turn_to_the_next(node: Node) -> None:
     waits = f"[ -e {node.folder}/go ] || {{ echo $$ >{node.folder}/pid; exec sleep 1000; }}"
     node.laggard(f'{waits}; echo "laggard: X"; echo "gate: pass, Y"')
     first = node.start()
-    wait_until((node.folder / "pid").exists)
+    wait_for((node.folder / "pid").exists)
     second = node.start()
     (node.folder / "go").touch()
     first.kill()
@@ -382,10 +383,3 @@ def test_without_a_program_that_locks_each_runs_its_own(node: Node) -> None:
     node.configure("FLOCK=/nowhere\n")
     assert [node.call() for _ in range(2)] == [(0, WHOLE)] * 2
     assert len(node.runs) == 2
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from laggard.wire.accepted import Accepted, written
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FULL = "drained laggard: DISK_FULL / 99 % used"
@@ -60,44 +58,3 @@ def test_what_the_kernel_logged_before_the_resume_drains_no_more(cluster: Any) -
     time.sleep(1.1)  # SLURM tells when the node was resumed in whole seconds
     log_xid(machine, seconds_ago=0)
     assert cluster.wait_for_state("n3", "drained").startswith(XID)
-
-
-def test_a_reason_that_somebody_extended_is_theirs(cluster: Any) -> None:
-    cluster.configure(mode="enforce")
-    cluster.set_machine("n4", "disk_full")
-    (cluster.folder / "settings/healthcheck").touch()
-    _, _, reason = cluster.wait_for_state("n4", "drained").partition(" ")
-    extended = f"{reason} - bob: ticket 77, do not resume"
-    cluster.update("n4", f"Reason={extended}")
-    cluster.set_machine("n4", "plain")
-    for _ in range(2):
-        cluster.wait_for_health_check("n4")
-    assert cluster.state("n4") == f"drained {extended}"
-    cluster.update("n4", f"Reason={reason}")  # as laggard wrote it
-    cluster.wait_for_state("n4", "idle")
-
-
-def accept(file: Path, seconds: float) -> None:
-    """Root accepts DISK_FULL on the nodes."""
-    new = file.with_suffix(".new")
-    new.write_bytes(written([Accepted("DISK_FULL", time.time() + seconds, "ticket 77", "/")]))
-    new.replace(file)
-
-
-def test_what_root_accepts_drains_nothing_until_it_ends(cluster: Any) -> None:
-    """A node that was drained for it is resumed by the next health check, jobs run there, and at its end it counts."""
-    file = cluster.folder / "settings/accepted.json"
-    cluster.configure(mode="enforce", flags=f"--only disks --accepted {file}")
-    cluster.set_machine("n1", "disk_full")
-    assert cluster.refuses("n1")
-    assert cluster.wait_settled("n1").startswith(FULL)
-    accept(file, seconds=3600)
-    (cluster.folder / "settings/healthcheck").touch()
-    cluster.wait_for_state("n1", "idle")
-    for _ in range(2):
-        run_job(cluster, "n1")
-    cluster.wait_for_health_check("n1")
-    assert cluster.state("n1") == "idle"
-    accept(file, seconds=1)
-    assert cluster.wait_for_state("n1", "drained").startswith(FULL)
-    file.unlink()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import signal
-import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -27,6 +24,7 @@ from laggard.kit.constants import PHASES
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire import encode
 from laggard.wire.ranks import RankRow, RanksDocument
+from support.daemons import Daemon
 from support.steps import StepRow, in_nanoseconds, step_table
 
 
@@ -111,8 +109,6 @@ class FakeAgent:
     def __init__(self, ranks: Any, report: Any = None, status: int = 200, delay: float = 0.0) -> None:
         self.ranks, self.report, self.status, self.delay = ranks, report, status, delay
         self.collectives: Any = None
-        self.metrics: bytes | None = None
-        """What a Prometheus that scrapes it gets."""
         self.stacks: Callable[[str, dict[str, str], str], Any] | None = None
         """Gets the method and the query of a question for stacks, and its Authorization; the status where it returns a
         number."""
@@ -139,8 +135,7 @@ class FakeAgent:
                 body = agent.answer(self.path)
                 with contextlib.suppress(ConnectionError):
                     self.send_response(agent.status if body is not None else 404)
-                    of_metrics = "text/plain; version=0.0.4"
-                    self.send_header("Content-Type", of_metrics if self.path == "/metrics" else "application/json")
+                    self.send_header("Content-Type", "application/json")
                     self.send_header("Content-Length", str(len(body or b"")))
                     self.end_headers()
                     self.wfile.write(body or b"")
@@ -172,7 +167,6 @@ class FakeAgent:
     def answer(self, path: str) -> bytes | None:
         parts = urlsplit(path)
         values = {"ranks": self.ranks, "report": self.report, "collectives": self.collectives}
-        values["/metrics"] = self.metrics
         value = values.get(parts.path.removeprefix("/api/v1/"))
         if callable(value):
             value = value(float(parse_qs(parts.query).get("since", ["0"])[0]))
@@ -187,45 +181,25 @@ class FakeAgent:
         self._thread.join()
 
 
-class CollectorProcess:
-    """`laggard collector` as a user starts it, on a free port. `within`: the words of a command that starts it."""
+class CollectorProcess(Daemon):
+    """`laggard collector` on a free port. `open_files`: the most that it may have."""
 
-    def __init__(self, arguments: Sequence[str], open_files: int | None = None, within: Sequence[str] = ()) -> None:
+    def __init__(self, log: Path, arguments: Sequence[str], open_files: int | None = None) -> None:
         limit = [] if open_files is None else ["prlimit", f"--nofile={open_files}"]
-        laggard = [*within, *limit, sys.executable, "-m", "laggard"]
-        command = [*laggard, "collector", "--web.listen-address", "127.0.0.1:0", *arguments]
         # A folder that is not there: no collector of a test knows another one's incidents, or this machine's.
-        environ = {**os.environ, "LAGGARD_STATE_DIR": "/nonexistent"}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
-        assert self.process.stderr
-        self.first_line = self.process.stderr.readline()
-        found = re.search(r"http://[\d.]+:\d+", self.first_line)
-        assert found, self.first_line + self.process.stderr.read()
-        self.url = found.group()
+        environ = {"LAGGARD_STATE_DIR": "/nonexistent"}
+        super().__init__(log, ("collector", *arguments), environ, (*limit, sys.executable, "-m", "laggard"))
         self.client = httpx.Client(base_url=self.url, timeout=300, trust_env=False)
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
         return self.client.get(path, params=parameters)
-
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "the collector did not get there in time"
-            assert self.process.poll() is None, "the collector died"
-            time.sleep(0.05)
 
     def wait_ready(self) -> None:
         self.wait_until(lambda: self.get("/-/ready").status_code == 200)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.client.close()
-        self.process.send_signal(number)
-        try:
-            self.process.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
-        return self.process.returncode
+        return super().stop(number)
 
 
 class Make:
@@ -269,11 +243,11 @@ def fake_agent() -> Iterator[Callable[..., FakeAgent]]:
 
 
 @pytest.fixture
-def start_collector() -> Iterator[Callable[..., CollectorProcess]]:
+def start_collector(tmp_path: Path) -> Iterator[Callable[..., CollectorProcess]]:
     started: list[CollectorProcess] = []
 
-    def start(*arguments: str, open_files: int | None = None, within: Sequence[str] = ()) -> CollectorProcess:
-        started.append(CollectorProcess(arguments, open_files, within))
+    def start(*arguments: str, open_files: int | None = None) -> CollectorProcess:
+        started.append(CollectorProcess(tmp_path / f"collector-{len(started)}.log", arguments, open_files))
         return started[-1]
 
     yield start

@@ -11,7 +11,6 @@ import lzma
 import os
 import secrets
 import shutil
-import signal
 import ssl
 import subprocess
 import time
@@ -23,6 +22,7 @@ import httpx
 
 from support.paths import SHARED
 from support.ports import free_ports
+from support.waiting import wait_for
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
 HOW = (
@@ -83,10 +83,6 @@ class ControlPlane:
             self.close()
             raise
 
-    @property
-    def administrator_token(self) -> str:
-        return self._token
-
     def write_kubeconfig(self, folder: Path) -> Path:
         """A file with which kubectl asks as the administrator."""
         config = folder / "kubeconfig"
@@ -98,16 +94,6 @@ class ControlPlane:
         )
         config.chmod(0o600)
         return config
-
-    @contextlib.contextmanager
-    def silent(self) -> Iterator[None]:
-        """The API server takes connections meanwhile, and answers nobody."""
-        api_server = next(it for it in self._processes if "kube-apiserver" in str(it.args))
-        api_server.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            api_server.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         with contextlib.suppress(AttributeError):
@@ -154,10 +140,7 @@ class ControlPlane:
         return {each["key"]: each["effect"] for each in self.node(name)["spec"].get("taints", ())}
 
     def wait_until(self, condition: Any) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, "the control plane did not get there in time"
-            time.sleep(0.05)
+        wait_for(condition, lambda: "the control plane did not get there in time")
 
     def _start(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:

@@ -13,6 +13,7 @@ from laggard.locate.step_tables import Table
 from laggard.locate.verdict import locate
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import RankRow, RanksDocument
+from support.collectors import rank_row
 from support.steps import StepRow, step_table
 
 RANKS_PER_NODE = 8
@@ -21,6 +22,8 @@ SLOW = 421
 
 
 class Source:
+    why_not_ready = ""
+
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self.snapshot = snapshot
         self.incidents = IncidentHistory(HistorySettings("", 0, 0.0, 60.0))
@@ -32,6 +35,9 @@ class Source:
         return {}
 
     def recording(self, name: str | None) -> None:
+        return None
+
+    async def digest(self, name: str | None, run: str) -> None:
         return None
 
 
@@ -49,28 +55,9 @@ def made_snapshot(ranks: int, ranks_per_node: int = RANKS_PER_NODE, steps: int =
 
 
 def made_rank(rank: int, ranks: int, node: str, steps: int = STEPS) -> RankRow:
-    return RankRow(
-        job_id="pretrain",
-        rank=rank,
-        local_rank=rank % RANKS_PER_NODE,
-        world_size=ranks,
-        node=node,
-        gpu=None,
-        attempt=0,
-        owner=1000,
-        pid=1,
-        cgroup="",
-        state="running",
-        steps=steps,
-        step_seconds=0.25 * steps,
-        own_seconds=0.15 * steps,
-        phase_seconds=(0.0,) * 5,
-        last_progress_timestamp_seconds=0.0,
-        collectives=(),
-        in_flight=None,
-        phase=None,
-        lost=0,
-    )
+    own = {"job_id": "pretrain", "local_rank": rank % RANKS_PER_NODE, "node": node, "pid": 1, "cgroup": ""}
+    times = {"steps": steps, "step_seconds": 0.25 * steps, "own_seconds": 0.15 * steps}
+    return rank_row(rank, ranks, **own, **times, last_progress_timestamp_seconds=0.0)
 
 
 @cache

@@ -76,13 +76,11 @@ STILL["process_resident_memory_bytes"] = 5e7
 
 class Site(NamedTuple):
     """What scrapes the fleet. `clusters`: as many fleets, alike, each with its label `cluster`; one without a name has
-    no such label. `collectors`: all of a cluster say the same. `pods`: the targets have the labels that the Prometheus
-    operator gives them. `moved`: the ranks ran on another node until a minute ago, which still has their files."""
+    no such label. `collectors`: all of a cluster say the same. `moved`: the ranks ran on another node until a minute
+    ago, which still has their files."""
 
     clusters: tuple[str, ...] = ("",)
     collectors: tuple[str, ...] = (COLLECTOR,)
-    pods: bool = False
-    scrape_seconds: int = STEP_SECONDS
     moved: bool = False
 
 
@@ -98,9 +96,7 @@ def targets_of(site: Site, labels: dict[str, str]) -> Iterator[dict[str, str]]:
         instances = (*instances, "before:19400")
     for cluster in site.clusters:
         for instance in instances:
-            host = instance.partition(":")[0]
-            pod = {"namespace": "laggard", "pod": f"pod-{host}", "hostname": f"on-{host}"} if site.pods else {}
-            yield {**pod, **labels, "instance": instance, **({"cluster": cluster} if cluster else {})}
+            yield {**labels, "instance": instance, **({"cluster": cluster} if cluster else {})}
 
 
 def series_of(metric: Metric) -> Iterator[dict[str, str]]:
@@ -135,7 +131,7 @@ def openmetrics(now: int, site: Site = ONE_CLUSTER) -> str:
     """All series, from a quarter of an hour before `now` (Unix time) on: counters grow, times are those of the samples,
     other gauges stay. The samples go on into the future, so that what is asked on a slow machine, whenever it comes to
     that, is what was asked at once on a fast one."""
-    lines, times = [], range(now - BEFORE_SECONDS, now + AHEAD_SECONDS, site.scrape_seconds)
+    lines, times = [], range(now - BEFORE_SECONDS, now + AHEAD_SECONDS, STEP_SECONDS)
     for metric in METRICS:
         counter = metric.kind == "counter"
         name = metric.name.removesuffix("_total") if counter else metric.name

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from laggard.collector.discovery import Discovery, TargetFiles
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.label_file import MAX_PATTERNS, LabelFile, Unusable
 from laggard.collector.targets import MAX_LABEL_CHARACTERS, NodeLabels, parse_targets, partitions_label
+from laggard.collector.web.metrics import collector_metrics
+from laggard.wire.nodes import NodeRow
 
 
 def write(path: Path, value: object) -> Path:
@@ -87,3 +91,14 @@ def test_many_partitions_are_cut_at_a_whole_name() -> None:
     assert partitions_label(["b", "a", "b"]) == "a,b"
     text = partitions_label(f"partition-{n:03}" for n in range(40))
     assert len(text) <= MAX_LABEL_CHARACTERS and text.endswith(",partition-008")
+
+
+def test_the_metrics_have_a_series_of_each_nodes_labels() -> None:
+    rows = tuple(NodeRow(f"http://n{it}:1", f"n{it}", "up", "", 0.0, "ok", (), ()) for it in (1, 2))
+    snapshot = ClusterSnapshot(rows, labels={"http://n1:1": NodeLabels(partition="batch", rack="r1", team="vision")})
+    text = collector_metrics(snapshot, IncidentHistory(HistorySettings("", 1, 1.0, 1.0)), 0.05, "")[0].decode()
+    told = [line for line in text.splitlines() if line.startswith("laggard_node_labels{")]
+    assert told == [
+        'laggard_node_labels{agent="n1:1",hostname="n1",partition="batch",rack="r1",team="vision"} 1.0',
+        'laggard_node_labels{agent="n2:1",hostname="n2",partition="",rack="",team=""} 0.0',
+    ]

@@ -363,31 +363,6 @@ def test_clocks_an_hour_off_change_nothing_between_evaluators(
     assert {one.live, other.live} == {2} and own(one) | own(other) == set(cluster.jobs)
 
 
-@pytest.mark.slow
-def test_a_database_that_hangs_is_given_up_and_found_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped, it takes what is sent and answers nothing: to its clients as a network that drops packets."""
-    monkeypatch.setattr(postgres_module, "ANSWER_SECONDS", 1.0)
-    with running() as server:
-        url = server.database()
-        one, other = (
-            Evaluator(Prometheus("http://127.0.0.1:9"), Place(f"{url}&connect_timeout=2", "fleet", name), ROUND, 4096)
-            for name in ("a", "b")
-        )
-        begin(one, other)
-        with server.stopped():
-            began = time.monotonic()
-            one.beat()
-            assert time.monotonic() - began < 60.0 and one._away
-            one._read_at -= LEASE_SECONDS
-            assert "cannot be used" in one.notes[0].text
-        for _ in range(2):
-            for each in (one, other):
-                each.beat()
-        assert verdicts(one) == verdicts(other) == right(cluster) and not one.notes
-        for each in (one, other):
-            each.leave()
-
-
 def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make) -> None:
     """Whoever judged: the collector's next round of answers is not waited for."""
     one = make("a")
@@ -414,3 +389,28 @@ def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make)
 
     asyncio.run(watched())
     assert news[-1] == "fail" and news.count("fail") == 1
+
+
+@pytest.mark.slow
+def test_a_database_that_hangs_is_given_up_and_found_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, it takes what is sent and answers nothing: to its clients as a network that drops packets."""
+    monkeypatch.setattr(postgres_module, "ANSWER_SECONDS", 1.0)
+    with running() as server:
+        url = server.database()
+        one, other = (
+            Evaluator(Prometheus("http://127.0.0.1:9"), Place(f"{url}&connect_timeout=2", "fleet", name), ROUND, 4096)
+            for name in ("a", "b")
+        )
+        begin(one, other)
+        with server.stopped():
+            began = time.monotonic()
+            one.beat()
+            assert time.monotonic() - began < 60.0 and one._away
+            one._read_at -= LEASE_SECONDS
+            assert "cannot be used" in one.notes[0].text
+        for _ in range(2):
+            for each in (one, other):
+                each.beat()
+        assert verdicts(one) == verdicts(other) == right(cluster) and not one.notes
+        for each in (one, other):
+            each.leave()

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from msgspec import structs
-from support.postgres import Server, running
+from support.postgres import Server
 
-from laggard.collector.incidents.tables import DatabaseError
 from laggard.collector.jobs.key import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus.watch import snapshot_of
@@ -116,21 +115,3 @@ def test_a_row_that_cannot_be_read_costs_that_row(make: Make, postgres: Server) 
         connection.execute("UPDATE laggard.verdicts SET document = document || convert_to(repeat(' ', 200000), 'UTF8'),"
                            " judged_at = now()")  # fmt: skip
     assert not other.beat(True, [], ()).rows, "nor one that is larger than any of theirs"
-
-
-@pytest.mark.slow
-def test_after_the_server_crashed_verdicts_are_stored_again() -> None:
-    with running() as server:
-        one = Exchange(Place(server.database(), "fleet", "one"), 100)
-        assert one.beat(True, [judged(3)], ()).back_seconds == float("inf")
-        server.kill()
-        with pytest.raises(DatabaseError, match="cannot be used"):
-            one.beat(True, [], ())
-        server.start()
-        assert one.beat(True, [], ()).me == "one"
-        server.kill()
-        server.start()  # before it was seen to be away
-        found = one.beat(True, [], ())
-        assert found.me == "one" and not found.rows and found.back_seconds < 10.0
-        assert one.beat(True, [judged(3)], ()).rows.keys() == {KEY}
-        one.close()

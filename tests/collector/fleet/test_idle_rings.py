@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from laggard.collector.web.rings import CLOCK_SECONDS, Answer, IdleRings, IdleRingSettings
+from laggard.collector.incidents.incident import Incident
+from laggard.collector.web.rings import CLOCK_SECONDS, Answer, IdleRings, IdleRingSettings, ring_suspects
+from laggard.model import Culprit
 from laggard.wire.idle_rings import RingAsk
 from laggard.wire.nodes import NodeRow
 
@@ -58,6 +64,23 @@ def test_a_suspect_of_a_slow_link_is_due_at_once_and_takes_others_along() -> Non
     ask_all(rings, rows, 0.0)
     task = rings.answer("n2", rows, ("n2",), 30.0).ring
     assert task is not None and task.nodes[0] == "n2" and len(task.nodes) == 3
+
+
+def test_both_machines_of_a_slow_link_are_suspects_until_a_ring_has_measured_them() -> None:
+    link = Culprit("slow_link", (1, 3), nodes=("n0", "n1"))
+    incident = Incident(1, 1000, "j", "what", time.time() - 900.0, time.time() - 600.0, link, link)
+    asked_since: list[float] = []
+
+    def slow_links(since: float) -> list[Incident]:
+        asked_since.append(since)
+        return [incident]
+
+    nodes = (row(0, 3600.0), row(1, 60.0), row(2))
+    source: Any = SimpleNamespace(
+        snapshot=SimpleNamespace(nodes=nodes), incidents=SimpleNamespace(slow_links=slow_links)
+    )
+    assert ring_suspects(source, DAY) == {"n0"}, "a minute ago a ring measured n1"
+    assert asked_since == [pytest.approx(time.time() - DAY, abs=60.0)]
 
 
 def test_a_ring_that_came_to_nothing_is_not_repeated_at_once() -> None:

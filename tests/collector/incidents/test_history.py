@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -417,44 +416,3 @@ def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_readers(
         assert (path.parent / f"{path.name}-wal").stat().st_mode & 0o777 == 0o644
     finally:
         os.umask(before)
-
-
-@pytest.mark.spine
-@pytest.mark.slow  # collectors
-def test_a_collector_that_is_killed_goes_on_where_it_was(
-    start_collector: Any, fake_agent: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from support.collectors import Make as Documents
-
-    document = Documents.node("n0", [0, 1, 2, 3], slow=2)
-    agent = fake_agent(document, Documents.report("n0", ["GPU_THROTTLED"]))
-    config = tmp_path / "collector.yaml"
-    path = tmp_path / "kept.sqlite"
-    config.write_text(f"incidents_database: {path}\n")
-    flags = ("--target", agent.address, "--interval", "0.3", "--config", str(config))
-    first = start_collector(*flags)
-
-    def incidents(collector: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = collector.get("/api/v1/incidents").json()["incidents"]
-        return found
-
-    first.wait_until(lambda: bool(incidents(first)) and read_incidents(str(path), IncidentQuery())[1] == 1)
-    assert main(["incidents", "--collector", first.url, "--job", "1000:job-1"]) == 1
-    assert "rank 2 on n0 is slow in forward" in capsys.readouterr().out
-    (incidents_at_first,) = incidents(first)
-    first.stop(signal.SIGKILL)
-    second = start_collector(*flags)
-    second.wait_ready()
-    second.wait_until(lambda: incidents(second)[0]["seen_at"] > incidents_at_first["seen_at"])
-    assert [it["id"] for it in incidents(second)] == [incidents_at_first["id"]]
-    metrics = second.get("/metrics").text
-    assert 'laggard_job_incidents_open{job_id="job-1",user="1000"} 1.0' in metrics
-    assert "laggard_incidents_history_up 1.0" in metrics and "laggard_incidents_opened_total{" not in metrics
-    for words in ("limit=0", "limit=501", "before=x", "since=-1", "limit=9e9"):
-        assert second.client.get(f"/api/v1/incidents?{words}").status_code == 400
-    second.stop(signal.SIGKILL)
-    over = [structs.replace(rank, state="finished", pid=0) for rank in document.ranks]
-    agent.ranks = structs.replace(document, ranks=tuple(over))
-    third = start_collector(*flags)
-    third.wait_until(lambda: [it["closed_because"] for it in incidents(third)] == ["ended_while_down"])
-    assert third.stop() == 0

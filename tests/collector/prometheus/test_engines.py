@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from support.alerting import PATIENCE_SECONDS, wait_for
-from support.engines import ENGINES, Engine, answers, count, need, running, scraper
+from support.engines import ENGINES, count, need, running, scraper
 from support.live_ranks import LiveNodes, Training
+from support.waiting import PATIENCE_SECONDS, wait_for
 
 from laggard.cli import main
-from laggard.collector.prometheus import client
 
 pytestmark = pytest.mark.slow  # real servers, and some 20 s of samples
 
@@ -32,25 +31,22 @@ MS = re.compile(r"([0-9.]+) ms")
 Locate = Callable[..., tuple[int, dict[str, Any]]]
 
 
-class Store:
+class Store(NamedTuple):
+    """`words`: the flags with which it is asked; `scrapers`: the Prometheus that write into it."""
+
+    words: list[str]
+    scrapers: Mapping[str, subprocess.Popen[bytes]]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """An engine with the clusters a, which has two equal Prometheus, and b; c has one whose job is healthy."""
-
-    def __init__(self, engine: Engine, scrapers: dict[str, Any], folder: Path) -> None:
-        self.engine, self.scrapers = engine, scrapers
-        self.words = ["--prometheus", engine.query]
-        if engine.headers:
-            headers = folder / "headers"
-            headers.write_text("".join(f"{name}: {value}\n" for name, value in engine.headers.items()))
-            self.words += ["--headers-file", str(headers)]
-
-
-@contextlib.contextmanager
-def filled(name: str, folder: Path, **options: int) -> Iterator[Store]:
-    need(name)
+    need(request.param)
     need("Prometheus")
+    folder = tmp_path_factory.mktemp("engine")
     trainings = {"a": A, "b": B, "c": Training(job_id="healthy")}
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(ENGINES[name](folder, **options))
+        engine = stack.enter_context(ENGINES[request.param](folder))
         commands = {}
         for cluster, training in trainings.items():
             nodes = stack.enter_context(LiveNodes(training))
@@ -61,13 +57,7 @@ def filled(name: str, folder: Path, **options: int) -> Iterator[Store]:
         scrapers = stack.enter_context(running(folder, commands))
         query = 'min(count_over_time(laggard_rank_steps_total{rank="0"}[10m]))'
         wait_for(lambda: count(engine, query) >= SAMPLES, lambda: f"{count(engine, query)} samples")
-        yield Store(engine, scrapers, folder)
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with filled(request.param, tmp_path_factory.mktemp("engine")) as found:
-        yield found
+        yield Store(["--prometheus", engine.query], scrapers)
 
 
 def kinds(document: dict[str, Any]) -> list[str]:
@@ -124,41 +114,16 @@ def test_two_clusters_in_one_store_are_not_mixed_up(
 
 
 def test_a_collector_watches_the_jobs_of_its_cluster(store: Store, start_collector: Any, tmp_path: Path) -> None:
-    settings = f"targets: []\nprometheus: {store.engine.query}\nprometheus_interval_seconds: 1\n"
-    settings += f"incidents_database: {tmp_path}/incidents.sqlite\n"
-    if store.engine.headers:
-        (tmp_path / "headers").write_text(Path(store.words[-1]).read_text())
-        settings += f"prometheus_headers_file: {tmp_path}/headers\n"
     config = tmp_path / "collector.yaml"
-    config.write_text(settings + "prometheus_cluster: b\n")
+    settings = f"targets: []\nprometheus: {store.words[-1]}\nprometheus_interval_seconds: 1\n"
+    config.write_text(f"{settings}prometheus_cluster: b\nincidents_database: ''\n")
     collector = start_collector("--config", str(config), "--interval", "0.5")
 
-    def location() -> Any:
-        return collector.get("/api/v1/location", job="1000:train").json()
+    def culprits() -> Any:
+        return collector.get("/api/v1/location", job="1000:train").json()["culprits"]
 
-    collector.wait_until(lambda: bool(location()["culprits"]))
-    assert [(it["ranks"], it["findings"]) for it in location()["culprits"]] == [([2], ["DISK_FULL"])]
-    collector.stop()
-    config.write_text(settings)
-    collector = start_collector("--config", str(config), "--interval", "0.5")
-    collector.wait_until(lambda: "several_clusters" in kinds(location()))
-    assert "one of a, b" in location()["notes"][0]["text"] and not location()["culprits"]
-
-
-def test_an_engine_that_is_late_is_one_line(
-    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(client, "QUERY_SECONDS", 1.0)
-    process = list(store.engine.processes.values())[-1]
-    process.send_signal(signal.SIGSTOP)
-    try:
-        asked = answers(f"{store.engine.query}/api/v1/query?query=1", store.engine.headers, seconds=1.0)
-        wait_for(lambda: not asked())
-        assert main(["locate", *store.words, "--cluster", "a"]) == 64
-    finally:
-        process.send_signal(signal.SIGCONT)
-    said = capsys.readouterr().err
-    assert "did not answer within 1 s: it is overloaded, or far away" in said and said.count("\n") == 1
+    collector.wait_until(culprits)
+    assert [(it["ranks"], it["findings"]) for it in culprits()] == [([2], ["DISK_FULL"])]
 
 
 def test_the_other_replica_goes_on_where_one_has_died(store: Store, locate: Locate) -> None:
@@ -167,23 +132,3 @@ def test_the_other_replica_goes_on_where_one_has_died(store: Store, locate: Loca
     time.sleep(SAMPLES)
     status, document = accusing(locate, [[5]], *store.words, "--job", "train", "--cluster", "a")
     assert status == 1, document
-
-
-def test_half_of_a_store_is_never_ok(tmp_path: Path, locate: Locate, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of two vmstorage is away. VictoriaMetrics gives no samples as they came then, but for partial answers."""
-    with filled("VictoriaMetrics' cluster", tmp_path) as store:
-        words = (*store.words, "--job", "healthy", "--cluster", "c")
-        accusing(locate, [], *words)
-        store.engine.processes["vmstorage1"].kill()
-        status, document = locate(*store.words, "--job", "none such")
-        assert kinds(document)[0] == "partial_answer" and "isPartial" in document["notes"][0]["text"], document
-        assert main(["locate", *words]) == 64
-        assert "is overloaded or away (503)" in capsys.readouterr().err
-
-
-def test_a_store_with_two_copies_of_all_answers_from_one(tmp_path: Path, locate: Locate) -> None:
-    with filled("VictoriaMetrics' cluster", tmp_path, copies=2) as store:
-        store.engine.processes["vmstorage1"].kill()
-        for cluster, job, ranks in (("a", "train", [[5]]), ("c", "healthy", [])):
-            status, document = accusing(locate, ranks, *store.words, "--job", job, "--cluster", cluster)
-            assert "partial_answer" not in kinds(document), document

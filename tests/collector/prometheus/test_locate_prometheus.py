@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,7 +146,6 @@ def test_verdicts_from_a_real_prometheus(
     assert locate("--prometheus", served.url, *words)[0] == 1
     page = (tmp_path / "job.html").read_text(encoding="utf-8")
     assert "<h1" in page and "Rank 37 on n4 is slow in forward" in page and f"From Prometheus at {served.url}" in page
-    _through_others(served, locate, tmp_path)
 
 
 @pytest.mark.slow  # a Prometheus
@@ -163,30 +161,6 @@ def test_one_look_at_a_small_job_says_what_two_say(
     at_once = verdicts()
     monkeypatch.setattr(verdict, "MAX_UNSCREENED_RANKS", 0)
     assert verdicts() == at_once and {status for status, _ in at_once} == {0, 1, 2}
-
-
-def _through_others(served: Served, locate: Locate, folder: Path) -> None:
-    """A proxy that wants a login, and a Thanos that could not ask all of its stores."""
-    token = folder / "token"
-    token.write_text("secret\n")
-
-    def forward(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
-        if headers.get("Authorization") != "Bearer secret":
-            return 401, b"no"
-        with urllib.request.urlopen(served.url + path, data=form, timeout=300) as answer:
-            return 200, answer.read()
-
-    def partly(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
-        with urllib.request.urlopen(served.url + path, data=form, timeout=300) as answer:
-            return 200, answer.read().rstrip()[:-1] + b',"warnings":["store n7 is away"]}'
-
-    at = ("--at", str(served.end))
-    with served_by(forward) as url:
-        words = ("--prometheus", url, *at, "--job", "slow", "--bearer-token-file", str(token))
-        assert locate(*words)[1]["culprits"][0]["ranks"] == [37]
-    with served_by(partly) as url:
-        status, document = locate("--prometheus", url, *at, "--job", "healthy")
-        assert (status, kinds(document)[0]) == (2, "partial_answer") and "n7" in document["notes"][0]["text"]
 
 
 MANY = b'{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory"}'

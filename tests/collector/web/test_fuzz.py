@@ -32,6 +32,6 @@ def test_each_answer_is_as_described_and_none_a_defect(
     expect_as_described("collector", collector.url, tmp_path)
     expect_no_defect(collector.url, (*described_paths("collector"), "/findings/DISK_FULL", "/nothing"), examples=250)
     assert collector.get("/api/v1/location").json()["verdict"] == "fail"
-    collector.process.terminate()
-    log = collector.process.communicate(timeout=300)[1]
+    collector.stop()
+    log = collector.said()
     assert "Traceback" not in log and "a defect in laggard" not in log

@@ -156,21 +156,6 @@ def test_a_hang_from_dumps_has_a_page_without_steps(browser: Any, tmp_path: Path
     assert browsed.errors == []
 
 
-@pytest.mark.slow
-@needs_chromium
-def test_profiler_traces_become_a_page(browser: Any, tmp_path: Path) -> None:
-    for rank in range(4):
-        events = gpu_rank(rank, 0.08 if rank == 1 else 0.06, 0.08, group=range(4))
-        write_trace(tmp_path / f"{rank}.json.gz", document(rank, 4, events))
-    found = _locate("--trace", *sorted(tmp_path.glob("*.json.gz")), "--html", tmp_path / "traces.html")
-    assert found.returncode == 1, found.stderr
-    browsed = _opened(browser, tmp_path / "traces.html")
-    assert "Rank 1 is slow" in browsed.page.inner_text("h1")
-    assert browsed.page.locator(".timeline .asked").text_content() == "Rank 1"
-    assert browsed.page.locator(".job").text_content() == "", "traces say nothing of a job"
-    assert browsed.errors == []
-
-
 def test_what_cannot_be_written_leaves_the_old_page(tmp_path: Path) -> None:
     recording = _recording(tmp_path)
     page = tmp_path / "job.html"
@@ -200,3 +185,18 @@ def test_modules_are_bundled_in_the_order_of_their_imports() -> None:
     assert "import" not in script and "export" not in script
     with pytest.raises(ValueError, match="cannot be bundled"):
         bundle("a.js", {"a.js": 'import * as all from "./b.js";\n'})
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_profiler_traces_become_a_page(browser: Any, tmp_path: Path) -> None:
+    for rank in range(4):
+        events = gpu_rank(rank, 0.08 if rank == 1 else 0.06, 0.08, group=range(4))
+        write_trace(tmp_path / f"{rank}.json.gz", document(rank, 4, events))
+    found = _locate("--trace", *sorted(tmp_path.glob("*.json.gz")), "--html", tmp_path / "traces.html")
+    assert found.returncode == 1, found.stderr
+    browsed = _opened(browser, tmp_path / "traces.html")
+    assert "Rank 1 is slow" in browsed.page.inner_text("h1")
+    assert browsed.page.locator(".timeline .asked").text_content() == "Rank 1"
+    assert browsed.page.locator(".job").text_content() == "", "traces say nothing of a job"
+    assert browsed.errors == []

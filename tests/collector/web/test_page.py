@@ -106,33 +106,11 @@ def test_pointer_keys_table_and_measures(browser: Any, slow_job: Any) -> None:
     assert browsed.errors == []
 
 
-def test_on_a_phone_nothing_is_cut_off(browser: Any, slow_job: Any) -> None:
-    browsed = Browsed(browser, slow_job.url, viewport={"width": 390, "height": 844}, device_scale_factor=2)
-    assert browsed.page.evaluate("document.documentElement.scrollWidth") <= 390
-    browsed.screenshot("page-phone")
-    assert browsed.errors == []
-
-
 def test_without_scripts_the_answer_is_there(browser: Any, slow_job: Any) -> None:
     page = browser.new_context(java_script_enabled=False).new_page()
     page.goto(slow_job.url)
     assert page.text_content("h1").startswith("Rank 2 on n1 is slow in forward: ")
     assert "/api/v1/nodes" in page.inner_text("#heat-empty")
-
-
-def test_a_thousand_ranks_fold_into_rows(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
-    agents = [
-        fake_agent(make.node(f"gpu-{index:03d}", range(index * 64, index * 64 + 64), 421, 1024), make.report("n"))
-        for index in range(16)
-    ]
-    collector = _collector(start_collector, *(agent.address for agent in agents))
-    browsed = Browsed(browser, collector.url)
-    browsed.page.wait_for_selector("#heat-canvas")
-    assert browsed.page.text_content("h1").startswith("Rank 421 on gpu-006 is slow")
-    assert "1024 ranks; each row folds 5 of them" in browsed.page.text_content("#heat-explain")
-    assert browsed.page.evaluate("document.getElementById('heat-canvas').clientHeight") < 600
-    browsed.screenshot("page-1024-ranks")
-    assert browsed.errors == []
 
 
 def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, start_collector: Start) -> None:

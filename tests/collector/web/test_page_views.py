@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from support.browsing import Browsed, needs_chromium
 
-from laggard.model import Fix, RankEnd
+from laggard.model import Fix
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -123,20 +123,3 @@ def test_findings_have_fixes_to_copy_and_a_page(
     page.wait_for_url("**/findings/ACS_ENABLED")
     assert page.inner_text("h1").startswith("ACS_ENABLED")
     assert collector.get("/findings/%2e%2e%2fpyproject").status_code == 404
-
-
-def test_a_job_that_died_has_no_ratio(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
-    steps = [make.step_row(step) for step in range(20)]
-    ended = RankEnd(1.0, exit_code=1, exception="ValueError")
-    ranks = [make.rank_row(0, 2, steps), make.rank_row(1, 2, steps, state="died", phase="forward", end=ended)]
-    agent = fake_agent(make.ranks_document("n0", ranks), make.report("n0"))
-    collector = start_collector("--target", agent.address, "--interval", "0.5")
-    collector.wait_ready()
-    browsed = Browsed(browser, collector.url)
-    page = browsed.page
-    page.locator("#badge", has_text="Died first").wait_for()
-    assert "Rank 1 on n0 died first" in page.inner_text("h1")
-    assert "stands still" in page.inner_text("#figures") and "×" not in page.inner_text("#figures")
-    assert browsed.barriers() == []
-    browsed.screenshot("page-died")
-    assert browsed.errors == []

@@ -141,7 +141,9 @@ def cluster(make: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
     targets = [word for agent in agents for word in ("--target", agent.address)]
     config = tmp_path_factory.mktemp("collector") / "collector.yaml"
     config.write_text(f"incidents_database: {config.parent / 'incidents.sqlite'}\n")
-    collector = CollectorProcess([*targets, "--target", "127.0.0.1:9", "--interval", "1", "--config", str(config)])
+    collector = CollectorProcess(
+        config.parent / "log", [*targets, "--target", "127.0.0.1:9", "--interval", "1", "--config", str(config)]
+    )
     collector.wait_ready()
     collector.wait_until(lambda: len(collector.get("/api/v1/findings").json()["findings"]) >= 4)
     collector.wait_until(lambda: len(collector.get("/api/v1/incidents").json()["incidents"]) == 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.kubernetes_schemas import VERSIONS, errors_by_schema
 
 from laggard.kit.errors import UsageError
 from laggard.kubernetes import job as run_module
@@ -53,6 +54,11 @@ def test_the_first_container_runs_the_command_with_its_variables(tmp_path: Path)
     assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], pod["restartPolicy"]) == (0, 60, "Never")
     assert spec["ttlSecondsAfterFinished"] > 0, "one that nobody removed goes by itself"
     assert made(tmp_path, "NCCL_ALGO=Ring")["spec"]["template"]["spec"]["containers"][0]["args"] == ["sleep", "1"]
+
+
+def test_it_holds_against_the_schemas(tmp_path: Path) -> None:
+    for version in VERSIONS:
+        assert errors_by_schema([made(tmp_path, "NCCL_ALGO=Ring", "all_reduce_perf")], version) == [], version
 
 
 @pytest.mark.parametrize(
