@@ -15,8 +15,7 @@ from laggard.kit.words import printable_line, ranks_text
 from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.unseen_note import unseen_note
 from laggard.model import Note
-from laggard.rankfile.unseen import UNSEEN
-from laggard.wire.ranks import RasCommunicator, RasJob, RasSource, UnseenProcess
+from laggard.wire.ranks import TRAINED_UNSEEN, RasCommunicator, RasJob, RasSource, UnseenProcess
 from laggard.wire.words import is_numbered
 
 _MAX_LINE_CHARACTERS: Final = 600
@@ -67,7 +66,7 @@ def unseen_jobs(found: Iterable[UnseenOn]) -> dict[JobKey, UnseenJob]:
     """Those that trained, by job."""
     of_job: dict[JobKey, list[UnseenOn]] = {}
     for each in found:
-        if each.process.kind == UNSEEN:
+        if each.process.kind == TRAINED_UNSEEN:
             of_job.setdefault(_key(each), []).append(each)
     return {key: UnseenJob(key, tuple(each)) for key, each in of_job.items()}
 
@@ -75,7 +74,7 @@ def unseen_jobs(found: Iterable[UnseenOn]) -> dict[JobKey, UnseenJob]:
 def starting(found: Iterable[UnseenOn], known: Mapping[JobKey, bool]) -> Iterator[UnseenOn]:
     """Those that have begun and made no step yet, and run. `known`: which jobs are held, and whether each runs."""
     for each in found:
-        if each.process.kind != UNSEEN and each.process.running and not known.get(_key(each)):
+        if each.process.kind != TRAINED_UNSEEN and each.process.running and not known.get(_key(each)):
             yield each
 
 

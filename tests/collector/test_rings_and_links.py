@@ -20,10 +20,11 @@ from laggard.collector.incidents.incident import IncidentsDocument
 from laggard.model import Location, Report
 from laggard.rankfile.fact_names import GROUPS
 from laggard.rankfile.members import member_runs
-from laggard.rings.authentication import new_nonce, signed
+from laggard.rings.authentication import new_nonce
 from laggard.wire import decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives, RankRow
+from laggard.wire.signing import RING_AGENT, signed
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +118,7 @@ class Cluster:
         return unescape(re.sub(r"<[^>]*>", "", self.collector.get("/").text))
 
     def ask(self, node: str) -> RingDue:
-        question = signed(TOKEN, "agent", RingAsk(node, time.time(), new_nonce()))
+        question = signed(TOKEN, RING_AGENT, RingAsk(node, time.time(), new_nonce()))
         return decode(self.collector.client.post("/api/v1/rings/due", content=encode(question)).content, RingDue)
 
     def rings(self, *asking: str) -> set[tuple[str, ...]]:
