@@ -23,8 +23,9 @@ from laggard.kit.errors import UsageError
 from laggard.kit.users import user_text
 from laggard.kit.words import printable_line
 from laggard.model import Location
-from laggard.recommend.advice.by_timings import recommend_by_timings
+from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recommend.advice.values import Recommendation
+from laggard.recommend.advice.watched import recommend_watched
 from laggard.recording.judged import JudgedRecording
 from laggard.wire.nodes import NodeFinding
 from laggard.wire.words import recorded_text
@@ -73,7 +74,7 @@ def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage
     name = recorded_text(location.job_id, location.owner, timings.script, timings.started_at)
     return _without_collector(
         location,
-        recommend_by_timings(timings, location.culprits),
+        recommend_watched(with_job(Situation(), timings, location.culprits)),
         heatmap_document(key, timings, rows=ROWS),
         timeline_document(key, timings, culprit_ranks(location)),
         f"From {', '.join(os.path.basename(os.path.normpath(path)) for path in paths[:3])}"

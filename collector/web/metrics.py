@@ -29,8 +29,8 @@ from laggard.collector.web.source import ClusterSource, Incidents, exclusions, s
 from laggard.kit.words import printable_line
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit
-from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.values import Item
+from laggard.recommend.advice.watched import recommend_watched
 from laggard.wire.exclusion import BASES
 
 # The past, as the metrics tell it: which machines fail again and again, and what came back.
@@ -148,7 +148,7 @@ def _chosen(snapshot: ClusterSnapshot) -> list[JobKey]:
 
 def _items(snapshot: ClusterSnapshot, key: JobKey) -> tuple[Item, ...]:
     try:
-        return recommend(situation_of(snapshot, str(key))).items[:MAX_ITEMS]
+        return recommend_watched(situation_of(snapshot, str(key))).items[:MAX_ITEMS]
     except Exception:  # the other metrics do not suffer by it
         log.exception("a defect in laggard: no recommendation for job %s in the metrics", key)
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from laggard.nccl.variables import shown
 from laggard.recommend.advice.decide import decide
 from laggard.recommend.advice.rule import Rule
 from laggard.recommend.advice.rules import small_messages
@@ -63,4 +64,4 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def recommend(situation: Situation) -> Recommendation:
-    return decide(situation, RULES)
+    return decide(situation, RULES, shown(situation.environment))
