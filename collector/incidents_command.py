@@ -12,7 +12,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from laggard import wire
-from laggard.collector.incidents.database import DatabaseError, read_confirmations, read_incidents, read_machine
+from laggard.collector.incidents.database import read_confirmations, read_incidents, read_machine
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -24,6 +24,7 @@ from laggard.collector.incidents.incident import (
     query_for,
     with_confirmation,
 )
+from laggard.collector.incidents.tables import DatabaseError
 from laggard.collector.job_words import job_text, known_jobs, short_text
 from laggard.collector.jobs.key import JobKey
 from laggard.collector.node_history import (

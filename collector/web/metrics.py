@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from prometheus_client import Metric
 
 from laggard import __version__
-from laggard.catalogue.exposition import daemon_families, exposition, metric_family
+from laggard.catalogue.exposition import daemon_families, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet import drains_document, failing_nodes
 from laggard.collector.incidents.incident import Incident
@@ -157,19 +157,10 @@ def _items(snapshot: ClusterSnapshot, key: JobKey) -> tuple[Item, ...]:
 Samples = dict[tuple[str, ...], float]
 
 
-class Own(NamedTuple):
-    """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, how many nodes the next job is to leave out and why, and which fail again and again."""
-
-    recommended: Mapping[JobKey, tuple[Item, ...]] = {}
-    ended: Mapping[str, int] = {}
-    excluded: Mapping[str, int] = {}
-    offenders: tuple[Offender, ...] = ()
-
-
 @dataclasses.dataclass(frozen=True)
 class CollectorMetrics:
-    """All of the collector's metrics, now. To be used from threads."""
+    """All of the collector's metrics, now. To be used from threads. `ended`: how many connections were turned away, by
+    the reason."""
 
     source: ClusterSource
     max_drain_ratio: float
@@ -183,40 +174,21 @@ class CollectorMetrics:
         return dataclasses.replace(self, source=source)
 
     def families(self) -> Iterator[Metric]:
-        snapshot = _own_jobs(self.source.snapshot)
-        yield from _families(snapshot, self.source.incidents, self.max_drain_ratio, self._own)
-
-    def _own(self) -> Own:
-        recommended = self.recommended.look(_own_jobs(self.source.snapshot))
+        snapshot, incidents = _own_jobs(self.source.snapshot), self.source.incidents
+        yield from _of_jobs(snapshot)
+        yield from _open_incidents(snapshot, incidents)
+        if snapshot.only_of:
+            return  # the rest is not about what its reader may see
+        yield from _of_the_fleet(snapshot, self.max_drain_ratio)
+        yield from _of_incidents(incidents)
+        yield from _of_recommendations(self.recommended.look(snapshot))
+        yield from _of_the_past(incidents, self.past.look(incidents))
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
-        often = self.past.look(self.source.incidents)
-        return Own(recommended, self.ended, excluded, often)
-
-
-def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, accept: str
-) -> tuple[bytes, str]:
-    """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    return exposition(_families(snapshot, incidents, max_drain_ratio, Own), accept)
-
-
-def _families(
-    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, own: Callable[[], Own]
-) -> Iterator[Metric]:
-    """`own`: what the server knows beside them."""
-    yield from _of_jobs(snapshot)
-    yield from _open_incidents(snapshot, incidents)
-    if snapshot.only_of:
-        return  # the rest is not about what its reader may see
-    yield from _of_the_fleet(snapshot, max_drain_ratio)
-    yield from _of_incidents(incidents)
-    recommended, ended, excluded, often = own()
-    yield from _of_recommendations(recommended)
-    yield from _of_the_past(incidents, often)
-    yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded.get(basis, 0)) for basis in BASES})
-    yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
-    yield from daemon_families(sum(ended.values()))
+        yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded[basis]) for basis in BASES})
+        ended = {(reason,): float(count) for reason, count in self.ended.items()}
+        yield _family("laggard_collector_connections_ended_total", ended)
+        yield from daemon_families(sum(self.ended.values()))
 
 
 def _own_jobs(snapshot: ClusterSnapshot) -> ClusterSnapshot:

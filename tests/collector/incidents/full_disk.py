@@ -10,8 +10,8 @@ import sys
 from support import postgres as support
 from support.stores import open_store
 
-from laggard.collector.incidents.database import DatabaseError
 from laggard.collector.incidents.incident import Incident
+from laggard.collector.incidents.tables import DatabaseError
 from laggard.model import Culprit
 
 BYTES = 150 << 20

@@ -22,8 +22,9 @@ from support.stores import open_store
 
 from laggard.cli import main
 from laggard.collector.incidents import postgres as postgres_module
-from laggard.collector.incidents.database import DatabaseError, read_incidents
+from laggard.collector.incidents.database import read_incidents
 from laggard.collector.incidents.incident import IncidentQuery
+from laggard.collector.incidents.tables import DatabaseError
 
 pytestmark = pytest.mark.slow
 
