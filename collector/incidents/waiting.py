@@ -80,7 +80,9 @@ class Waiting:
         self.names: Newest[tuple[str, str], NodeName] = Newest(MAX_UNWRITTEN_ROWS)
 
     def __bool__(self) -> bool:
-        return any(map(len, (self.incidents, self.digests, self.confirmations, self.faults, self.names)))
+        return any(
+            len(kind) > 0 for kind in (self.incidents, self.digests, self.confirmations, self.faults, self.names)
+        )
 
     def take(self) -> Batch:
         """Takes all of it."""

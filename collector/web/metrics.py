@@ -186,7 +186,7 @@ class CollectorMetrics:
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
         yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded[basis]) for basis in BASES})
-        ended = {(reason,): float(count) for reason, count in self.ended.items()}
+        ended: Samples = {(reason,): float(count) for reason, count in self.ended.items()}
         yield _family("laggard_collector_connections_ended_total", ended)
         yield from daemon_families(sum(self.ended.values()))
 
