@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -51,6 +51,8 @@ from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
 log = logging.getLogger("laggard.collector")
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 60.0
 SHARED_RETRY_SECONDS = 5.0
@@ -244,22 +246,14 @@ class IncidentHistory:
         with self._changed:
             here = [it for it in self.faults if it.node == node]
             fresh = [it for it in map(self._ids.fault, self._waiting.faults) if it.node == node]
-        try:
-            kept = read_machine(self._settings.path, node, limit) if self.told_state().state == "on" else MachineRows()
-        except DatabaseError as error:
-            log.error("no faults of an earlier time: %s", error)
-            kept = MachineRows()
+        kept = self._stored(MachineRows(), "no faults of an earlier time", lambda at: read_machine(at, node, limit))
         faults = self._faults((*kept.faults, *fresh, *here))
         newest = sorted(faults.values(), key=lambda it: -it.id)[:limit]
         return MachineRows(tuple(newest), kept.names, kept.others_until)
 
     def all_faults(self, since: float) -> tuple[Fault, ...]:
         """The faults of all machines that were open then or later."""
-        try:
-            kept = read_faults(self._settings.path, since) if self.told_state().state == "on" else ()
-        except DatabaseError as error:
-            log.error("no faults of an earlier time: %s", error)
-            kept = ()
+        kept = self._stored(tuple[Fault, ...](), "no faults of an earlier time", lambda at: read_faults(at, since))
         return tuple(self._faults((*kept, *self.faults)).values())
 
     def _faults(self, faults: Iterable[Fault]) -> dict[int, Fault]:
@@ -288,11 +282,15 @@ class IncidentHistory:
 
     def digest(self, asked: AskedDigest) -> Digest | None:
         """The digest that is kept of a run; None where there is none, or no database."""
+        return self._stored(None, "no digest of an earlier run", lambda at: read_digest(at, asked))
+
+    def _stored(self, otherwise: T, lack: str, read: Callable[[str], T]) -> T:
+        """Reads from the place of the database; `otherwise` where there is none, or it fails: `lack` is then told."""
         try:
-            return read_digest(self._settings.path, asked) if self.told_state().state == "on" else None
+            return read(self._settings.path) if self.told_state().state == "on" else otherwise
         except DatabaseError as error:
-            log.error("no digest of an earlier run: %s", error)
-            return None
+            log.error("%s: %s", lack, error)
+            return otherwise
 
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         """Those of slow links that were open at `since` (Unix seconds) or later, also of jobs that are gone, and where

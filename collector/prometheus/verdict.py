@@ -17,6 +17,7 @@ from laggard.collector.prometheus.choice import (
     STALL_INTERVALS,
     Few,
     choose_job,
+    doubted,
     failing_nodes,
     few_ranks,
     findings_of,
@@ -120,9 +121,9 @@ class _Question:
         location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, closely, few, world)
         missing = _missing(everyone, few)
         if missing.any() and not any(note.kind == "silent_ranks" for note in location.notes):
-            location = _doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing))
+            location = doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing), first=False)
         if not world:
-            location = _doubted(location, Note("partial", _WORLD_UNKNOWN))
+            location = doubted(location, Note("partial", _WORLD_UNKNOWN), first=False)
         location = structs.replace(
             location,
             world_size=max(world, len(everyone.ranks)),
@@ -162,7 +163,7 @@ class _Question:
         culprits = tuple(_in_real_steps(culprit, counters.steps) for culprit in culprits)
         location = structs.replace(location, culprits=culprits, notes=tuple(notes), window=_window(counters, found))
         lacks = _lacks(everyone, counters)
-        return _doubted(location, lacks) if lacks else location
+        return doubted(location, lacks, first=False) if lacks else location
 
     def _described(
         self, culprits: Sequence[Culprit], counters: Counters, moments: Moments, few: Few
@@ -223,12 +224,6 @@ class _Question:
 
     def _unknown(self, kind: str, text: str) -> Location:
         return self._finished(unknown_location(kind, text, self.reading.job.job_id))
-
-
-def _doubted(location: Location, note: Note) -> Location:
-    """The location with a note that something which the judgement needs is not there: so nothing is `ok`."""
-    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
-    return structs.replace(location, verdict=verdict, notes=(*location.notes, note))
 
 
 def _lacks(everyone: Counters, looked_at: Counters) -> Note | None:
