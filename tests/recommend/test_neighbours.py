@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from laggard.deepspeed_config import parse_config
 from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.rules.communication import bandwidth_need, bubble_seconds, partitioned_volume
-from laggard.recommend.advice.rules.network import mixed_groups, place, stages_fit
+from laggard.recommend.advice.rules.network_settings import mixed_groups, place, stages_fit
 from laggard.recommend.advice.rules.small_messages import TwoLevels, best_speedup, is_latency_bound
 from laggard.recommend.advice.situation import JobProfile, Situation
 
