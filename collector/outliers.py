@@ -12,7 +12,7 @@ from msgspec import structs
 from laggard.catalogue.findings import finding_type
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.kit.majority import majority
-from laggard.kit.words import capital, counted, printable_line
+from laggard.kit.words import capital, counted, listed, printable_line
 from laggard.model import Finding, Fix, Note, Report
 from laggard.wire.nodes import NodeFinding, NodeRow
 
@@ -301,13 +301,12 @@ def _bounded(notes: Sequence[Note]) -> tuple[Note, ...]:
 def _counts(values: Iterable[Values]) -> str:
     """The number of nodes that have each value, for people; the most frequent value first."""
     ranked = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
-    listed = ", ".join(f"{_text(value)} on {count}" for value, count in ranked[:_MAX_NAMES])
-    return listed + (f" and {len(ranked) - _MAX_NAMES} more values" if len(ranked) > _MAX_NAMES else "")
+    shown = ", ".join(f"{_text(value)} on {count}" for value, count in ranked[:_MAX_NAMES])
+    return shown + (f" and {len(ranked) - _MAX_NAMES} more values" if len(ranked) > _MAX_NAMES else "")
 
 
 def _names(nodes: Sequence[str]) -> str:
-    listed = ", ".join(_short(node) for node in nodes[:_MAX_NAMES])
-    return listed + (f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else "")
+    return listed([_short(node) for node in nodes], _MAX_NAMES)
 
 
 def _text(value: Values) -> str:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
-from laggard.kit.words import printable_line, ranks_text
+from laggard.kit.words import listed, printable_line, ranks_text
 from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.unseen_note import unseen_note
 from laggard.model import Note
@@ -83,9 +83,7 @@ def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
     none."""
     trains = [each for each in found if each.process.script not in _LAUNCHERS] or found
     names = dict.fromkeys(_name(each) for each in trains)
-    shown = ", ".join(list(names)[:_MAX_NAMED])
-    shown += f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    text = f"{shown} {'has' if len(names) == 1 else 'have'} begun and made no step yet"
+    text = f"{listed(list(names), _MAX_NAMED)} {'has' if len(names) == 1 else 'have'} begun and made no step yet"
     text += f"; {stands}" if (stands := _standing_text(found)) else ""
     hint = f"; the job that ended last is {ended}: ask for it with --job" if ended else ""
     return printable_line(text + hint, _MAX_LINE_CHARACTERS)
