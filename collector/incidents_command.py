@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from types import MappingProxyType
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -43,6 +44,8 @@ from laggard.kit.terminal import show
 from laggard.kit.users import by_uid
 from laggard.kit.words import capital, counted, moment_of, printable_line
 from laggard.model import EXIT_CODES, Verdict
+
+Document = TypeVar("Document", NodeHistoryDocument, IncidentsDocument)
 
 _MAX_PAGES = 200
 
@@ -126,7 +129,10 @@ def _show_node(arguments: argparse.Namespace) -> int:
     if arguments.job or arguments.since or arguments.open:
         raise UsageError("--node shows all that is known of the machine: leave out --job, --since and --open")
     node = arguments.node
-    found = _read_node(arguments.database, node) if arguments.database else _ask_for_node(arguments.collector, node)
+    if arguments.database:
+        found = _read_node(arguments.database, node)
+    else:
+        found = _asked(arguments.collector, "history", {"node": node}, NodeHistoryDocument)
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(found) + b"\n")
     else:
@@ -154,10 +160,10 @@ def _read_node(path: str, node: str) -> NodeHistoryDocument:
         raise UsageError(str(error)) from None
 
 
-def _ask_for_node(url: str, node: str) -> NodeHistoryDocument:
+def _asked(url: str, name: str, query: Mapping[str, str], kind: type[Document]) -> Document:
     try:
-        with answer(url, "history", {"node": node}) as response:
-            return wire.decode(response.read(), NodeHistoryDocument)
+        with answer(url, name, query) as response:
+            return wire.decode(response.read(), kind)
     except wire.WireError as error:
         raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
 
@@ -269,8 +275,4 @@ def _ask_for_page(url: str, query: IncidentQuery) -> IncidentsDocument:
         asked["before"] = str(query.before)
     if query.open_only:
         asked["open"] = "1"
-    try:
-        with answer(url, "incidents", asked) as response:
-            return wire.decode(response.read(), IncidentsDocument)
-    except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
+    return _asked(url, "incidents", asked, IncidentsDocument)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.validation import validate_collectives
@@ -81,7 +81,8 @@ class CollectiveRounds:
         jobs = [self._windows.jobs.get(each.key) for each in wanted]
         found = await asyncio.gather(*map(self.answers, wanted))
         for job, each, answers in zip(jobs, wanted, found, strict=True):
-            self._hand_over(job, each.key, answers, now)
+            if job is not None and self._windows.jobs.get(each.key) is job:
+                job.collectives, job.collectives_at = answers, now
 
     async def answers(self, wanted: Wanted) -> dict[int, RankCollectives]:
         """The collectives that the agents have of these ranks, as far as they answer."""
@@ -92,10 +93,6 @@ class CollectiveRounds:
         ]
         answers = await asyncio.gather(*requests)
         return {it.rank: it for answer in answers for it in answer}
-
-    def _hand_over(self, job: Job | None, key: JobKey, found: dict[int, RankCollectives], now: float) -> None:
-        if job is not None and self._windows.jobs.get(key) is job:
-            job.collectives, job.collectives_at = found, now
 
     async def _ask_agent(self, url: str, key: JobKey, ranks: tuple[int, ...]) -> tuple[RankCollectives, ...]:
         """The collectives that one agent has; nothing where it does not answer, or not as an agent does."""

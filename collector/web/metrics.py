@@ -28,7 +28,6 @@ from laggard.collector.targets import NodeLabels
 from laggard.collector.web.source import ClusterSource, Incidents, exclusions, situation_of
 from laggard.kit.words import printable_line
 from laggard.locate.describe import culprit_text
-from laggard.model import Culprit
 from laggard.recommend.advice.values import Item
 from laggard.recommend.advice.watched import recommend_watched
 from laggard.wire.exclusion import BASES
@@ -223,7 +222,9 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
     yield _family("laggard_node_labels", dict(_node_labels(snapshot)))
-    yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
+    found = ((it.finding, it.node) for it in snapshot.fleet_findings)
+    differing: Samples = {(it.code, it.severity.value, it.device, node): 1.0 for it, node in found}
+    yield _family("laggard_fleet_finding", differing)
     yield _family("laggard_fleet_wide_finding_nodes", {(code,): float(n) for code, n in snapshot.fleet_wide.items()})
     yield _family("laggard_fleet_failing_nodes", {(): float(len(failing_nodes(snapshot)))})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
@@ -291,8 +292,8 @@ def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], fl
     rank."""
     for job in jobs:
         for culprit in job.location.culprits:
-            for rank in _rank_labels(culprit):
-                labels = (*_job_labels(job), rank, culprit.kind, culprit.node or "")
+            for rank in culprit.ranks or ("",):
+                labels = (*_job_labels(job), str(rank), culprit.kind, culprit.node or "")
                 yield labels, culprit.recoverable_ratio or 0.0
 
 
@@ -302,12 +303,6 @@ def _places(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], floa
             if culprit.stack is not None:
                 where = culprit.kind, culprit.node or "", printable_line(culprit.stack.place, MAX_KEY_CHARACTERS)
                 yield (*_job_labels(job), str(culprit.stack.rank), *where), 1.0
-
-
-def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:
-    return {
-        (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in snapshot.fleet_findings
-    }
 
 
 def _node_labels(snapshot: ClusterSnapshot) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -320,10 +315,6 @@ def _node_labels(snapshot: ClusterSnapshot) -> Iterator[tuple[tuple[str, ...], f
 
 def _job_labels(job: JobSnapshot) -> tuple[str, str]:
     return job.key.job_id, str(job.key.owner)
-
-
-def _rank_labels(culprit: Culprit) -> tuple[str, ...]:
-    return tuple(str(rank) for rank in culprit.ranks) or ("",)
 
 
 def _family(name: str, samples: Samples) -> Metric:
