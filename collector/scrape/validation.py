@@ -14,8 +14,7 @@ from laggard.kit.limits import MAX_CLOCK, MAX_COUNT, MAX_SECONDS
 from laggard.locate.step_tables import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, WORK, Table
 from laggard.model import REPORT_SCHEMA, Report
 from laggard.stacks.sampled import Sampled, SampledError, text_of
-from laggard.wire import WireError, decode, encode
-from laggard.wire.codec import require
+from laggard.wire import WireError, decode, encode, require
 from laggard.wire.ranks import (
     COLLECTIVES_SCHEMA,
     MAX_LISTED,

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from laggard import wire
-from laggard.catalogue.findings import FINDINGS, FindingType
-from laggard.catalogue.pages import read_page
+from laggard.catalogue.findings import FINDINGS, FindingType, read_page
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line, Part, Table, page_lines, plain_text
 from laggard.kit.terminal import show_or_write

@@ -21,7 +21,7 @@ from laggard.kit.secret_files import proved_by
 from laggard.kit.words import printable_line
 from laggard.rings.messages import Connected, Hello
 from laggard.rings.options import first_difference
-from laggard.wire.codec import encode
+from laggard.wire import encode
 
 
 def new_nonce() -> str:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from msgspec import Struct, structs
 
 from laggard.kit.secret_files import proved_by
-from laggard.wire.codec import encode
+from laggard.wire import encode
 
 CONFIRM: Final = "laggard confirm"
 STACKS: Final = "laggard stacks"
