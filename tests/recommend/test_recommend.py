@@ -12,6 +12,7 @@ from support.nccl_logs import NCCL_LOGS
 from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
 from laggard.deepspeed_config import find_problems, parse_config
+from laggard.kit.parts import plain_text
 from laggard.model import Culprit, Finding, Fix, Report, Severity, Verdict
 from laggard.probes.probe import finding
 from laggard.recommend.advice.decide import decide
@@ -19,7 +20,7 @@ from laggard.recommend.advice.recommend import RULES, recommend
 from laggard.recommend.advice.situation import JobProfile, ModelSize, Situation
 from laggard.recommend.advice.values import Gain, Item, gain_text
 from laggard.recommend.advice.watched import WATCHED_RULES
-from laggard.recommend.command import render_recommendation
+from laggard.recommend.command import recommendation_lines
 from laggard.wire import encode
 
 CONFIG: dict[str, Any] = {
@@ -206,7 +207,7 @@ def test_what_locate_found_comes_first_with_what_it_costs() -> None:
     found = recommend(situation(0.3, culprits=(culprit,)))
     assert found.items[0].gain.basis == "measured" and found.items[0].gain.ratio == pytest.approx(4 / 3)
     assert found.items[0].apply == "look at it" and not found.blocked_by
-    text = render_recommendation(found)
+    text = plain_text(recommendation_lines(found))
     assert text.startswith("Repair rank 3 on n1: it is busy 1.50 times as long as its peers, and "), text
     assert "Gain: at most 1.33 times as fast (measured on this job)" in text, "the gain is its own bound"
 

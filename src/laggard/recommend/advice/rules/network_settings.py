@@ -135,18 +135,6 @@ def place(kind_of_node: Mapping[str, str]) -> Placement:
     return Placement(tuple(hosts), tuple((kind, counts[kind]) for kind in kinds))
 
 
-def stages_fit(placement: Placement, stages: int) -> bool:
-    """Returns whether pipeline stages of equally many nodes have their borders where the kinds change."""
-    if stages < 1 or len(placement.hosts) % stages:
-        return False
-    size = len(placement.hosts) // stages
-    borders, total = [], 0
-    for _, count in placement.kinds:
-        total += count
-        borders.append(total)
-    return all(border % size == 0 for border in borders)
-
-
 MIXED_NICS_SOURCE: Final = "Holmes, distributed training across clusters with heterogeneous NICs (arXiv 2312.03549)"
 
 
