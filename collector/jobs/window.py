@@ -103,10 +103,6 @@ class JobWindows:
                 refused[Refusal.OTHER_RUN] += 1
         return +refused
 
-    def counted(self) -> tuple[int, int]:
-        """The number of jobs and of ranks that are held, with those of runs that are not shown."""
-        return self._jobs_held.total, self._ranks_held.total
-
     def not_held(self, answering: Collection[str]) -> NotHeld:
         """The jobs and ranks that the agents `answering` reported last and there was no room for."""
         ranks: Counter[JobKey] = Counter()

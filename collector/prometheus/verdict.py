@@ -12,10 +12,10 @@ from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
-from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.choice import (
     STALL_INTERVALS,
     Few,
+    Known,
     choose_job,
     doubted,
     failing_nodes,
@@ -84,18 +84,17 @@ POSITIONS_UNKNOWN_FACTOR = 0.5
 def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None) -> Location:
     """The verdict on the job of that key or name, by default the one that got on last, at a moment (Unix seconds; None:
     now). Raises UsageError where Prometheus does not answer, or the name is that of several users' jobs."""
-    with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        found = choose_job(prometheus, job, at)
-        if isinstance(found, Location):
-            return with_what_is_left_out(prometheus, found)
-        return _Question(Reading(prometheus, pool, found.job, found.now), at is None, found.ahead).answer()
+    found = choose_job(prometheus, job, at)
+    if isinstance(found, Location):
+        return with_what_is_left_out(prometheus, found)
+    return locate_known(prometheus, found, live=at is None)
 
 
-def locate_known(prometheus: Prometheus, job: queries.Job, now: float, ahead: float = 0.0) -> Location:
-    """The verdict on a job that Prometheus has samples of, now by the server's clock, which is so many seconds `ahead`
-    of this machine's. Raises UsageError."""
+def locate_known(prometheus: Prometheus, known: Known, live: bool = True) -> Location:
+    """The verdict on a job that Prometheus has samples of, at its moment by the server's clock; `live`: whether that is
+    now. Raises UsageError."""
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        return _Question(Reading(prometheus, pool, job, now), live=True, ahead=ahead).answer()
+        return _Question(Reading(prometheus, pool, known.job, known.now), live, known.ahead).answer()
 
 
 @dataclasses.dataclass(frozen=True)
