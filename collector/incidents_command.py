@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from types import MappingProxyType
-from typing import TypeVar
 
 from msgspec import structs
 
@@ -26,7 +25,7 @@ from laggard.collector.incidents.incident import (
     with_confirmation,
 )
 from laggard.collector.incidents.tables import DatabaseError
-from laggard.collector.job_words import job_text, known_jobs, short_text
+from laggard.collector.job_words import ask_for, job_text, known_jobs, short_text
 from laggard.collector.jobs.key import JobKey
 from laggard.collector.node_history import (
     MAX_FAULTS,
@@ -37,15 +36,13 @@ from laggard.collector.node_history import (
     returned_text,
 )
 from laggard.collector.web.documents import JobLine
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
 from laggard.kit.terminal import show
 from laggard.kit.users import by_uid
 from laggard.kit.words import capital, counted, moment_of, printable_line
 from laggard.model import EXIT_CODES, Verdict
-
-Document = TypeVar("Document", NodeHistoryDocument, IncidentsDocument)
 
 _MAX_PAGES = 200
 
@@ -132,7 +129,7 @@ def _show_node(arguments: argparse.Namespace) -> int:
     if arguments.database:
         found = _read_node(arguments.database, node)
     else:
-        found = _asked(arguments.collector, "history", {"node": node}, NodeHistoryDocument)
+        found = ask_for(arguments.collector, "history", {"node": node}, NodeHistoryDocument)
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(found) + b"\n")
     else:
@@ -158,14 +155,6 @@ def _read_node(path: str, node: str) -> NodeHistoryDocument:
         return history_of_rows(node, read_machine(path, node, MAX_FAULTS), of_name, time.time(), HistoryState("file"))
     except DatabaseError as error:
         raise UsageError(str(error)) from None
-
-
-def _asked(url: str, name: str, query: Mapping[str, str], kind: type[Document]) -> Document:
-    try:
-        with answer(url, name, query) as response:
-            return wire.decode(response.read(), kind)
-    except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
 
 
 def printable(line: str) -> str:
@@ -275,4 +264,4 @@ def _ask_for_page(url: str, query: IncidentQuery) -> IncidentsDocument:
         asked["before"] = str(query.before)
     if query.open_only:
         asked["open"] = "1"
-    return _asked(url, "incidents", asked, IncidentsDocument)
+    return ask_for(url, "incidents", asked, IncidentsDocument)

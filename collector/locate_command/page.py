@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from laggard import wire
-from laggard.collector.job_words import by_key, job_text
+from laggard.collector.job_words import OTHER_VERSION, ask_for, by_key, job_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
@@ -18,7 +17,6 @@ from laggard.collector.web.page_html import ROWS, KeptPage, culprit_ranks, kept_
 from laggard.collector.web.summary import recorded_summary
 from laggard.collector.web.timeline import timeline_document
 from laggard.kit.address import without_login
-from laggard.kit.collector_client import answer
 from laggard.kit.errors import UsageError
 from laggard.kit.users import user_text
 from laggard.kit.words import printable_line
@@ -132,14 +130,8 @@ def _job_text(location: Location) -> str:
     return printable_line(f"Job {location.job_id}{owner}") if location.job_id else ""
 
 
-def _ask(url: str, document: str, query: Mapping[str, str], kind: type[Document]) -> Document:
-    with answer(url, document, query) as found:
-        try:
-            return wire.decode(found.read(), kind)
-        except wire.WireError as error:
-            raise UsageError(
-                f"the collector at {without_login(url)} is of another version: {document}: {error}"
-            ) from None
+def _ask(url: str, name: str, query: Mapping[str, str], kind: type[Document]) -> Document:
+    return ask_for(url, name, query, kind, f"{OTHER_VERSION}: {name}")
 
 
 def _now() -> str:
