@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from laggard.collector.incidents.database import reading
@@ -21,6 +21,7 @@ from laggard.collector.incidents.tables import (
     DatabaseError,
     Engine,
     Store,
+    count,
     decoded,
     put_confirmation_rows,
     put_later_digest,
@@ -39,8 +40,6 @@ _PART: Final = 500
 _NO_BOUND: Final = 1 << 40
 """A copy drops nothing: the next collector bounds it by its settings."""
 
-_TABLES: Final = ("incidents", "faults", "names", "digests", "confirmations")
-
 
 class Copied(Counter[str]):
     """The rows that were read, by table; those that were new as `TABLE new`; and `damaged`, which could not be read."""
@@ -53,26 +52,23 @@ def copy_database(source: str, target: str, writer: str) -> Copied:
         if isinstance(old, PostgresReader):  # which has nothing to say while a part is stored
             old.run("SET idle_in_transaction_session_timeout = 0")
         copied, ids = Copied(), SharedIds()
-        before = {table: _count(new, table) for table in _TABLES}
-        for table, key, store in _KINDS:
+        before = {table: count(new, table) for table, _, _ in _KINDS}
+        for table, key, kind in _KINDS:
             for part in _parts(old, table, key):
+                found = [(row, value) for row in part for value in decoded([row[-1]], kind)]
                 with ids.incidents.kept(), ids.faults.kept(), new.transaction():
-                    read = store(new, part, ids)
-                copied[table] += read
-                copied["damaged"] += len(part) - read
+                    _store(new, table, found, ids)
+                copied[table] += len(found)
+                copied["damaged"] += len(part) - len(found)
         if isinstance(new, PostgresStore):
             for table in ("incidents", "faults"):
                 new.run(f"UPDATE {table} SET writer = ? WHERE writer = ''", (writer,))
-        copied.update({f"{table} new": _count(new, table) - before[table] for table in _TABLES})
+        copied.update({f"{table} new": count(new, table) - before[table] for table in before})
         return copied
 
 
 def _open(place: str) -> Store:
     return open_database(place, _NO_BOUND, float("inf"), SharedIds(), "copy").engine
-
-
-def _count(engine: Engine, table: str) -> int:
-    return int(engine.run(f"SELECT count(*) FROM {table}")[0][0])
 
 
 def _parts(engine: Engine, table: str, key: str) -> Iterator[list[tuple[Any, ...]]]:
@@ -86,51 +82,35 @@ def _parts(engine: Engine, table: str, key: str) -> Iterator[list[tuple[Any, ...
         rows = engine.run(text, (*rows[-1][:columns], _PART))
 
 
-Part = Sequence[tuple[Any, ...]]
+Found = list[tuple[tuple[Any, ...], Any]]
+"""The rows whose documents can be read, each with its document."""
 
 
-def _incidents(engine: Engine, part: Part, ids: SharedIds) -> int:
-    found = tuple(decoded((row[-1] for row in part), Incident))
-    store_incidents(engine, found, ids.incidents)
-    return len(found)
-
-
-def _faults(engine: Engine, part: Part, ids: SharedIds) -> int:
-    found = tuple(decoded((row[-1] for row in part), Fault))
-    store_faults(engine, found, ids.faults)
-    return len(found)
-
-
-def _names(engine: Engine, part: Part, ids: SharedIds) -> int:
-    found = tuple(decoded((row[-1] for row in part), NodeName))
-    store_later_names(engine, found)
-    return len(found)
-
-
-def _digests(engine: Engine, part: Part, ids: SharedIds) -> int:
-    count = 0
-    for owner, job_id, _, run, document in part:
-        for digest in decoded([document], Digest):
+def _store(engine: Engine, table: str, found: Found, ids: SharedIds) -> None:
+    values = [value for _, value in found]
+    if table == "incidents":
+        store_incidents(engine, values, ids.incidents)
+    elif table == "faults":
+        store_faults(engine, values, ids.faults)
+    elif table == "names":
+        store_later_names(engine, values)
+    elif table == "confirmations":
+        put_confirmation_rows(engine, values)
+    else:
+        for (owner, job_id, _, run, _), digest in found:
             number = incident_of(run)
             run = run if number is None else of_incident(ids.incidents.row(number) or number)
             put_later_digest(engine, KeptDigest(owner, job_id, run, digest))
-            count += 1
-    return count
 
 
-def _confirmations(engine: Engine, part: Part, ids: SharedIds) -> int:
-    found = tuple(decoded((row[-1] for row in part), Confirmation))
-    put_confirmation_rows(engine, found)
-    return len(found)
-
-
-_KINDS: Final[Sequence[tuple[str, str, Callable[[Engine, Part, SharedIds], int]]]] = (
-    ("incidents", "id", _incidents),
-    ("faults", "id", _faults),
-    ("names", "node, machine", _names),
-    ("digests", "owner, job_id, started_at, run", _digests),
-    ("confirmations", "node, at", _confirmations),
+_KINDS: Final[Sequence[tuple[str, str, Any]]] = (
+    ("incidents", "id", Incident),
+    ("faults", "id", Fault),
+    ("names", "node, machine", NodeName),
+    ("digests", "owner, job_id, started_at, run", Digest),
+    ("confirmations", "node, at", Confirmation),
 )
+"""The tables with their keys, and what their documents are."""
 
 
 _WORDS = {

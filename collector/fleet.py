@@ -131,13 +131,9 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
     fails = [*failing_nodes(snapshot), *_silent_since_they_failed(snapshot)]
     failing = [row for row in fails if row.node not in snapshot.failing_together and (node is None or row.node != node)]
     cap = cap_of(len(answering), max_ratio)
-    if answering:
-        others = "besides the one that asks " if node else ""
-        reason = (
-            f"of {counted(len(answering), 'node')} {len(failing)} {others}fail now, at most {cap} may be out at once"
-        )
-    else:
-        reason = "no agent answers" if snapshot.rounds else "the agents have not been asked yet"
+    others = "besides the one that asks " if node else ""
+    counts = f"of {counted(len(answering), 'node')} {len(failing)} {others}fail now, at most {cap} may be out at once"
+    reason = _why_unknown(snapshot, len(answering)) or counts
     held_back = _why_held_back(snapshot, node, len(answering))
     return DrainsDocument(
         may_drain=len(failing) < cap and not held_back,

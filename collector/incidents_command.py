@@ -12,7 +12,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from laggard import wire
-from laggard.collector.incidents.database import DatabaseError, read_confirmations, read_incidents, read_machine
+from laggard.collector.incidents.database import read_confirmations, read_incidents, read_machine
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -24,7 +24,8 @@ from laggard.collector.incidents.incident import (
     query_for,
     with_confirmation,
 )
-from laggard.collector.job_words import job_text, known_jobs, short_text
+from laggard.collector.incidents.tables import DatabaseError
+from laggard.collector.job_words import ask_for, job_text, known_jobs, short_text
 from laggard.collector.jobs.key import JobKey
 from laggard.collector.node_history import (
     MAX_FAULTS,
@@ -35,7 +36,7 @@ from laggard.collector.node_history import (
     returned_text,
 )
 from laggard.collector.web.documents import JobLine
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
 from laggard.kit.terminal import show
@@ -125,7 +126,10 @@ def _show_node(arguments: argparse.Namespace) -> int:
     if arguments.job or arguments.since or arguments.open:
         raise UsageError("--node shows all that is known of the machine: leave out --job, --since and --open")
     node = arguments.node
-    found = _read_node(arguments.database, node) if arguments.database else _ask_for_node(arguments.collector, node)
+    if arguments.database:
+        found = _read_node(arguments.database, node)
+    else:
+        found = ask_for(arguments.collector, "history", {"node": node}, NodeHistoryDocument)
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(found) + b"\n")
     else:
@@ -151,14 +155,6 @@ def _read_node(path: str, node: str) -> NodeHistoryDocument:
         return history_of_rows(node, read_machine(path, node, MAX_FAULTS), of_name, time.time(), HistoryState("file"))
     except DatabaseError as error:
         raise UsageError(str(error)) from None
-
-
-def _ask_for_node(url: str, node: str) -> NodeHistoryDocument:
-    try:
-        with answer(url, "history", {"node": node}) as response:
-            return wire.decode(response.read(), NodeHistoryDocument)
-    except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
 
 
 def printable(line: str) -> str:
@@ -268,8 +264,4 @@ def _ask_for_page(url: str, query: IncidentQuery) -> IncidentsDocument:
         asked["before"] = str(query.before)
     if query.open_only:
         asked["open"] = "1"
-    try:
-        with answer(url, "incidents", asked) as response:
-            return wire.decode(response.read(), IncidentsDocument)
-    except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
+    return ask_for(url, "incidents", asked, IncidentsDocument)

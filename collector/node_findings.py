@@ -6,7 +6,7 @@ A report is an agent's word, and may hold anything: what cannot be read is not k
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from laggard.kit.words import counted, joined, natural, printable_line
@@ -89,6 +89,14 @@ def findings_by_node(findings: Sequence[NodeFinding], gpus: Mapping[str, NodeGpu
         urls.setdefault(found.node, found.url)
     by_node = {node: node_findings(those, gpus.get(urls[node], NO_GPUS)) for node, those in of_node.items()}
     return {node: those for node, those in by_node.items() if those.codes}
+
+
+def codes_by(findings: Iterable[NodeFinding], place: Callable[[NodeFinding], str]) -> dict[str, tuple[str, ...]]:
+    """The codes of the findings by their place, the node or its agent's URL, each once."""
+    codes: dict[str, dict[str, None]] = {}
+    for found in findings:
+        codes.setdefault(place(found), {})[found.finding.code] = None
+    return {name: tuple(of_place) for name, of_place in codes.items()}
 
 
 def node_findings(findings: Iterable[Finding], gpus: NodeGpus) -> NodeFindings:

@@ -136,24 +136,14 @@ def node_history(
     )
 
 
-def incidents_since(others_until: float, incidents: Iterable[Incident]) -> list[Incident]:
-    """The machine's own of the incidents of its present name: until then another machine had it."""
-    return [it for it in incidents if it.opened_at > others_until]
-
-
-def incidents_under(name: NodeName, incidents: Iterable[Incident]) -> list[Incident]:
-    """The incidents of a name that the machine had, of its time."""
-    return [it for it in incidents if name.since <= it.opened_at <= name.seen_at]
-
-
 def history_of_rows(
     node: str, rows: MachineRows, of_name: Callable[[str], Iterable[Incident]], now: float, state: HistoryState
 ) -> NodeHistoryDocument:
     """`of_name`: the newest incidents of a name."""
     names = sorted(rows.names, key=lambda it: (it.node != node, -it.seen_at))
-    found = {it.id: it for it in incidents_since(rows.others_until, of_name(node))}
+    found = {it.id: it for it in of_name(node) if it.opened_at > rows.others_until}  # until then of another machine
     for name in names[1 : MAX_NAMES + 1]:
-        found |= {it.id: it for it in incidents_under(name, of_name(name.node))}
+        found |= {it.id: it for it in of_name(name.node) if name.since <= it.opened_at <= name.seen_at}
     newest = sorted(found.values(), key=lambda it: -it.id)
     return node_history(node, rows.faults, names, newest, now, state)
 

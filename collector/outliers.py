@@ -12,34 +12,35 @@ from msgspec import structs
 from laggard.catalogue.findings import finding_type
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.kit.majority import majority
-from laggard.kit.words import capital, counted, printable_line
+from laggard.kit.words import capital, counted, listed, printable_line
 from laggard.model import Finding, Fix, Note, Report
 from laggard.wire.nodes import NodeFinding, NodeRow
 
 # The facts of a node's report that should be the same on all nodes of the same hardware, and where to find them.
 #
-# A report's facts are `{probe: {fact: value}}`, and a value may be nested: `{device: {property: value}}`. A path is the
-# list of keys that lead to a value; `*` stands for every entry of a mapping or list, and what is compared is the set of
-# values found there, so that neither the number of devices nor their addresses matter. Facts that rightly differ from
-# node to node are not listed (serial numbers, addresses, temperatures, counters, how full a disk is).
+# A report's facts are `{probe: {fact: value}}`, and a value may be nested: `{device: {property: value}}`. A path has
+# the keys that lead to a value, with dots between them; `*` stands for every entry of a mapping or list, and what is
+# compared is the set of values found there, so that neither the number of devices nor their addresses matter. Facts
+# that rightly differ from node to node are not listed (serial numbers, addresses, temperatures, counters, how full a
+# disk is).
 
 MAX_VALUES = 64
 """The most distinct values of one fact on one node; a fact with more is no property that nodes share."""
 
 MAX_CHARACTERS = 200
 
-Path = tuple[str, ...]
 Values = tuple[str, ...]
 """The distinct values of one fact on one node, sorted; as text, because they are shown as text."""
 
 
 class ComparedFact(NamedTuple):
-    """`name` is the device of the finding. Of `paths` the first that leads to a value counts. `command` shows the fact
-    on a node. With `count_entries` the number of entries is compared, not the values; with `compare_keys` a mapping's
-    keys, not its values; with `list_as_one` a list is one value, and an empty list is "none"."""
+    """`name` is the device of the finding. Of `paths`, with spaces between them, the first that leads to a value
+    counts. `command` shows the fact on a node. With `count_entries` the number of entries is compared, not the values;
+    with `compare_keys` a mapping's keys, not its values; with `list_as_one` a list is one value, and an empty list is
+    "none"."""
 
     name: str
-    paths: tuple[Path, ...]
+    paths: str
     fix: str
     command: str
     count_entries: bool = False
@@ -52,71 +53,50 @@ _FIRMWARE = "Flash the version that the fleet has, or move the fleet to this one
 _HARDWARE = "Compare the node with a neighbour of the same model: a part is missing, was exchanged, or trained lower."
 _SETTING = "Set it as on the other nodes, and where it is set at boot (image, kernel command line, BIOS profile)."
 
-HARDWARE_PATHS: tuple[tuple[str, tuple[Path, ...]], ...] = (
-    ("product", (("identity", "product"), ("identity", "cpu_model"))),
-    ("gpu", (("identity", "gpu_models"), ("gpu_count", "models"))),
-)
+HARDWARE_PATHS = ("identity.product identity.cpu_model", "identity.gpu_models gpu_count.models")
 """The facts by which two nodes are the same hardware: the server's product name (in a container that cannot see it, the
 CPU), and its GPU models. A node of which only one is known is compared with nodes of which the same one is known."""
 
 COMPARED_FACTS: tuple[ComparedFact, ...] = (
-    ComparedFact("kernel release", (("identity", "kernel_release"),), _SOFTWARE, "uname -r"),
-    ComparedFact("distribution", (("identity", "distribution"),), _SOFTWARE, "cat /etc/os-release"),
+    ComparedFact("kernel release", "identity.kernel_release", _SOFTWARE, "uname -r"),
+    ComparedFact("distribution", "identity.distribution", _SOFTWARE, "cat /etc/os-release"),
     ComparedFact(
-        "nvidia driver version",
-        (("identity", "nvidia_driver_version"),),
-        _SOFTWARE,
-        "cat /proc/driver/nvidia/version",
+        "nvidia driver version", "identity.nvidia_driver_version", _SOFTWARE, "cat /proc/driver/nvidia/version"
     ),
-    ComparedFact(
-        "nvidia driver flavour", (("identity", "nvidia_driver_flavour"),), _SOFTWARE, "modinfo -F license nvidia"
-    ),
-    ComparedFact("CUDA version", (("identity", "cuda_version"),), _SOFTWARE, "cat /usr/local/cuda/version.json"),
-    ComparedFact("NCCL version", (("identity", "nccl_versions"),), _SOFTWARE, "ldconfig -p | grep libnccl"),
-    ComparedFact("OFED version", (("identity", "ofed_version"),), _SOFTWARE, "cat /sys/module/mlx5_core/version"),
-    ComparedFact("CPU model", (("identity", "cpu_model"),), _HARDWARE, "lscpu"),
-    ComparedFact("CPU microcode", (("identity", "cpu_microcode"),), _FIRMWARE, "grep -m1 microcode /proc/cpuinfo"),
-    ComparedFact("BIOS version", (("identity", "bios_version"),), _FIRMWARE, "cat /sys/class/dmi/id/bios_version"),
-    ComparedFact(
-        "GPU VBIOS", (("identity", "gpu_vbios"),), _FIRMWARE, "nvidia-smi --query-gpu=vbios_version --format=csv"
-    ),
-    ComparedFact("GPU count", (("identity", "gpu_count"),), _HARDWARE, "nvidia-smi -L"),
-    ComparedFact(
-        "GPU link width",
-        (("inventory", "gpu_links", "*", "width"),),
-        _HARDWARE,
-        "nvidia-smi -q | grep -A3 'Link Width'",
-    ),
-    ComparedFact("NIC firmware", (("inventory", "rdma", "*", "firmware"),), _FIRMWARE, "ibv_devinfo | grep fw_ver"),
-    ComparedFact("NIC kinds", (("inventory", "rdma", "*", "board"),), _HARDWARE, "ibv_devinfo | grep board_id"),
-    ComparedFact("NIC link width", (("inventory", "rdma", "*", "link_width"),), _HARDWARE, "lspci -vv | grep LnkSta"),
-    ComparedFact("NIC count", (("inventory", "rdma"),), _HARDWARE, "ls /sys/class/infiniband", count_entries=True),
-    ComparedFact("NIC MTU", (("inventory", "rdma", "*", "mtu"),), _SETTING, "ip -br link; ibv_devinfo | grep mtu"),
-    ComparedFact("GID layout", (("inventory", "gid_layouts", "*"),), _SETTING, "show_gids"),
-    ComparedFact(
-        "PFC priorities", (("roce_pfc", "priorities", "*"),), _SETTING, "mlnx_qos -i NETDEV", list_as_one=True
-    ),
-    ComparedFact(
-        "ECN priorities", (("roce_ecn", "priorities", "*"),), _SETTING, "mlnx_qos -i NETDEV", list_as_one=True
-    ),
-    ComparedFact("ACS of bridges", (("acs", "bridges", "*"),), _SETTING, "lspci -vvv | grep ACSCtl", list_as_one=True),
-    ComparedFact("IOMMU mode", (("iommu", "modes", "*"), ("iommu", "units")), _SETTING, "cat /proc/cmdline"),
-    ComparedFact(
-        "PCIe read request", (("pcie_requests", "read_request_bytes", "*"),), _SETTING, "lspci -vvv | grep MaxReadReq"
-    ),
-    ComparedFact("NVLinks up", (("nvlink", "links_up", "*"),), _HARDWARE, "nvidia-smi nvlink -s"),
-    ComparedFact("GPUDirect", (("peermem", "way"),), _SETTING, "lsmod | grep peermem"),
-    ComparedFact("CPU governors", (("governor", "governors"),), _SETTING, "cpupower frequency-info", compare_keys=True),
-    ComparedFact("clock source", (("clock", "clock", "clock_source"),), _SETTING, "timedatectl"),
-    ComparedFact("locked memory limit", (("limits", "locked_memory_bytes", "hard"),), _SETTING, "ulimit -H -l"),
-    ComparedFact("open files limit", (("limits", "open_files", "hard"),), _SETTING, "ulimit -H -n"),
+    ComparedFact("nvidia driver flavour", "identity.nvidia_driver_flavour", _SOFTWARE, "modinfo -F license nvidia"),
+    ComparedFact("CUDA version", "identity.cuda_version", _SOFTWARE, "cat /usr/local/cuda/version.json"),
+    ComparedFact("NCCL version", "identity.nccl_versions", _SOFTWARE, "ldconfig -p | grep libnccl"),
+    ComparedFact("OFED version", "identity.ofed_version", _SOFTWARE, "cat /sys/module/mlx5_core/version"),
+    ComparedFact("CPU model", "identity.cpu_model", _HARDWARE, "lscpu"),
+    ComparedFact("CPU microcode", "identity.cpu_microcode", _FIRMWARE, "grep -m1 microcode /proc/cpuinfo"),
+    ComparedFact("BIOS version", "identity.bios_version", _FIRMWARE, "cat /sys/class/dmi/id/bios_version"),
+    ComparedFact("GPU VBIOS", "identity.gpu_vbios", _FIRMWARE, "nvidia-smi --query-gpu=vbios_version --format=csv"),
+    ComparedFact("GPU count", "identity.gpu_count", _HARDWARE, "nvidia-smi -L"),
+    ComparedFact("GPU link width", "inventory.gpu_links.*.width", _HARDWARE, "nvidia-smi -q | grep -A3 'Link Width'"),
+    ComparedFact("NIC firmware", "inventory.rdma.*.firmware", _FIRMWARE, "ibv_devinfo | grep fw_ver"),
+    ComparedFact("NIC kinds", "inventory.rdma.*.board", _HARDWARE, "ibv_devinfo | grep board_id"),
+    ComparedFact("NIC link width", "inventory.rdma.*.link_width", _HARDWARE, "lspci -vv | grep LnkSta"),
+    ComparedFact("NIC count", "inventory.rdma", _HARDWARE, "ls /sys/class/infiniband", count_entries=True),
+    ComparedFact("NIC MTU", "inventory.rdma.*.mtu", _SETTING, "ip -br link; ibv_devinfo | grep mtu"),
+    ComparedFact("GID layout", "inventory.gid_layouts.*", _SETTING, "show_gids"),
+    ComparedFact("PFC priorities", "roce_pfc.priorities.*", _SETTING, "mlnx_qos -i NETDEV", list_as_one=True),
+    ComparedFact("ECN priorities", "roce_ecn.priorities.*", _SETTING, "mlnx_qos -i NETDEV", list_as_one=True),
+    ComparedFact("ACS of bridges", "acs.bridges.*", _SETTING, "lspci -vvv | grep ACSCtl", list_as_one=True),
+    ComparedFact("IOMMU mode", "iommu.modes.* iommu.units", _SETTING, "cat /proc/cmdline"),
+    ComparedFact("PCIe read request", "pcie_requests.read_request_bytes.*", _SETTING, "lspci -vvv | grep MaxReadReq"),
+    ComparedFact("NVLinks up", "nvlink.links_up.*", _HARDWARE, "nvidia-smi nvlink -s"),
+    ComparedFact("GPUDirect", "peermem.way", _SETTING, "lsmod | grep peermem"),
+    ComparedFact("CPU governors", "governor.governors", _SETTING, "cpupower frequency-info", compare_keys=True),
+    ComparedFact("clock source", "clock.clock.clock_source", _SETTING, "timedatectl"),
+    ComparedFact("locked memory limit", "limits.locked_memory_bytes.hard", _SETTING, "ulimit -H -l"),
+    ComparedFact("open files limit", "limits.open_files.hard", _SETTING, "ulimit -H -n"),
 )
 
 
 COMPARED_PROBES: frozenset[str] = frozenset(
-    path[0]
-    for paths in (*(paths for _, paths in HARDWARE_PATHS), *(it.paths for it in COMPARED_FACTS))
-    for path in paths
+    path.partition(".")[0]
+    for paths in (*HARDWARE_PATHS, *(it.paths for it in COMPARED_FACTS))
+    for path in paths.split()
 )
 """The probes that tell of the facts, and of the hardware."""
 
@@ -139,25 +119,25 @@ def compared_node(facts: Mapping[str, Any]) -> ComparedNode:
 
 def hardware_of(facts: Mapping[str, Any]) -> str | None:
     """The name of the node's hardware, None where nothing of it is known."""
-    known = [values for _, paths in HARDWARE_PATHS if (values := _first_values(facts, paths))]
+    known = [values for paths in HARDWARE_PATHS if (values := _first_values(facts, paths))]
     return " with ".join(" and ".join(values) for values in known) or None
 
 
 def value_of(facts: Mapping[str, Any], fact: ComparedFact) -> Values | None:
     """The node's value of the fact; None where it is not known, which is never a difference."""
     if fact.count_entries:
-        found = next((there for path in fact.paths if (there := list(_at(facts, path)))), None)
-        return (str(len(found[0])),) if found and isinstance(found[0], (list, dict)) else None
+        found = next(_at(facts, fact.paths.split(".")), None)
+        return (str(len(found)),) if isinstance(found, (list, dict)) else None
     if fact.compare_keys:
-        found = next((there for path in fact.paths if (there := list(_at(facts, path)))), [])
+        found = _at(facts, fact.paths.split("."))
         return _distinct(str(key) for entry in found if isinstance(entry, dict) for key in entry)
     return _first_values(facts, fact.paths, fact.list_as_one)
 
 
-def _first_values(facts: Mapping[str, Any], paths: Iterable[Path], list_as_one: bool = False) -> Values | None:
+def _first_values(facts: Mapping[str, Any], paths: str, list_as_one: bool = False) -> Values | None:
     read = _one_value if list_as_one else _leaves
-    for path in paths:
-        values = _distinct(text for leaf in _at(facts, path) for text in read(leaf))
+    for path in paths.split():
+        values = _distinct(text for leaf in _at(facts, path.split(".")) for text in read(leaf))
         if values:
             return values
     return None
@@ -168,7 +148,7 @@ def _distinct(texts: Iterable[str]) -> Values | None:
     return tuple(sorted(distinct)) if 0 < len(distinct) <= MAX_VALUES else None
 
 
-def _at(value: Any, path: Path) -> Iterator[Any]:
+def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
     """The values at the end of `path`; none where it leads nowhere."""
     if not path:
         yield value
@@ -225,8 +205,6 @@ MAX_NOTES = 32
 _MAX_NAMES = 6
 _MAX_TEXT = 120
 
-Facts = Mapping[str, Any]
-
 
 class Consensus(NamedTuple):
     """The result of comparing the nodes: the findings by node, and notes on what could not be compared and on what
@@ -236,14 +214,9 @@ class Consensus(NamedTuple):
     notes: tuple[Note, ...]
 
 
-def consensus(nodes: Mapping[str, Facts]) -> Consensus:
-    """Compares the nodes' facts, hardware by hardware. `nodes`: facts by any unique name of the node; their order does
-    not matter."""
-    return consensus_of({node: compared_node(facts) for node, facts in nodes.items()})
-
-
-def consensus_of(nodes: Mapping[str, ComparedNode]) -> Consensus:
-    """The same of facts that were read before."""
+def consensus(nodes: Mapping[str, ComparedNode]) -> Consensus:
+    """Compares the nodes' facts, hardware by hardware. `nodes`: by any unique name of the node; their order does not
+    matter."""
     by_hardware: dict[str, list[str]] = {}
     unknown = []
     for node in sorted(nodes):
@@ -252,7 +225,10 @@ def consensus_of(nodes: Mapping[str, ComparedNode]) -> Consensus:
             by_hardware.setdefault(hardware, []).append(node)
         elif nodes[node].has_facts:
             unknown.append(node)
-    notes = [_unknown_hardware_note(unknown)] if unknown else []
+    notes = []
+    if unknown:
+        text = f"{counted(len(unknown), 'node')} not compared, their hardware is not known: {_names(unknown)}"
+        notes.append(Note("fleet_unknown", text))
     findings: dict[str, list[Finding]] = {}
     for hardware, members in sorted(by_hardware.items()):
         if len(members) < MIN_NODES:
@@ -316,11 +292,6 @@ def _too_few_note(hardware: str, nodes: Sequence[str]) -> Note:
     return Note("fleet_small", text, node=nodes[0] if len(nodes) == 1 else None)
 
 
-def _unknown_hardware_note(nodes: Sequence[str]) -> Note:
-    text = f"{counted(len(nodes), 'node')} not compared, their hardware is not known: {_names(nodes)}"
-    return Note("fleet_unknown", text)
-
-
 def _bounded(notes: Sequence[Note]) -> tuple[Note, ...]:
     if len(notes) <= MAX_NOTES:
         return tuple(notes)
@@ -330,13 +301,12 @@ def _bounded(notes: Sequence[Note]) -> tuple[Note, ...]:
 def _counts(values: Iterable[Values]) -> str:
     """The number of nodes that have each value, for people; the most frequent value first."""
     ranked = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
-    listed = ", ".join(f"{_text(value)} on {count}" for value, count in ranked[:_MAX_NAMES])
-    return listed + (f" and {len(ranked) - _MAX_NAMES} more values" if len(ranked) > _MAX_NAMES else "")
+    shown = ", ".join(f"{_text(value)} on {count}" for value, count in ranked[:_MAX_NAMES])
+    return shown + (f" and {len(ranked) - _MAX_NAMES} more values" if len(ranked) > _MAX_NAMES else "")
 
 
 def _names(nodes: Sequence[str]) -> str:
-    listed = ", ".join(_short(node) for node in nodes[:_MAX_NAMES])
-    return listed + (f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else "")
+    return listed([_short(node) for node in nodes], _MAX_NAMES)
 
 
 def _text(value: Values) -> str:
@@ -355,13 +325,6 @@ class FleetComparison(NamedTuple):
 
     findings: tuple[NodeFinding, ...] = ()
     notes: tuple[Note, ...] = ()
-
-    def codes_by_url(self) -> dict[str, tuple[str, ...]]:
-        """The codes that the comparison adds to a node's row, by the URL of its agent."""
-        by_url: dict[str, dict[str, None]] = {}
-        for found in self.findings:
-            by_url.setdefault(found.url, {})[found.finding.code] = None
-        return {url: tuple(codes) for url, codes in by_url.items()}
 
 
 class NodeComparison:
@@ -388,7 +351,7 @@ class NodeComparison:
             if agent.state == "up":
                 label = agent.name if agent.name not in by_label else f"{agent.name} ({agent.url})"
                 by_label[label], nodes[label] = agent, known[1]
-        agreed = consensus_of(nodes)
+        agreed = consensus(nodes)
         found = ((by_label[label], finding) for label, findings in agreed.findings.items() for finding in findings)
         findings = tuple(NodeFinding(agent.url, agent.name, finding) for agent, finding in found)
         return FleetComparison(findings, agreed.notes)
@@ -401,11 +364,6 @@ def _tells_the_same(before: Report, now: Report) -> bool:
         return before is now or all(before.facts.get(probe) == now.facts.get(probe) for probe in COMPARED_PROBES)
     except RecursionError:  # facts may be nested as deeply as could just be read
         return False
-
-
-def compare_nodes(agents: Sequence[AgentState]) -> FleetComparison:
-    """The comparison of one round alone."""
-    return NodeComparison().of(agents)
 
 
 def with_codes(row: NodeRow, codes: Mapping[str, tuple[str, ...]]) -> NodeRow:

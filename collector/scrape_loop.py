@@ -36,6 +36,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate
 from laggard.collector.jobs.unseen import RasAnswer, UnseenOn, launched_jobs
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.memory import trim
+from laggard.collector.node_findings import codes_by
 from laggard.collector.outliers import FleetComparison, NodeComparison, with_codes
 from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.agent_state import AgentState, SharedReports, StateChanges, last_steps_since
@@ -291,7 +292,7 @@ class ScrapeLoop:
         """The nodes as the round that began at `began` found them, in monotonic seconds."""
         wall = time.time()
         findings = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
-        codes = comparison.codes_by_url()
+        codes = codes_by(comparison.findings, lambda it: it.url)
         self._failing = failing_since(self._failing, _node_findings(self._agents), now)  # jobs' drain no node
         answering = sum(agent.state == "up" for agent in self._agents)
         settings = self._settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -255,17 +255,20 @@ def load_settings(
         interval_seconds=interval_seconds,
     )
     settings = _with_database_of_file(_with_somebody_to_watch(settings))
-    for check in (_check_timeout, _check_places, _check_addresses, _check_evaluators):
-        check(settings)
+    if settings.timeout_seconds > max(settings.interval_seconds, _DEFAULT_TIMEOUT):
+        raise UsageError(
+            f"timeout_seconds is {settings.timeout_seconds:g}, longer than interval_seconds, "
+            f"{settings.interval_seconds:g}: one silent agent would hold up every round"
+        )
+    for problem in (*_problems_of_database(settings), *_problems_of_prometheus(settings)):
+        raise UsageError(problem)
     return settings
 
 
 def _with_somebody_to_watch(settings: CollectorSettings) -> CollectorSettings:
     """The settings without this machine's agent, which stands there by default, where agents are looked for."""
     looks_for_more = settings.target_names or settings.target_files or settings.target_slurm
-    if looks_for_more and settings.targets is _THIS_MACHINE:  # left out: who writes the same gets it
-        return structs.replace(settings, targets=())
-    if settings.evaluators and settings.targets is _THIS_MACHINE:
+    if (looks_for_more or settings.evaluators) and settings.targets is _THIS_MACHINE:  # left out: who writes it gets it
         return structs.replace(settings, targets=())
     if not settings.targets and not settings.prometheus and not looks_for_more:
         raise UsageError(
@@ -285,58 +288,38 @@ def _with_database_of_file(settings: CollectorSettings) -> CollectorSettings:
     return structs.replace(settings, incidents_database=read_url(path, "incidents_database_file").url)
 
 
-def _check_timeout(settings: CollectorSettings) -> None:
-    if settings.timeout_seconds > max(settings.interval_seconds, _DEFAULT_TIMEOUT):
-        raise UsageError(
-            f"timeout_seconds is {settings.timeout_seconds:g}, longer than interval_seconds, "
-            f"{settings.interval_seconds:g}: one silent agent would hold up every round"
-        )
-
-
-def _check_places(settings: CollectorSettings) -> None:
+def _problems_of_database(settings: CollectorSettings) -> Iterator[str]:
     path = settings.incidents_database
-    if is_database_url(path):
-        _check_shared(settings)
-        return
     folder = os.path.dirname(path)
-    if path and path != INCIDENTS_DATABASE and not os.path.isdir(folder or "."):
-        why = f"there is no folder {folder}: make it, or name another place"
-        raise UsageError(f"incidents_database is {path}, and {why}")
+    if is_database_url(path):
+        if why := refusal(path):
+            yield f"incidents_database {without_login(path)} {why}"
+        if importlib.util.find_spec("psycopg") is None:
+            yield "incidents_database is a URL, for which psycopg is needed: pip install 'laggard[postgres]'"
+        if len(settings.incidents_writer) > 200 or not settings.incidents_writer.isprintable():
+            yield "incidents_writer is longer than 200 characters, or holds one that is not printable"
+    elif path and path != INCIDENTS_DATABASE and not os.path.isdir(folder or "."):
+        yield f"incidents_database is {path}, and there is no folder {folder}: make it, or name another place"
 
 
-def _check_shared(settings: CollectorSettings) -> None:
-    """Raises UsageError where a database of PostgreSQL cannot be what is named."""
-    if why := refusal(settings.incidents_database):
-        raise UsageError(f"incidents_database {without_login(settings.incidents_database)} {why}")
-    if importlib.util.find_spec("psycopg") is None:
-        raise UsageError("incidents_database is a URL, for which psycopg is needed: pip install 'laggard[postgres]'")
-    if len(settings.incidents_writer) > 200 or not settings.incidents_writer.isprintable():
-        raise UsageError("incidents_writer is longer than 200 characters, or holds one that is not printable")
-
-
-def _check_evaluators(settings: CollectorSettings) -> None:
+def _problems_of_prometheus(settings: CollectorSettings) -> Iterator[str]:
+    if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
+        yield f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT"
+    for name in ("prometheus_page", "grafana_page"):
+        page = getattr(settings, name)
+        if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
+            yield f"{name} is no URL: give one as a browser takes it, https://HOST/PATH"
     name = settings.evaluators
     if not name:
         return
     if len(name) > 64 or not name.isprintable():
-        raise UsageError("evaluators is longer than 64 characters, or holds one that is not printable")
+        yield "evaluators is longer than 64 characters, or holds one that is not printable"
     if not settings.prometheus:
-        raise UsageError("evaluators is given without prometheus, whose jobs they share: give its URL")
+        yield "evaluators is given without prometheus, whose jobs they share: give its URL"
     if not is_database_url(settings.incidents_database):
-        raise UsageError(
-            "evaluators share what they judge in a database of PostgreSQL: give its URL as incidents_database"
-        )
+        yield "evaluators share what they judge in a database of PostgreSQL: give its URL as incidents_database"
     if settings.targets or settings.target_names or settings.target_files or settings.target_slurm:
-        raise UsageError("evaluators judge by Prometheus alone: leave out targets and where to look for them")
-
-
-def _check_addresses(settings: CollectorSettings) -> None:
-    if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
-        raise UsageError(f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT")
-    for name in ("prometheus_page", "grafana_page"):
-        page = getattr(settings, name)
-        if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
-            raise UsageError(f"{name} is no URL: give one as a browser takes it, https://HOST/PATH")
+        yield "evaluators judge by Prometheus alone: leave out targets and where to look for them"
 
 
 def _refuse_repeated(targets: Sequence[str]) -> None:

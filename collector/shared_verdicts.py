@@ -68,12 +68,6 @@ class Mark(NamedTuple):
     age_seconds: float
 
 
-class VerdictRow(NamedTuple):
-    key: JobKey
-    age_seconds: float
-    verdict: VerdictDocument
-
-
 class Rows:
     """One group's rows, over a connection that other collectors need not wait for. Its methods raise what psycopg does:
     `store.told()` goes around them."""
@@ -101,8 +95,9 @@ class Rows:
         text = "SELECT name FROM evaluators WHERE fleet = ? AND until > now() ORDER BY name LIMIT ?"
         return tuple(name for (name,) in self._store.run(text, (self._fleet, MAX_EVALUATORS)))
 
-    def put(self, by: str, rows: Iterable[VerdictRow]) -> None:
+    def put(self, by: str, judged: Iterable[Judged]) -> None:
         """Stores verdicts, but where a newer one is there."""
+        now = time.monotonic()
         text = (
             "INSERT INTO verdicts (fleet, owner, job_id, judged_at, judged_by, document)"
             " VALUES (?, ?, ?, now() - make_interval(secs => ?), ?, ?)"
@@ -110,8 +105,9 @@ class Rows:
             " judged_by = excluded.judged_by, document = excluded.document"
             " WHERE verdicts.judged_at <= excluded.judged_at"
         )
-        for it in rows:
-            self._store.run(text, (self._fleet, *it.key, it.age_seconds, by, encode(it.verdict)))
+        for it in judged:
+            document = encode(VerdictDocument(it.job.location, it.job.running, it.job.progressed_at))
+            self._store.run(text, (self._fleet, *it.job.key, max(0.0, now - it.at), by, document))
 
     def drop(self, keys: Iterable[JobKey]) -> None:
         """Drops the verdicts on jobs that Prometheus no longer has."""
@@ -363,8 +359,7 @@ class Exchange:
             rows.renew(me, LEASE_SECONDS)
         else:
             rows.leave(me)
-        now = time.monotonic()
-        rows.put(me, [_row(it, now) for it in sorted(judged, key=lambda it: it.job.key)])
+        rows.put(me, sorted(judged, key=lambda it: it.job.key))
         rows.drop(gone)
         rows.forget_old()
         return Beat(rows.live(), me, self._verdicts(rows), time.monotonic() - self._back_at)
@@ -415,11 +410,6 @@ class Exchange:
         if self._store is not None:
             self._store.close()
         self._store = self._rows = None
-
-
-def _row(it: Judged, now: float) -> VerdictRow:
-    document = VerdictDocument(it.job.location, it.job.running, it.job.progressed_at)
-    return VerdictRow(it.job.key, max(0.0, now - it.at), document)
 
 
 def _job(key: JobKey, document: VerdictDocument) -> JobSnapshot:

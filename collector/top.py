@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-from laggard import wire
+from laggard.collector.job_words import ask_for
 from laggard.collector.web.documents import HeatDocument, SummaryDocument
-from laggard.kit.address import without_login
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP
 from laggard.kit.errors import UsageError
 from laggard.kit.terminal import terminal_console
 from laggard.kit.users import by_uid
@@ -20,8 +19,6 @@ from laggard.wire.nodes import NodesDocument
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-
-Document = TypeVar("Document")
 
 _ROWS = 256
 """The rows of ranks that are asked for: more fit on no screen, and of a larger job a row is several ranks."""
@@ -89,15 +86,7 @@ def _ask(arguments: argparse.Namespace) -> _Known:
     """Raises UsageError where no collector answers, or several users have such a job."""
     named = by_uid(arguments.job)
     job = {} if named is None else {"job": named}
-    summary = _document(arguments.collector, "summary", job, SummaryDocument)
+    summary = ask_for(arguments.collector, "summary", job, SummaryDocument)
     shown = {"job": summary.job} if summary.job else job
-    ranks = _document(arguments.collector, "ranks", {**shown, "rows": str(_ROWS)}, HeatDocument)
-    return _Known(summary, ranks, _document(arguments.collector, "nodes", {}, NodesDocument))
-
-
-def _document(url: str, name: str, query: dict[str, str], kind: type[Document]) -> Document:
-    try:
-        with answer(url, name, query) as found:
-            return wire.decode(found.read(), kind)
-    except wire.WireError as error:
-        raise UsageError(f"what answers at {without_login(url)} is not a laggard collector: {error}") from None
+    ranks = ask_for(arguments.collector, "ranks", {**shown, "rows": str(_ROWS)}, HeatDocument)
+    return _Known(summary, ranks, ask_for(arguments.collector, "nodes", {}, NodesDocument))

@@ -16,6 +16,7 @@ from laggard.catalogue.findings import FINDINGS
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.holdings import NotHeld
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.node_findings import codes_by
 from laggard.collector.tenants import Viewer
 from laggard.locate.slow.host_facts import neighbours_text
 from laggard.model import HIDDEN, CpuNeighbour, Culprit, Finding, Fix, Location
@@ -123,13 +124,6 @@ class _Own(NamedTuple):
     agents: frozenset[str]
     findings: tuple[NodeFinding, ...]
 
-    def codes(self) -> Codes:
-        """The codes of the findings, by node."""
-        codes: dict[str, dict[str, None]] = {}
-        for found in self.findings:
-            codes.setdefault(found.node, {})[found.finding.code] = None
-        return {node: tuple(of_node) for node, of_node in codes.items()}
-
 
 def visible(snapshot: ClusterSnapshot, viewer: Viewer) -> ClusterSnapshot:
     """`snapshot` with what the viewer may see. A field that is added to ClusterSnapshot is empty here until it is dealt
@@ -137,7 +131,7 @@ def visible(snapshot: ClusterSnapshot, viewer: Viewer) -> ClusterSnapshot:
     if viewer.uid is None:
         return snapshot
     own = _own(snapshot, viewer.uid)
-    codes = own.codes()
+    codes = codes_by(own.findings, lambda it: it.node)
     return ClusterSnapshot(
         nodes=tuple(_row(row, own) for row in snapshot.nodes if row.url in own.agents),
         findings=own.findings,

@@ -23,9 +23,8 @@ from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
 from laggard.rings.authentication import new_nonce
 from laggard.wire import encode
 from laggard.wire.exclusion import ConfirmAsk, Confirmation
-from laggard.wire.exclusion import signed as sign_confirm
+from laggard.wire.signing import CONFIRM, STACKS, signed
 from laggard.wire.stacks import StacksAsk
-from laggard.wire.stacks import signed as sign_stacks
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +135,7 @@ class Asking:
         node to the collector and back."""
         sent = read_token_file(str(self.folder / "operator.token"), "--token-file")[0]
         found = []
-        ask = sign_stacks(sent, StacksAsk(time.time(), new_nonce(), "j1"))
+        ask = signed(sent, STACKS, StacksAsk(time.time(), new_nonce(), "j1"))
         answer = self.collector.client.post("/api/v1/stacks/ask", content=encode(ask))
         if answer.status_code != 200 or "token" in answer.text:  # asked too often: who asks was known
             found.append(f"operator to collector to agent: {answer.text}")
@@ -144,7 +143,7 @@ class Asking:
             found.append(f"operator to agent: {status}")
         now = time.time()
         measured = ConfirmAsk(Confirmation("nobody", "confirmed", now, "x", "so", ("n0",)), now, new_nonce())
-        answer = self.collector.client.post("/api/v1/confirm", content=encode(sign_confirm(sent, measured)))
+        answer = self.collector.client.post("/api/v1/confirm", content=encode(signed(sent, CONFIRM, measured)))
         if answer.status_code != 409 or "no agent has reported as nobody" not in answer.text:
             found.append(f"operator to collector: {answer.text}")
         try:

@@ -33,13 +33,14 @@ from laggard.kit.errors import UsageError
 from laggard.kit.http_client import NoResponse, post
 from laggard.kit.secret_files import TokenFile
 from laggard.kit.words import printable_line
-from laggard.rings.authentication import new_nonce, signed, signer, token_of_ring
+from laggard.rings.authentication import new_nonce, token_of_ring
 from laggard.rings.membership import Membership
 from laggard.rings.order import RingOrder
 from laggard.rings.place import read_tokens
 from laggard.rings.run import keep_share
 from laggard.wire import WireError, decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue, RingTask
+from laggard.wire.signing import RING_AGENT, RING_COLLECTOR, signed, signer
 
 # Asks the collector whether a ring is due. Both sides prove that they know the token: who merely has the collector's
 # address can have nothing started here.
@@ -53,12 +54,12 @@ class NoAnswer(Exception):
 
 def ask_for_ring(collector: str, node: str, tokens: Sequence[str]) -> RingDue:
     """`tokens`: of which the first signs the question, and either the answer. Raises NoAnswer."""
-    ask = signed(tokens[0], "agent", RingAsk(node, time.time(), new_nonce()))
+    ask = signed(tokens[0], RING_AGENT, RingAsk(node, time.time(), new_nonce()))
     try:
         due = decode(post(f"{collector}/api/v1/rings/due", encode(ask), _ANSWER_SECONDS).body, RingDue)
     except (NoResponse, WireError) as error:
         raise NoAnswer(f"the collector {without_login(collector)}: {printable_line(str(error), 300)}") from None
-    if due.nonce != ask.nonce or signer(tokens, "collector", due) is None:
+    if due.nonce != ask.nonce or signer(tokens, RING_COLLECTOR, due) is None:
         raise NoAnswer(
             f"the collector {without_login(collector)} does not prove that it knows the token: nothing is started"
         )

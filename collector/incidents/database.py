@@ -16,7 +16,6 @@ from urllib.parse import quote
 from laggard.collector.incidents import postgres
 from laggard.collector.incidents.incident import AskedDigest, Fault, Incident, IncidentQuery, KeptDigest
 from laggard.collector.incidents.tables import (
-    MAX_CONFIRMATIONS,
     TABLES,
     VERSION,
     DatabaseError,
@@ -25,19 +24,22 @@ from laggard.collector.incidents.tables import (
     NodeRows,
     Rows,
     Store,
+    bound_node_rows,
     count_open_incidents,
     drop_incidents_of_heaviest,
     drop_older_incidents,
     keep_confirmation_rows,
     keep_digest_rows,
-    keep_node_rows,
     read_confirmation_rows,
     read_digest_row,
+    read_ended_faults,
     read_faults_since,
     read_incident_rows,
     read_machine_rows,
-    read_open_node_rows,
+    read_open_faults,
+    store_fault_rows,
     store_incident_rows,
+    store_names,
 )
 from laggard.kit.address import is_database_url
 from laggard.kit.words import printable_line
@@ -232,19 +234,6 @@ def told_of_file(path: str) -> Iterator[None]:
         raise DatabaseError(text) from None
 
 
-__all__ = [
-    "MAX_CONFIRMATIONS",
-    "VERSION",
-    "DatabaseError",
-    "IncidentDatabase",
-    "Rows",
-    "read_confirmations",
-    "read_digest",
-    "read_faults",
-    "read_incidents",
-    "read_machine",
-]
-
 FULL_SHARE, PRUNED_SHARE = 0.9, 0.8
 """The share of max_bytes from which on incidents are dropped, and that until which they are."""
 
@@ -313,7 +302,9 @@ class IncidentDatabase:
         """Stores faults and names, in place of what was stored of them, and drops what is too old or too much. Raises
         DatabaseError, and then nothing is stored."""
         with self._changing() as engine:
-            keep_node_rows(engine, rows, now - self._keep_seconds, self._max_bytes)
+            store_fault_rows(engine, rows.faults)
+            store_names(engine, rows.names)
+            bound_node_rows(engine, now - self._keep_seconds, self._max_bytes)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Engine]:
@@ -339,7 +330,7 @@ class IncidentDatabase:
     def open_nodes(self, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
         """The open faults, the names, and the faults that have ended since. Raises DatabaseError."""
         with self.engine.told():
-            return read_open_node_rows(self.engine, since)
+            return NodeRows(*read_open_faults(self.engine)), read_ended_faults(self.engine, since)
 
 
 def reading(place: str) -> contextlib.AbstractContextManager[Engine]:

@@ -13,13 +13,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
 from laggard.collector.incidents.database import (
-    MAX_CONFIRMATIONS,
-    DatabaseError,
     IncidentDatabase,
     read_digest,
     read_faults,
@@ -38,14 +36,13 @@ from laggard.collector.incidents.incident import (
     IncidentsDocument,
     KeptDigest,
     Moment,
-    NodeName,
     NodeSight,
     incident_of,
     of_incident,
     with_confirmation,
 )
 from laggard.collector.incidents.shared_database import Moved, SharedDatabase, SharedIds, open_database
-from laggard.collector.incidents.tables import MachineRows, NodeRows
+from laggard.collector.incidents.tables import MAX_CONFIRMATIONS, DatabaseError, MachineRows, NodeRows
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
 from laggard.collector.incidents.waiting import Batch, Newest, Waiting
 from laggard.collector.jobs.snapshot import JobSnapshot
@@ -54,6 +51,8 @@ from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
 log = logging.getLogger("laggard.collector")
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 60.0
 SHARED_RETRY_SECONDS = 5.0
@@ -205,15 +204,14 @@ class IncidentHistory:
             self._note_closed(changed, moment.monotonic)
             self._faults_now = self._fault_tracker.open
             self.lost = dict(self._tracker.lost)
-            rows: tuple[Fault | NodeName, ...] = (*faults, *names)
-            self._waiting.rows.put((_row_key(it), it) for it in rows)
+            self._waiting.faults.put((it.id, it) for it in faults)
+            self._waiting.names.put(((it.node, it.machine), it) for it in names)
             self._waiting.incidents.put((it.id, it) for it in changed)
             self._remember(changed)
             self._open_now, self.refused = self._tracker.open, self._tracker.refused
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
-                self._waiting.incidents.take()
-                self._waiting.rows.take()
+                self._waiting.take()
             self._changed.notify_all()
 
     @property
@@ -224,11 +222,11 @@ class IncidentHistory:
     @property
     def faults(self) -> tuple[Fault, ...]:
         """The faults that are open, of the nodes that this collector watches."""
-        return tuple(map(self._ids.fault, self._faults_now)) if self._settings.is_shared else self._faults_now
+        return tuple(map(self._ids.fault, self._faults_now))
 
     def _numbered(self, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
         """The incidents under the ids that they have in the database."""
-        return tuple(map(self._ids.incident, incidents) if self._settings.is_shared else incidents)
+        return tuple(map(self._ids.incident, incidents))
 
     def _note_closed(self, incidents: Iterable[Incident], now: float) -> None:
         """Remembers those of them that were closed in this round: `closed_at` may be minutes before."""
@@ -247,32 +245,22 @@ class IncidentHistory:
         """The faults of the machine of that name, the newest first, and its names."""
         with self._changed:
             here = [it for it in self.faults if it.node == node]
-            waiting = (self._ids.fault(it) for it in self._waiting.rows if isinstance(it, Fault))
-            fresh = [it for it in waiting if it.node == node]
-        try:
-            kept = read_machine(self._settings.path, node, limit) if self.told_state().state == "on" else MachineRows()
-        except DatabaseError as error:
-            log.error("no faults of an earlier time: %s", error)
-            kept = MachineRows()
+            fresh = [it for it in map(self._ids.fault, self._waiting.faults) if it.node == node]
+        kept = self._stored(MachineRows(), "no faults of an earlier time", lambda at: read_machine(at, node, limit))
         faults = self._faults((*kept.faults, *fresh, *here))
         newest = sorted(faults.values(), key=lambda it: -it.id)[:limit]
         return MachineRows(tuple(newest), kept.names, kept.others_until)
 
     def all_faults(self, since: float) -> tuple[Fault, ...]:
         """The faults of all machines that were open then or later."""
-        try:
-            kept = read_faults(self._settings.path, since) if self.told_state().state == "on" else ()
-        except DatabaseError as error:
-            log.error("no faults of an earlier time: %s", error)
-            kept = ()
+        kept = self._stored(tuple[Fault, ...](), "no faults of an earlier time", lambda at: read_faults(at, since))
         return tuple(self._faults((*kept, *self.faults)).values())
 
     def _faults(self, faults: Iterable[Fault]) -> dict[int, Fault]:
         """The faults by id: what is known last, with what other collectors know of the same."""
         found: dict[int, Fault] = {}
         for it in faults:
-            is_known = self._settings.is_shared and it.id in found
-            found[it.id] = merged_fault(found[it.id], it) if is_known else it
+            found[it.id] = merged_fault(found[it.id], it) if it.id in found else it
         return found
 
     def keep(self, digests: Iterable[KeptDigest]) -> None:
@@ -286,7 +274,7 @@ class IncidentHistory:
     def _with_own_id(self, kept: KeptDigest) -> KeptDigest:
         """The digest of an incident that is open, under the id that this collector gave that, until it is written."""
         number = incident_of(kept.run)
-        if number is None or not self._settings.is_shared:
+        if number is None:
             return kept
         of_job = (it for it in self._open_now if (it.owner, it.job_id) == (kept.owner, kept.job_id))
         own = next((it.id for it in of_job if number in (it.id, self._ids.incident(it).id)), number)
@@ -294,11 +282,15 @@ class IncidentHistory:
 
     def digest(self, asked: AskedDigest) -> Digest | None:
         """The digest that is kept of a run; None where there is none, or no database."""
+        return self._stored(None, "no digest of an earlier run", lambda at: read_digest(at, asked))
+
+    def _stored(self, otherwise: T, lack: str, read: Callable[[str], T]) -> T:
+        """Reads from the place of the database; `otherwise` where there is none, or it fails: `lack` is then told."""
         try:
-            return read_digest(self._settings.path, asked) if self.told_state().state == "on" else None
+            return read(self._settings.path) if self.told_state().state == "on" else otherwise
         except DatabaseError as error:
-            log.error("no digest of an earlier run: %s", error)
-            return None
+            log.error("%s: %s", lack, error)
+            return otherwise
 
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         """Those of slow links that were open at `since` (Unix seconds) or later, also of jobs that are gone, and where
@@ -465,7 +457,8 @@ class IncidentHistory:
         wall = self._clock().wall
         try:
             size = self._database.write(incidents.values(), wall)
-            self._database.keep_nodes(_node_rows(batch.rows.values()), wall)
+            rows = NodeRows(tuple(batch.faults.values()), tuple(batch.names.values()))
+            self._database.keep_nodes(rows, wall)
             if batch.confirmations:
                 self._database.keep_confirmations(batch.confirmations.values(), wall)
         except DatabaseError as error:
@@ -509,18 +502,6 @@ class IncidentHistory:
             for it in left
             if it.id not in watched
         ]
-
-
-def _row_key(row: Fault | NodeName) -> tuple[object, ...]:
-    return ("fault", row.id) if isinstance(row, Fault) else ("name", row.node, row.machine)
-
-
-def _node_rows(rows: Iterable[Fault | NodeName]) -> NodeRows:
-    each = tuple(rows)
-    return NodeRows(
-        tuple(it for it in each if isinstance(it, Fault)),
-        tuple(it for it in each if isinstance(it, NodeName)),
-    )
 
 
 def _why_off(settings: HistorySettings) -> str:

@@ -125,11 +125,13 @@ class SharedIds:
 
 @dataclasses.dataclass(frozen=True)
 class _Kind(Generic[T]):
-    """`near`: the rows that may be the same as a new one. `whole`: the row that a row has become part of."""
+    """`place`: the condition that selects the rows at the place of a value, and `words` what it has of that. `whole`:
+    the row that a row has become part of."""
 
     table: str
     of: type[T]
-    near: Callable[[Engine, T], tuple[T, ...]]
+    place: str
+    words: Callable[[T], tuple[object, ...]]
     same: Callable[[T, T], bool]
     merged: Callable[[T, T], T]
     whole: Callable[[T], int | None] = lambda _: None
@@ -161,7 +163,7 @@ def _resolved(engine: Engine, kind: _Kind[T], values: Sequence[T], ids: Ids) -> 
             row = rows.get(value.id)
             number = value.id if row is not None and _is_own(kind, row, value) else None
         if number is None:
-            near = [it for it in kind.near(engine, value) if it.id not in taken and kind.same(it, value)]
+            near = [it for it in _near(engine, kind, value) if it.id not in taken and kind.same(it, value)]
             found = min(near, key=lambda it: abs(it.opened_at - value.opened_at), default=None)
             if found is not None:
                 number, rows[found.id] = found.id, found
@@ -222,28 +224,32 @@ def _with_part(it: Incident, ids: Ids) -> Incident:
     return it if whole is None else structs.replace(it, part_of=whole)
 
 
-def _near_incidents(engine: Engine, it: Incident) -> tuple[Incident, ...]:
+def _near(engine: Engine, kind: _Kind[T], it: T) -> tuple[T, ...]:
+    """The rows at its place, at about its time: they may be the same."""
     text = (
-        "SELECT document FROM incidents WHERE owner = ? AND job_id = ? AND (closed_at IS NULL OR closed_at >= ?)"
+        f"SELECT document FROM {kind.table} WHERE {kind.place} AND (closed_at IS NULL OR closed_at >= ?)"
         " ORDER BY id DESC LIMIT ?"
     )
-    return documents(engine.run(text, (it.owner, it.job_id, it.opened_at - SLACK_SECONDS, _CHUNK)), Incident)
+    return documents(engine.run(text, (*kind.words(it), it.opened_at - SLACK_SECONDS, _CHUNK)), kind.of)
 
 
-def _near_faults(engine: Engine, it: Fault) -> tuple[Fault, ...]:
-    text = (
-        "SELECT document FROM faults WHERE (node = ? OR (machine = ? AND machine != ''))"
-        " AND (closed_at IS NULL OR closed_at >= ?) ORDER BY id DESC LIMIT ?"
-    )
-    return documents(engine.run(text, (it.node, it.machine, it.opened_at - SLACK_SECONDS, _CHUNK)), Fault)
-
-
-def _superseded_by(it: Incident) -> int | None:
-    return it.part_of if it.closed_because == "superseded" else None
-
-
-_INCIDENTS: Final = _Kind("incidents", Incident, _near_incidents, same_incident, merged_incident, _superseded_by)
-_FAULTS: Final = _Kind("faults", Fault, _near_faults, same_fault, merged_fault)
+_INCIDENTS: Final = _Kind[Incident](
+    "incidents",
+    Incident,
+    "owner = ? AND job_id = ?",
+    lambda it: (it.owner, it.job_id),
+    same_incident,
+    merged_incident,
+    lambda it: it.part_of if it.closed_because == "superseded" else None,
+)
+_FAULTS: Final = _Kind[Fault](
+    "faults",
+    Fault,
+    "(node = ? OR (machine = ? AND machine != ''))",
+    lambda it: (it.node, it.machine),
+    same_fault,
+    merged_fault,
+)
 
 
 LEFT_SECONDS: Final = 900.0

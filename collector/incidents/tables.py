@@ -253,16 +253,6 @@ def name_row(it: NodeName) -> tuple[str, str, float, bytes]:
     return it.node, it.machine, it.seen_at, encode(it)
 
 
-def bound_fault_rows(engine: Engine, since: float, most: int) -> None:
-    """Drops faults that ended before `since` and names that were last seen before it, and faults that are over beyond
-    `most`, the oldest."""
-    engine.run("DELETE FROM faults WHERE closed_at < ?", (since,))
-    engine.run("DELETE FROM names WHERE seen_at < ?", (since,))
-    over = "SELECT id FROM faults WHERE closed_at IS NOT NULL ORDER BY id LIMIT ?"
-    if (excess := count(engine, "faults WHERE closed_at IS NOT NULL") - most) > 0:
-        engine.run(f"DELETE FROM faults WHERE id IN ({over})", (excess,))
-
-
 def read_open_faults(engine: Engine) -> tuple[tuple[Fault, ...], tuple[NodeName, ...]]:
     """The open faults, and the names."""
     text = "SELECT document FROM faults WHERE closed_at IS NULL ORDER BY id DESC LIMIT ?"
@@ -315,24 +305,15 @@ class NodeRows(NamedTuple):
     names: tuple[NodeName, ...] = ()
 
 
-def keep_node_rows(engine: Engine, rows: NodeRows, since: float, max_bytes: int) -> None:
-    """Stores faults and names in place of what was stored of them, and drops what is too old or too much.
-    `since`: older ones are dropped."""
-    store_fault_rows(engine, rows.faults)
-    store_names(engine, rows.names)
-    bound_node_rows(engine, since, max_bytes)
-
-
 def bound_node_rows(engine: Engine, since: float, max_bytes: int) -> None:
-    """Drops what is too old or too much. `since`: older ones are dropped."""
+    """Drops faults that ended before `since` and names that were last seen before it, and of the faults that are over
+    the oldest beyond those that may be kept."""
+    engine.run("DELETE FROM faults WHERE closed_at < ?", (since,))
+    engine.run("DELETE FROM names WHERE seen_at < ?", (since,))
     most = min(MAX_FAULT_ROWS, max_bytes // 8 // MAX_FAULT_ROW_BYTES)
-    bound_fault_rows(engine, since, most)
-
-
-def read_open_node_rows(engine: Engine, since: float) -> tuple[NodeRows, tuple[Fault, ...]]:
-    """The rows that a collector goes on with: the open faults and the names; and the faults that ended since."""
-    faults, names = read_open_faults(engine)
-    return NodeRows(faults, names), read_ended_faults(engine, since)
+    if (excess := count(engine, "faults WHERE closed_at IS NOT NULL") - most) > 0:
+        over = "SELECT id FROM faults WHERE closed_at IS NOT NULL ORDER BY id LIMIT ?"
+        engine.run(f"DELETE FROM faults WHERE id IN ({over})", (excess,))
 
 
 DIGEST_TABLES: Final = """

@@ -56,7 +56,7 @@ MAX_UNWRITTEN_DIGESTS = 256
 """The most digests that wait for the disk; then the oldest are lost."""
 
 MAX_UNWRITTEN_ROWS = 65_536
-"""The most faults and names that wait for the disk; then the oldest are lost."""
+"""The most faults, and the most names, that wait for the disk; then the oldest are lost."""
 
 
 class Batch(NamedTuple):
@@ -65,7 +65,8 @@ class Batch(NamedTuple):
     incidents: dict[int, Incident]
     digests: dict[tuple[int, str, str], KeptDigest]
     confirmations: dict[tuple[str, float], Confirmation]
-    rows: dict[tuple[object, ...], Fault | NodeName]
+    faults: dict[int, Fault]
+    names: dict[tuple[str, str], NodeName]
 
 
 class Waiting:
@@ -75,10 +76,13 @@ class Waiting:
         self.incidents: Newest[int, Incident] = Newest(MAX_UNWRITTEN)
         self.digests: Newest[tuple[int, str, str], KeptDigest] = Newest(MAX_UNWRITTEN_DIGESTS)
         self.confirmations: Newest[tuple[str, float], Confirmation] = Newest(MAX_CONFIRMATIONS)
-        self.rows: Newest[tuple[object, ...], Fault | NodeName] = Newest(MAX_UNWRITTEN_ROWS)
+        self.faults: Newest[int, Fault] = Newest(MAX_UNWRITTEN_ROWS)
+        self.names: Newest[tuple[str, str], NodeName] = Newest(MAX_UNWRITTEN_ROWS)
 
     def __bool__(self) -> bool:
-        return any(len(kind) > 0 for kind in (self.incidents, self.digests, self.confirmations, self.rows))
+        return any(
+            len(kind) > 0 for kind in (self.incidents, self.digests, self.confirmations, self.faults, self.names)
+        )
 
     def take(self) -> Batch:
         """Takes all of it."""
@@ -86,11 +90,13 @@ class Waiting:
             self.incidents.take(),
             self.digests.take(),
             self.confirmations.take(),
-            self.rows.take(),
+            self.faults.take(),
+            self.names.take(),
         )
 
     def put_back(self, batch: Batch) -> None:
         """Takes what could not be written, to try it again, but digests."""
         self.incidents.put_back(batch.incidents)
         self.confirmations.put_back(batch.confirmations)
-        self.rows.put_back(batch.rows)
+        self.faults.put_back(batch.faults)
+        self.names.put_back(batch.names)

@@ -32,27 +32,20 @@ class Limits(NamedTuple):
     ranks: int = 131_072
 
 
-class Holdings:
-    """Counts of what is held. A job counts for the agent that was the first to report it, a rank for the agent that has
-    claimed it."""
+class Held:
+    """How many jobs, or ranks, are held: of each user, and from each agent. At most `most` in all, `most_of_agent` from
+    one agent. A job counts for the agent that was the first to report it, a rank for the agent that has claimed it."""
 
-    def __init__(self) -> None:
-        self.jobs_of_owner: Counter[int] = Counter()
-        self.ranks_of_owner: Counter[int] = Counter()
-        self.jobs_of_agent: Counter[str] = Counter()
-        self.ranks_of_agent: Counter[str] = Counter()
-        self.jobs = 0
-        self.ranks = 0
+    def __init__(self, most: int, most_of_agent: int) -> None:
+        self.most, self.most_of_agent = most, most_of_agent
+        self.total = 0
+        self.of_owner: Counter[int] = Counter()
+        self.of_agent: Counter[str] = Counter()
 
-    def add_job(self, owner: int, agent: str, count: int = 1) -> None:
-        self.jobs += count
-        _add(self.jobs_of_owner, owner, count)
-        _add(self.jobs_of_agent, agent, count)
-
-    def add_rank(self, owner: int, agent: str, count: int = 1) -> None:
-        self.ranks += count
-        _add(self.ranks_of_owner, owner, count)
-        _add(self.ranks_of_agent, agent, count)
+    def add(self, owner: int, agent: str, count: int = 1) -> None:
+        self.total += count
+        _add(self.of_owner, owner, count)
+        _add(self.of_agent, agent, count)
 
 
 def who_gives_way(counts: Counter[int], newcomer: int) -> int | None:

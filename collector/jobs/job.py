@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import lt
 from typing import Any, Final, NamedTuple
 
@@ -289,6 +289,16 @@ class Job:
     @property
     def sources(self) -> set[str]:
         return {rank.source for rank in self.ranks.values()}
+
+    def by_agent(self, ranks: Iterable[int], answering: Collection[str] | None = None) -> dict[str, tuple[int, ...]]:
+        """Those of these ranks that the job has, by the URL of the agent that reports them: of the agents `answering`;
+        None: of all."""
+        found: dict[str, tuple[int, ...]] = {}
+        for number in ranks:
+            rank = self.ranks.get(number)
+            if rank is not None and (answering is None or rank.source in answering):
+                found[rank.source] = (*found.get(rank.source, ()), number)
+        return found
 
     @property
     def recency(self) -> tuple[bool, float, float]:

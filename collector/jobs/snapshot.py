@@ -18,7 +18,7 @@ from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, startin
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.node_findings import NodeGpus, failing_note, findings_by_node
 from laggard.collector.targets import NodeLabels
-from laggard.kit.words import counted, joined, natural, printable_line, ranks_text
+from laggard.kit.words import counted, joined, listed, natural, printable_line, ranks_text
 from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.hang.launches import locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
@@ -116,11 +116,10 @@ class ClusterSnapshot:
         found = self._named(name) if name else ()
         if len(found) < 2:
             return ""
-        choices = ", ".join(str(job.key) for job in found[:_NAMED_JOBS])
-        more = f" and {len(found) - _NAMED_JOBS} more" if len(found) > _NAMED_JOBS else ""
+        choices = listed([str(job.key) for job in found], _NAMED_JOBS)
         if any(job.key.job_id != found[0].key.job_id for job in found):
-            return f"{len(found)} jobs are called so, {name}; ask for one of them: {choices}{more}"
-        return f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}{more}"
+            return f"{len(found)} jobs are called so, {name}; ask for one of them: {choices}"
+        return f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}"
 
     def location(self, name: str | None) -> Location:
         """The verdict on the job that job() finds; verdict `unknown`, with the reason, where it finds none."""
@@ -338,9 +337,8 @@ def _with_notes(location: Location, job: Job, silent: Mapping[str, tuple[int, No
     notes = list(location.notes)
     of_job = [row for _, row in sorted(silent[url] for url in job.sources if url in silent)]
     if of_job and location.verdict is not Verdict.UNKNOWN:
-        names = ", ".join(f"{row.node or row.url} ({row.state})" for row in of_job[:4])
-        more = f" and {len(of_job) - 4} more" if len(of_job) > 4 else ""
-        notes.append(Note(kind="agents_silent", text=f"no longer reporting: {names}{more}"))
+        names = listed([f"{row.node or row.url} ({row.state})" for row in of_job], 4)
+        notes.append(Note(kind="agents_silent", text=f"no longer reporting: {names}"))
     if contested := job.contested:
         notes.append(_contested_note(contested))
     if not job.running:

@@ -11,12 +11,11 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
-from laggard.kit.words import printable_line, ranks_text
+from laggard.kit.words import listed, printable_line, ranks_text
 from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.unseen_note import unseen_note
 from laggard.model import Note
-from laggard.rankfile.unseen import UNSEEN
-from laggard.wire.ranks import RasCommunicator, RasJob, RasSource, UnseenProcess
+from laggard.wire.ranks import TRAINED_UNSEEN, RasCommunicator, RasJob, RasSource, UnseenProcess
 from laggard.wire.words import is_numbered
 
 _MAX_LINE_CHARACTERS: Final = 600
@@ -67,7 +66,7 @@ def unseen_jobs(found: Iterable[UnseenOn]) -> dict[JobKey, UnseenJob]:
     """Those that trained, by job."""
     of_job: dict[JobKey, list[UnseenOn]] = {}
     for each in found:
-        if each.process.kind == UNSEEN:
+        if each.process.kind == TRAINED_UNSEEN:
             of_job.setdefault(_key(each), []).append(each)
     return {key: UnseenJob(key, tuple(each)) for key, each in of_job.items()}
 
@@ -75,7 +74,7 @@ def unseen_jobs(found: Iterable[UnseenOn]) -> dict[JobKey, UnseenJob]:
 def starting(found: Iterable[UnseenOn], known: Mapping[JobKey, bool]) -> Iterator[UnseenOn]:
     """Those that have begun and made no step yet, and run. `known`: which jobs are held, and whether each runs."""
     for each in found:
-        if each.process.kind != UNSEEN and each.process.running and not known.get(_key(each)):
+        if each.process.kind != TRAINED_UNSEEN and each.process.running and not known.get(_key(each)):
             yield each
 
 
@@ -84,9 +83,7 @@ def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
     none."""
     trains = [each for each in found if each.process.script not in _LAUNCHERS] or found
     names = dict.fromkeys(_name(each) for each in trains)
-    shown = ", ".join(list(names)[:_MAX_NAMED])
-    shown += f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    text = f"{shown} {'has' if len(names) == 1 else 'have'} begun and made no step yet"
+    text = f"{listed(list(names), _MAX_NAMED)} {'has' if len(names) == 1 else 'have'} begun and made no step yet"
     text += f"; {stands}" if (stands := _standing_text(found)) else ""
     hint = f"; the job that ended last is {ended}: ask for it with --job" if ended else ""
     return printable_line(text + hint, _MAX_LINE_CHARACTERS)

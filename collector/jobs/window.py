@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from laggard.collector.jobs.holdings import (
     MAX_JOBS_OF_AGENT,
     MAX_RANKS_OF_AGENT,
-    Holdings,
+    Held,
     Limits,
     NotHeld,
     who_gives_way,
@@ -49,7 +49,8 @@ class JobWindows:
         self.jobs: dict[JobKey, Job] = {}
         self._limits = limits or Limits()
         self._expire_after_seconds = expire_after_seconds
-        self._held = Holdings()
+        self._jobs_held = Held(self._limits.jobs, MAX_JOBS_OF_AGENT)
+        self._ranks_held = Held(self._limits.ranks, MAX_RANKS_OF_AGENT)
         self._keys_of_owner: dict[int, dict[JobKey, None]] = {}  # oldest first
         self._challengers: dict[JobKey, dict[Run, Job]] = {}
         self._round_began = math.nan
@@ -101,10 +102,6 @@ class JobWindows:
             elif self.jobs[key].run != run:
                 refused[Refusal.OTHER_RUN] += 1
         return +refused
-
-    def counted(self) -> tuple[int, int]:
-        """The number of jobs and of ranks that are held, with those of runs that are not shown."""
-        return self._held.jobs, self._held.ranks
 
     def not_held(self, answering: Collection[str]) -> NotHeld:
         """The jobs and ranks that the agents `answering` reported last and there was no room for."""
@@ -172,8 +169,8 @@ class JobWindows:
     def _most_steps(self, source: str) -> int:
         """The number of steps that are kept of each of an agent's ranks, so that neither it nor all agents together
         take more room than WINDOW_STEPS of as many ranks as they may report."""
-        of_agent = MAX_RANKS_OF_AGENT // max(1, self._held.ranks_of_agent[source])
-        of_all = self._limits.ranks // max(1, self._held.ranks)
+        of_agent = MAX_RANKS_OF_AGENT // max(1, self._ranks_held.of_agent[source])
+        of_all = self._limits.ranks // max(1, self._ranks_held.total)
         return WINDOW_STEPS * max(1, min(of_agent, of_all))
 
     def _job_of(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
@@ -190,11 +187,11 @@ class JobWindows:
         return self._challengers.setdefault(key, {}).setdefault(run, self._made(run, source, row, now))
 
     def _new_job(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
-        if not self._make_room_for_job(key.owner, source):
+        if not self._make_room(self._jobs_held, key.owner, source):
             return Refusal.NO_ROOM
         job = self.jobs[key] = self._made(run, source, row, now)
         self._keys_of_owner.setdefault(key.owner, {})[key] = None
-        self._held.add_job(key.owner, source)
+        self._jobs_held.add(key.owner, source)
         return job
 
     def _made(self, run: Run, source: str, row: RankRow, now: float) -> Job:
@@ -221,10 +218,10 @@ class JobWindows:
                 rank.rival, rank.contested = self._reporter[0], CONTESTED_ANSWERS
             return Refusal.CLAIMED
         if rank is not None:
-            self._held.add_rank(key.owner, rank.source, -1)
-        elif not self._make_room_for_rank(key, source):
+            self._ranks_held.add(key.owner, rank.source, -1)
+        elif not self._make_room(self._ranks_held, key.owner, source, but=key):
             return Refusal.NO_ROOM
-        self._held.add_rank(key.owner, source)
+        self._ranks_held.add(key.owner, source)
         window = job.ranks[row.rank] = RankWindow(source, row, now, self._asked_at, reporter=self._reporter)
         if rank is not None and contested:  # it may have moved; but a round may also take longer than a claim holds
             window.rival, window.contested = rank.reporter[0], CONTESTED_ANSWERS
@@ -262,51 +259,37 @@ class JobWindows:
     def _replace(self, key: JobKey, successor: Job) -> Job:
         """Puts another run, which counts its own ranks already, in the place of the one held."""
         old = self.jobs[key]
-        for rank in old.ranks.values():
-            self._held.add_rank(key.owner, rank.source, -1)
-        self._held.add_job(key.owner, old.agent, -1)
-        self._held.add_job(key.owner, successor.agent)
+        self._count_out(key, old)
+        self._jobs_held.add(key.owner, old.agent, -1)
+        self._jobs_held.add(key.owner, successor.agent)
         self.jobs[key] = successor
         return successor
 
     # Room.
 
-    def _make_room_for_job(self, owner: int, source: str) -> bool:
-        """Whether there is room for another job; where there is none, another gives way, if that is fair."""
-        if self._held.jobs_of_agent[source] >= MAX_JOBS_OF_AGENT:
-            return self._make_room_at_agent(owner, source, None)
-        if self._held.jobs < self._limits.jobs:
+    def _make_room(self, held: Held, owner: int, source: str, but: JobKey | None = None) -> bool:
+        """Whether there is room for another job, or for another rank of the job `but`; where there is none, another
+        gives way, if that is fair."""
+        if held.of_agent[source] >= held.most_of_agent:
+            return self._make_room_at_agent(owner, source, but)
+        if held.total < held.most:
             return True
-        if ("job", owner) in self._full_for:
+        memo = "rank" if but else "job", owner
+        if memo in self._full_for:
             return False
-        gives_way = who_gives_way(self._held.jobs_of_owner, owner)
+        gives_way = who_gives_way(held.of_owner, owner)
         loser = owner if gives_way is None else gives_way
-        if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ())):
+        if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ()), but):
             return True
         if gives_way is None:
-            self._full_for.add(("job", owner))
-            return False
-        self._drop_job(next(reversed(self._keys_of_owner[gives_way])))
-        return True
-
-    def _make_room_for_rank(self, key: JobKey, source: str) -> bool:
-        """Whether there is room for another rank of the job `key`."""
-        if self._held.ranks_of_agent[source] >= MAX_RANKS_OF_AGENT:
-            return self._make_room_at_agent(key.owner, source, key)
-        if self._held.ranks < self._limits.ranks:
-            return True
-        if ("rank", key.owner) in self._full_for:
-            return False
-        gives_way = who_gives_way(self._held.ranks_of_owner, key.owner)
-        loser = key.owner if gives_way is None else gives_way
-        if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ()), but=key):
-            return True
-        if gives_way is None:
-            self._full_for.add(("rank", key.owner))
+            self._full_for.add(memo)
             return False
         newest = next(reversed(self._keys_of_owner[gives_way]))
-        self._drop_ranks(newest, self.jobs[newest], [next(reversed(self.jobs[newest].ranks))])
-        return self._held.ranks < self._limits.ranks
+        if but is None:
+            self._drop_job(newest)
+        else:
+            self._drop_ranks(newest, self.jobs[newest], [next(reversed(self.jobs[newest].ranks))])
+        return held.total < held.most
 
     def _make_room_at_agent(self, owner: int, source: str, but: JobKey | None) -> bool:
         """Drops one of the jobs that this agent brought, for another of `owner`, if that is fair."""
@@ -338,10 +321,14 @@ class JobWindows:
         job = self.jobs[key]
         return not job.running or (key not in self._reported and self._now - job.updated_at > CLAIM_SECONDS)
 
+    def _count_out(self, key: JobKey, job: Job) -> None:
+        for rank in job.ranks.values():
+            self._ranks_held.add(key.owner, rank.source, -1)
+
     def _drop_ranks(self, key: JobKey, job: Job, numbers: Iterable[int]) -> None:
         """Drops ranks of a job, or of another run of it, and the run itself where no rank is left."""
         for number in numbers:
-            self._held.add_rank(key.owner, job.ranks.pop(number).source, -1)
+            self._ranks_held.add(key.owner, job.ranks.pop(number).source, -1)
         if not job.ranks:
             if self.jobs.get(key) is job:
                 self._drop_job(key)
@@ -350,11 +337,10 @@ class JobWindows:
 
     def _drop_job(self, key: JobKey) -> None:
         job = self.jobs.pop(key)
-        self._held.add_job(key.owner, job.agent, -1)
+        self._jobs_held.add(key.owner, job.agent, -1)
         for run in list(self._challengers.get(key, {})):
             self._drop_challenger(key, run)
-        for rank in job.ranks.values():
-            self._held.add_rank(key.owner, rank.source, -1)
+        self._count_out(key, job)
         keys = self._keys_of_owner[key.owner]
         del keys[key]
         if not keys:
@@ -365,8 +351,7 @@ class JobWindows:
         challenger = challengers.pop(run, None)
         if challenger is None:
             return
-        for rank in challenger.ranks.values():
-            self._held.add_rank(key.owner, rank.source, -1)
+        self._count_out(key, challenger)
         if not challengers:
             del self._challengers[key]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard import wire
-from laggard.collector.job_words import job_text, known_jobs, other_jobs, short_text
+from laggard.collector.job_words import OTHER_VERSION, ask_for, job_text, known_jobs, other_jobs, short_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.locate_command.page import page_of_collector, recommendation_of_collector
 from laggard.collector.web.documents import JobLine
 from laggard.collector.web.page_html import KeptPage
-from laggard.kit.address import without_login
 from laggard.kit.collector_client import answer
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
@@ -22,8 +19,6 @@ from laggard.model import Location
 from laggard.wire.digest import Digest
 
 if TYPE_CHECKING:
-    import httpx
-
     from laggard.recommend.advice.values import Item
 
 
@@ -88,7 +83,7 @@ class CollectorSource:
         """Writes DIRECTORY/job.jsonl, which `locate --trace DIRECTORY` judges as the collector does. Nothing is
         overwritten: raises UsageError where the file is there already."""
         path = Path(directory) / "job.jsonl"
-        with _answer(self._url, "recording", self._job) as found:
+        with answer(self._url, "recording", _fresh(self._job)) as found:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open(path, "xb") as file:
@@ -103,17 +98,12 @@ class CollectorSource:
 def ask(url: str, job: str | None) -> CollectorSource:
     """Asks for the verdict on `job`; None: on the one that progressed last. Raises UsageError where no collector
     answers at `url`."""
-    with _answer(url, "location", by_uid(job)) as found:
-        try:
-            location = wire.decode(found.read(), Location)
-        except wire.WireError as error:
-            raise UsageError(f"what answers at {without_login(url)} is not a laggard collector: {error}") from None
-    return CollectorSource(url, job, location)
+    return CollectorSource(url, job, ask_for(url, "location", _fresh(by_uid(job)), Location))
 
 
-def _answer(url: str, document: str, job: str | None) -> AbstractContextManager[httpx.Response]:
-    """Asks for a document that is fresh, not up to 5 s old as of the last round. Raises UsageError."""
-    return answer(url, document, {"fresh": "1", **({"job": job} if job else {})})
+def _fresh(job: str | None) -> dict[str, str]:
+    """The query for what is fresh, not up to 5 s old as of the last round."""
+    return {"fresh": "1", **({"job": job} if job else {})}
 
 
 def digest_now(url: str, job: str | None) -> tuple[Digest, Location]:
@@ -130,8 +120,4 @@ def digest_kept(url: str, job: str | None, run: str) -> Digest:
 def _digest(url: str, job: str | None, run: str) -> Digest:
     asked, (kind, _, number) = by_uid(job), run.partition(":")
     query = {"run": kind, **({"incident": number} if number else {}), **({"job": asked} if asked else {})}
-    with answer(url, "digest", query) as found:
-        try:
-            return wire.decode(found.read(), Digest)
-        except wire.WireError as error:
-            raise UsageError(f"the collector at {without_login(url)} is of another version: {error}") from None
+    return ask_for(url, "digest", query, Digest, OTHER_VERSION)

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from laggard import wire
-from laggard.collector.job_words import by_key, job_text
+from laggard.collector.job_words import OTHER_VERSION, ask_for, by_key, job_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
@@ -18,13 +17,13 @@ from laggard.collector.web.page_html import ROWS, KeptPage, culprit_ranks, kept_
 from laggard.collector.web.summary import recorded_summary
 from laggard.collector.web.timeline import timeline_document
 from laggard.kit.address import without_login
-from laggard.kit.collector_client import answer
 from laggard.kit.errors import UsageError
 from laggard.kit.users import user_text
 from laggard.kit.words import printable_line
 from laggard.model import Location
-from laggard.recommend.advice.by_timings import recommend_by_timings
+from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recommend.advice.values import Recommendation
+from laggard.recommend.advice.watched import recommend_watched
 from laggard.recording.judged import JudgedRecording
 from laggard.wire.nodes import NodeFinding
 from laggard.wire.words import recorded_text
@@ -73,7 +72,7 @@ def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage
     name = recorded_text(location.job_id, location.owner, timings.script, timings.started_at)
     return _without_collector(
         location,
-        recommend_by_timings(timings, location.culprits),
+        recommend_watched(with_job(Situation(), timings, location.culprits)),
         heatmap_document(key, timings, rows=ROWS),
         timeline_document(key, timings, culprit_ranks(location)),
         f"From {', '.join(os.path.basename(os.path.normpath(path)) for path in paths[:3])}"
@@ -131,14 +130,8 @@ def _job_text(location: Location) -> str:
     return printable_line(f"Job {location.job_id}{owner}") if location.job_id else ""
 
 
-def _ask(url: str, document: str, query: Mapping[str, str], kind: type[Document]) -> Document:
-    with answer(url, document, query) as found:
-        try:
-            return wire.decode(found.read(), kind)
-        except wire.WireError as error:
-            raise UsageError(
-                f"the collector at {without_login(url)} is of another version: {document}: {error}"
-            ) from None
+def _ask(url: str, name: str, query: Mapping[str, str], kind: type[Document]) -> Document:
+    return ask_for(url, name, query, kind, f"{OTHER_VERSION}: {name}")
 
 
 def _now() -> str:

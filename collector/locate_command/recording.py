@@ -37,9 +37,10 @@ class RecordingSource:
         return "" if self._asked else ended_job_prefix(self.location)
 
     def changes(self) -> Sequence[Item]:
-        from laggard.recommend.advice.by_timings import recommend_by_timings
+        from laggard.recommend.advice.situation import Situation, with_job
+        from laggard.recommend.advice.watched import recommend_watched
 
-        return recommend_by_timings(self._judged.timings, self.location.culprits).items
+        return recommend_watched(with_job(Situation(), self._judged.timings, self.location.culprits)).items
 
     def job_lines(self) -> Iterator[Line]:
         location, timings = self._judged.location, self._judged.timings

@@ -183,13 +183,20 @@ def clusters_text(found: Sequence[Known]) -> str:
     return ", ".join(printable_line(name, 64) for name in names[:_NAMED_JOBS])
 
 
+def doubted(location: Location, note: Note, first: bool = True) -> Location:
+    """The location with a note, the first or the last, that something which the judgement needs is not there: so
+    nothing is `ok`."""
+    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
+    notes = (note, *location.notes) if first else (*location.notes, note)
+    return structs.replace(location, verdict=verdict, notes=notes)
+
+
 def with_what_is_left_out(prometheus: Prometheus, location: Location) -> Location:
     """The location with what the store says to have left out: what is not whole is never `ok`."""
     if not prometheus.warnings:
         return location
-    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
     text = f"the answer is not whole, ranks may be missing: {prometheus.warnings[0]}"
-    return structs.replace(location, verdict=verdict, notes=(Note("partial_answer", text), *location.notes))
+    return doubted(location, Note("partial_answer", text))
 
 
 def not_of_now(location: Location, ahead: float) -> Location:
@@ -197,10 +204,9 @@ def not_of_now(location: Location, ahead: float) -> Location:
     is not known to be now, and nothing is `ok`."""
     if abs(ahead) <= MAX_AHEAD:
         return location
-    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
     way = "ahead of" if ahead > 0 else "behind"
     text = f"Prometheus' clock is {_long(abs(ahead))} {way} this machine's: whether this is of now is not known"
-    return structs.replace(location, verdict=verdict, notes=(Note("store_clock", text), *location.notes))
+    return doubted(location, Note("store_clock", text))
 
 
 def _with_failing_nodes(prometheus: Prometheus, location: Location, at: float | None) -> Location:

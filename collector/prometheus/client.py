@@ -390,23 +390,21 @@ def _said(response: httpx.Response) -> str:
     return ""
 
 
+_MEANINGS: Final = {
+    403: "refuses ({}): give --bearer-token-file FILE, or --basic-auth-file FILE with USER:PASSWORD in it, of one who"
+    " may read; Mimir and Cortex want X-Scope-OrgID in --headers-file FILE",
+    404: "has no API there ({}): is a path missing behind the host, as /prometheus or /select/0/prometheus?",
+    422: "cannot answer ({}): choose one job with --job, or raise its --query.max-samples",
+    429: "takes no more queries now ({}): raise its limits for this tenant",
+    503: "is overloaded or away ({})",
+    300: "sends elsewhere ({}), to a login perhaps: name the API itself",
+}
+_ALIKE: Final = {401: 403, 502: 503, 504: 503}
+
+
 def _meaning(status: int) -> str:
-    if status in (401, 403):
-        return (
-            f"refuses ({status}): give --bearer-token-file FILE, or --basic-auth-file FILE with USER:PASSWORD in it,"
-            " of one who may read; Mimir and Cortex want X-Scope-OrgID in --headers-file FILE"
-        )
-    if status == 404:
-        return "has no API there (404): is a path missing behind the host, as /prometheus or /select/0/prometheus?"
-    if 300 <= status < 400:
-        return f"sends elsewhere ({status}), to a login perhaps: name the API itself"
-    if status == 422:
-        return "cannot answer (422): choose one job with --job, or raise its --query.max-samples"
-    if status == 429:
-        return "takes no more queries now (429): raise its limits for this tenant"
-    if status in (502, 503, 504):
-        return f"is overloaded or away ({status})"
-    return f"answers {status}"
+    alike = 300 if 300 <= status < 400 else _ALIKE.get(status, status)
+    return _MEANINGS.get(alike, "answers {}").format(status)
 
 
 def _checked_url(url: str) -> str:

@@ -21,7 +21,7 @@ from laggard.collector.prometheus.counters import (
     intervals,
 )
 from laggard.kit.constants import PHASES
-from laggard.kit.words import counted, phase_text, ranks_text, step_times_text
+from laggard.kit.words import counted, listed, phase_text, ranks_text, step_times_text
 from laggard.locate.medians import median
 from laggard.locate.partial_verdict import PartialVerdict
 from laggard.locate.slow.significance import SLOW_RATIO
@@ -192,8 +192,8 @@ def stalled_by(ranks: Ranks, stalled_seconds: float) -> PartialVerdict:
 
 def silent_note(numbers: NDArray[np.int64], nodes: Sequence[str | None], absent: Mask) -> Note:
     places = sorted({nodes[int(column)] or "an unknown machine" for column in np.flatnonzero(absent)})
-    where = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
     ranks = tuple(int(number) for number in numbers[:MAX_NAMED_RANKS])
+    where = listed(places, 4)
     text = f"{ranks_text(int(number) for number in numbers)} on {where} no longer scraped, or later: not judged"
     return Note("silent_ranks", text, ranks)
 

@@ -12,11 +12,12 @@ from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
-from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.choice import (
     STALL_INTERVALS,
     Few,
+    Known,
     choose_job,
+    doubted,
     failing_nodes,
     few_ranks,
     findings_of,
@@ -83,18 +84,17 @@ POSITIONS_UNKNOWN_FACTOR = 0.5
 def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None) -> Location:
     """The verdict on the job of that key or name, by default the one that got on last, at a moment (Unix seconds; None:
     now). Raises UsageError where Prometheus does not answer, or the name is that of several users' jobs."""
-    with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        found = choose_job(prometheus, job, at)
-        if isinstance(found, Location):
-            return with_what_is_left_out(prometheus, found)
-        return _Question(Reading(prometheus, pool, found.job, found.now), at is None, found.ahead).answer()
+    found = choose_job(prometheus, job, at)
+    if isinstance(found, Location):
+        return with_what_is_left_out(prometheus, found)
+    return locate_known(prometheus, found, live=at is None)
 
 
-def locate_known(prometheus: Prometheus, job: queries.Job, now: float, ahead: float = 0.0) -> Location:
-    """The verdict on a job that Prometheus has samples of, now by the server's clock, which is so many seconds `ahead`
-    of this machine's. Raises UsageError."""
+def locate_known(prometheus: Prometheus, known: Known, live: bool = True) -> Location:
+    """The verdict on a job that Prometheus has samples of, at its moment by the server's clock; `live`: whether that is
+    now. Raises UsageError."""
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        return _Question(Reading(prometheus, pool, job, now), live=True, ahead=ahead).answer()
+        return _Question(Reading(prometheus, pool, known.job, known.now), live, known.ahead).answer()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +120,9 @@ class _Question:
         location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, closely, few, world)
         missing = _missing(everyone, few)
         if missing.any() and not any(note.kind == "silent_ranks" for note in location.notes):
-            location = _doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing))
+            location = doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing), first=False)
         if not world:
-            location = _doubted(location, Note("partial", _WORLD_UNKNOWN))
+            location = doubted(location, Note("partial", _WORLD_UNKNOWN), first=False)
         location = structs.replace(
             location,
             world_size=max(world, len(everyone.ranks)),
@@ -162,7 +162,7 @@ class _Question:
         culprits = tuple(_in_real_steps(culprit, counters.steps) for culprit in culprits)
         location = structs.replace(location, culprits=culprits, notes=tuple(notes), window=_window(counters, found))
         lacks = _lacks(everyone, counters)
-        return _doubted(location, lacks) if lacks else location
+        return doubted(location, lacks, first=False) if lacks else location
 
     def _described(
         self, culprits: Sequence[Culprit], counters: Counters, moments: Moments, few: Few
@@ -223,12 +223,6 @@ class _Question:
 
     def _unknown(self, kind: str, text: str) -> Location:
         return self._finished(unknown_location(kind, text, self.reading.job.job_id))
-
-
-def _doubted(location: Location, note: Note) -> Location:
-    """The location with a note that something which the judgement needs is not there: so nothing is `ok`."""
-    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
-    return structs.replace(location, verdict=verdict, notes=(*location.notes, note))
 
 
 def _lacks(everyone: Counters, looked_at: Counters) -> Note | None:

@@ -125,7 +125,7 @@ def _locate(prometheus: Prometheus, alike: Sequence[Known]) -> Location:
         text = f"{len(alike)} clusters have this job: set prometheus_cluster to one of {clusters_text(alike)}"
         return unknown_location("several_clusters", text, each.job.job_id)
     try:
-        return locate_known(prometheus, each.job, each.now, each.ahead)
+        return locate_known(prometheus, each)
     except UsageError:
         raise
     except Exception as error:  # a job that the analysis fails on leaves the others their verdict

@@ -17,7 +17,7 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure
 from laggard.collector.scrape.validation import RanksAnswer
 from laggard.collector.targets import Target
-from laggard.kit.words import counted, printable_line
+from laggard.kit.words import counted, listed, printable_line
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.model import Finding, Report, Verdict
 from laggard.wire import encode
@@ -246,10 +246,9 @@ class StateChanges:
 
 
 def _line(state: str, agents: dict[str, str]) -> str:
-    named = [f"{url} ({reason})" if reason else url for url, reason in list(agents.items())[:_MAX_NAMED]]
-    more = f" and {len(agents) - _MAX_NAMED} more" if len(agents) > _MAX_NAMED else ""
+    named = [f"{url} ({reason})" if reason else url for url, reason in agents.items()]
     verb = "is" if len(agents) == 1 else "are"
-    return f"{counted(len(agents), 'agent')} {verb} {state}: {', '.join(named)}{more}"
+    return f"{counted(len(agents), 'agent')} {verb} {state}: {listed(named, _MAX_NAMED)}"
 
 
 MAX_PARTS: Final = 16_384

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.validation import validate_collectives
@@ -67,7 +67,8 @@ class CollectiveRounds:
             if not job.running:
                 continue
             self._asked_at[key] = now
-            by_agent = _suspects(key, job, answers)
+            suspects = link_suspects(job.timings(key.job_id, answers, {}), job.newest_rows(answers))
+            by_agent = job.by_agent(suspects, answers)
             if by_agent:
                 found.append(Wanted(key, by_agent))
                 ranks += sum(map(len, by_agent.values()))
@@ -80,7 +81,8 @@ class CollectiveRounds:
         jobs = [self._windows.jobs.get(each.key) for each in wanted]
         found = await asyncio.gather(*map(self.answers, wanted))
         for job, each, answers in zip(jobs, wanted, found, strict=True):
-            self._hand_over(job, each.key, answers, now)
+            if job is not None and self._windows.jobs.get(each.key) is job:
+                job.collectives, job.collectives_at = answers, now
 
     async def answers(self, wanted: Wanted) -> dict[int, RankCollectives]:
         """The collectives that the agents have of these ranks, as far as they answer."""
@@ -91,10 +93,6 @@ class CollectiveRounds:
         ]
         answers = await asyncio.gather(*requests)
         return {it.rank: it for answer in answers for it in answer}
-
-    def _hand_over(self, job: Job | None, key: JobKey, found: dict[int, RankCollectives], now: float) -> None:
-        if job is not None and self._windows.jobs.get(key) is job:
-            job.collectives, job.collectives_at = found, now
 
     async def _ask_agent(self, url: str, key: JobKey, ranks: tuple[int, ...]) -> tuple[RankCollectives, ...]:
         """The collectives that one agent has; nothing where it does not answer, or not as an agent does."""
@@ -114,16 +112,6 @@ def is_in_network(location: Location) -> bool:
     """Whether the verdict names a link, or tells of transfers that take long."""
     kinds = (*(culprit.kind for culprit in location.culprits), *(note.kind for note in location.notes))
     return "slow_link" in kinds or SLOW_TRANSFERS in kinds
-
-
-def _suspects(key: JobKey, job: Job, answering: set[str]) -> dict[str, tuple[int, ...]]:
-    """The ranks of the job that may sit at a slow link, by agent."""
-    by_agent: dict[str, tuple[int, ...]] = {}
-    for rank in link_suspects(job.timings(key.job_id, answering, {}), job.newest_rows(answering)):
-        source = job.ranks[rank].source
-        if source in answering:
-            by_agent[source] = (*by_agent.get(source, ()), rank)
-    return by_agent
 
 
 # The ranks that readers look at: while somebody does, their agents are asked for single collectives in each round. What
@@ -168,13 +156,12 @@ class LookedRanks:
             self._looked_at = {place: at for place, at in self._looked_at.items() if now - at < READER_SECONDS}
             self._known = {place: it for place, it in self._known.items() if place in self._looked_at}
             looked = list(self._looked_at)
-        by_job: dict[JobKey, dict[str, tuple[int, ...]]] = {}
+        ranks: dict[JobKey, list[int]] = {}
         for key, rank in looked:
-            job = self._windows.jobs.get(key)
-            if job is not None and job.running and rank in job.ranks and job.ranks[rank].source in answering:
-                agents, source = by_job.setdefault(key, {}), job.ranks[rank].source
-                agents[source] = (*agents.get(source, ()), rank)
-        return [Wanted(key, agents) for key, agents in by_job.items()]
+            ranks.setdefault(key, []).append(rank)
+        jobs = ((key, self._windows.jobs.get(key)) for key in ranks)
+        wanted = (Wanted(key, job.by_agent(ranks[key], answering)) for key, job in jobs if job and job.running)
+        return [each for each in wanted if each.ranks]
 
     def keep(self, key: JobKey, found: Iterable[RankCollectives]) -> None:
         """Keeps what the agents answered, with the steps that are held of these ranks now."""

@@ -121,16 +121,6 @@ def _name(culprit: Culprit) -> tuple[str, tuple[int, ...]]:
     return culprit.kind, culprit.ranks
 
 
-def by_agent(job: Job, ranks: Iterable[int]) -> dict[str, tuple[int, ...]]:
-    """The ranks by the URL of the agent that reports them."""
-    found: dict[str, tuple[int, ...]] = {}
-    for rank in ranks:
-        if rank in job.ranks:
-            source = job.ranks[rank].source
-            found[source] = (*found.get(source, ()), rank)
-    return found
-
-
 log = logging.getLogger("laggard.collector")
 
 MAX_TASKS: Final = 8
@@ -224,7 +214,7 @@ class StackRounds:
 
     async def _gather(self, job: Job, wanted: Wanted) -> None:
         if not wanted.samples:
-            await self._read(job, wanted.key, by_agent(job, wanted.ranks))
+            await self._read(job, wanted.key, job.by_agent(wanted.ranks))
             return
         asked, _ = await self._ask_agents(job, wanted.key, wanted.ranks, SAMPLES, SECONDS)
         await self._collect(job, wanted.key, asked, SECONDS)
@@ -232,7 +222,7 @@ class StackRounds:
     async def _ask_agents(
         self, job: Job, key: JobKey, ranks: Sequence[int], samples: int, seconds: float
     ) -> tuple[dict[str, StacksAsked], list[MissingStacks]]:
-        agents = by_agent(job, ranks)
+        agents = job.by_agent(ranks)
         unknown = [MissingStacks(rank, "no agent reports it") for rank in ranks if rank not in job.ranks]
         answers = await asyncio.gather(
             *(self._ask_agent(url, key, of_agent, samples, seconds) for url, of_agent in agents.items())

@@ -14,8 +14,7 @@ from laggard.kit.limits import MAX_CLOCK, MAX_COUNT, MAX_SECONDS
 from laggard.locate.step_tables import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, WORK, Table
 from laggard.model import REPORT_SCHEMA, Report
 from laggard.stacks.sampled import Sampled, SampledError, text_of
-from laggard.wire import WireError, decode, encode
-from laggard.wire.codec import require
+from laggard.wire import WireError, decode, encode, require
 from laggard.wire.ranks import (
     COLLECTIVES_SCHEMA,
     MAX_LISTED,
@@ -124,14 +123,15 @@ def _check_communicator(it: RasCommunicator) -> None:
     require(all(rank < it.size for rank in ranks), "ras: a rank is none of its communicator")
 
 
-T = TypeVar("T")
+T = TypeVar("T", RanksDocument, Report, CollectivesDocument, StacksDocument, StacksAsked)
+J = TypeVar("J", CollectivesDocument, StacksDocument)
 
 MAX_STEPS = 8192  # of one rank in one answer
 MAX_FACTS = 64 << 10  # bytes
 
 # msgspec (0.22) learns a type at its first use, and crashes where another thread uses it meanwhile. Agents' answers are
-# decoded in threads, the first ones all at once: so both types are learned here.
-for _kind in (RanksDocument, Report):
+# decoded in threads, the first ones all at once: so all types are learned here.
+for _kind in (RanksDocument, Report, CollectivesDocument, StacksDocument, StacksAsked):
     msgspec.json.Decoder(_kind)
 
 
@@ -149,8 +149,7 @@ def validate_ranks(body: bytes) -> RanksDocument:
 
 def validate_ranks_answer(body: bytes) -> RanksAnswer:
     """The ranks document in `body`, with its steps as arrays. Raises WireError that says what is wrong with it."""
-    document = decode_bounded(body, RanksDocument)
-    require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
+    document = _document(body, RanksDocument, RANKS_SCHEMA)
     for row in document.ranks:
         _check_rank(row)
     steps = _steps(document.ranks, document.steps)
@@ -173,19 +172,29 @@ def _steps(ranks: Sequence[RankRow], steps: PackedSteps | None) -> tuple[Table, 
 
 def validate_report(body: bytes) -> Report:
     """The report in `body`. Raises WireError that says what is wrong with it."""
-    report = decode_bounded(body, Report)
-    require(report.schema == REPORT_SCHEMA, f"schema is not {REPORT_SCHEMA}")
-    return report
+    return _document(body, Report, REPORT_SCHEMA)
 
 
-def decode_bounded(body: bytes, kind: type[T]) -> T:
+def _document(body: bytes, kind: type[T], schema: str) -> T:
     """The document in `body`; raises WireError."""
     try:
-        return decode(body, kind)
+        document = decode(body, kind)
     except WireError as error:
         raise WireError(f"not the JSON expected: {error}") from None
     except (RecursionError, OverflowError, MemoryError):
         raise WireError("not the JSON expected: nested too deeply or a number too large") from None
+    require(document.schema == schema, f"schema is not {schema}")
+    return document
+
+
+def _of_job(body: bytes, kind: type[J], schema: str, key: tuple[int, str], asked: Collection[int], what: str) -> J:
+    """The document of these ranks of the job, or of some of them. Raises WireError, also where it is of another job, or
+    of a rank that it was not asked for."""
+    document = _document(body, kind, schema)
+    require((document.owner, document.job_id) == key, f"{what} of another job")
+    ranks = [each.rank for each in document.ranks]
+    require(len(ranks) == len(set(ranks)) and set(ranks) <= set(asked), f"{what} of ranks not asked for")
+    return document
 
 
 def _check_rank(row: RankRow) -> None:
@@ -194,17 +203,10 @@ def _check_rank(row: RankRow) -> None:
     require(len(encode(row.facts)) <= MAX_FACTS, f"rank {row.rank}: the facts are more than {MAX_FACTS} bytes")
 
 
-msgspec.json.Decoder(CollectivesDocument)  # learned here, as the types of validation.py
-
-
 def validate_collectives(body: bytes, owner: int, job_id: str, asked: Collection[int]) -> CollectivesDocument:
     """The document in `body`. Raises WireError that says what is wrong with it; that it is about another job, or about
     a rank that it was not asked for, is wrong, too."""
-    document = decode_bounded(body, CollectivesDocument)
-    require(document.schema == COLLECTIVES_SCHEMA, f"schema is not {COLLECTIVES_SCHEMA}")
-    require((document.owner, document.job_id) == (owner, job_id), "collectives of another job")
-    ranks = [each.rank for each in document.ranks]
-    require(len(ranks) == len(set(ranks)) and set(ranks) <= set(asked), "collectives of ranks not asked for")
+    document = _of_job(body, CollectivesDocument, COLLECTIVES_SCHEMA, (owner, job_id), asked, "collectives")
     for each in document.ranks:
         _check(each)
     return document
@@ -219,20 +221,13 @@ def _check(it: RankCollectives) -> None:
 _IDENT: Final = re.compile(r"[0-9a-f]{16}")
 _REASON_CHARACTERS: Final = 200
 
-msgspec.json.Decoder(StacksDocument)  # learned here, as the types of validation.py
-msgspec.json.Decoder(StacksAsked)
-
 
 def validate_stacks(
     body: bytes, owner: int, job_id: str, asked: Collection[int]
 ) -> tuple[Mapping[int, Sampled], tuple[MissingStacks, ...]]:
     """The stacks by rank, and the ranks without. Raises WireError that says what is wrong; that it is about
     another job, or about a rank that it was not asked for, is wrong, too."""
-    document = decode_bounded(body, StacksDocument)
-    require(document.schema == STACKS_SCHEMA, f"schema is not {STACKS_SCHEMA}")
-    require((document.owner, document.job_id) == (owner, job_id), "stacks of another job")
-    ranks = [each.rank for each in document.ranks]
-    require(len(ranks) == len(set(ranks)) and set(ranks) <= set(asked), "stacks of ranks not asked for")
+    document = _of_job(body, StacksDocument, STACKS_SCHEMA, (owner, job_id), asked, "stacks")
     require(len(document.missing) <= len(asked), "more ranks without stacks than were asked for")
     try:
         found = {each.rank: sampled_of(each) for each in document.ranks}
@@ -245,8 +240,7 @@ def validate_stacks(
 
 def validate_asked(body: bytes, owner: int, job_id: str, ranks: Collection[int]) -> StacksAsked:
     """Raises WireError."""
-    document = decode_bounded(body, StacksAsked)
-    require(document.schema == STACKS_ASKED_SCHEMA, f"schema is not {STACKS_ASKED_SCHEMA}")
+    document = _document(body, StacksAsked, STACKS_ASKED_SCHEMA)
     require((document.owner, document.job_id) == (owner, job_id), "an ask of another job")
     require(len(document.idents) == 1 and bool(_IDENT.fullmatch(document.idents[0])), "no ident of an ask")
     require(set(document.ranks) <= set(ranks), "ranks that were not to be asked")

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from laggard.collector.web.connections import HEAD_SECONDS, BoundedProtocol
-from laggard.kit.http_server import OWN_MACHINE, Shares, client_of, is_of_own_machine
+from laggard.kit.shares import OWN_MACHINE, Shares, client_of, is_of_own_machine
 from laggard.kit.tls import ServerTls, log_failure
 
 MAX_PENDING: Final = 512

@@ -44,7 +44,7 @@ from laggard.collector.web.summary import job_names, summary_document
 from laggard.collector.web.timeline import mean_own_seconds, timeline_document
 from laggard.kit.words import seconds_text
 from laggard.model import Note
-from laggard.recommend.advice.recommend import recommend
+from laggard.recommend.advice.watched import recommend_watched
 from laggard.recording.writer import JobRecording
 from laggard.wire import encode
 
@@ -284,7 +284,9 @@ class Api:
         snapshot = self.source.snapshot
         job = snapshot.job(asked.job_name)
         key = ("recommendation", job and job.key)
-        return _sent(self.answers.get(snapshot, key, lambda: encode(recommend(situation_of(snapshot, asked.job_name)))))
+        return _sent(
+            self.answers.get(snapshot, key, lambda: encode(recommend_watched(situation_of(snapshot, asked.job_name))))
+        )
 
     def _check_name(self, asked: questions.OfJob) -> None:
         """Raises HTTPException, which Starlette answers, where several users' jobs have the name."""

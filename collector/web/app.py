@@ -119,8 +119,8 @@ def all_routes(
     metrics: CollectorMetrics | None = None,
     recordings: asyncio.Semaphore | None = None,
 ) -> list[Route]:
-    """Only GET and HEAD, and one POST (`web/rings.py`). `metrics`: those of the whole cluster; `recordings`: how
-    many are sent at once; both for all viewers together."""
+    """Only GET and HEAD, and POSTs that are signed. `metrics`: those of the whole cluster; `recordings`: how many are
+    sent at once; both for all viewers together."""
     shown = metrics or CollectorMetrics(source, settings.max_drain_ratio, exclude_seconds=settings.exclude_seconds)
     api = Api(source, settings, recordings=recordings or asyncio.Semaphore(MAX_RECORDINGS))
     return [*_Site(source, settings, shown.of(source)).routes(), *api.routes()]

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from laggard import __version__
-from laggard.catalogue.command import read_page
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import FINDINGS, read_page
 from laggard.collector.web.page_html import template
 from laggard.kit.errors import UsageError
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from prometheus_client import Metric
 
 from laggard import __version__
-from laggard.catalogue.exposition import daemon_families, exposition, metric_family
+from laggard.catalogue.exposition import daemon_families, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet import drains_document, failing_nodes
 from laggard.collector.incidents.incident import Incident
@@ -28,9 +28,8 @@ from laggard.collector.targets import NodeLabels
 from laggard.collector.web.source import ClusterSource, Incidents, exclusions, situation_of
 from laggard.kit.words import printable_line
 from laggard.locate.describe import culprit_text
-from laggard.model import Culprit
-from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.values import Item
+from laggard.recommend.advice.watched import recommend_watched
 from laggard.wire.exclusion import BASES
 
 # The past, as the metrics tell it: which machines fail again and again, and what came back.
@@ -148,7 +147,7 @@ def _chosen(snapshot: ClusterSnapshot) -> list[JobKey]:
 
 def _items(snapshot: ClusterSnapshot, key: JobKey) -> tuple[Item, ...]:
     try:
-        return recommend(situation_of(snapshot, str(key))).items[:MAX_ITEMS]
+        return recommend_watched(situation_of(snapshot, str(key))).items[:MAX_ITEMS]
     except Exception:  # the other metrics do not suffer by it
         log.exception("a defect in laggard: no recommendation for job %s in the metrics", key)
         return ()
@@ -157,19 +156,10 @@ def _items(snapshot: ClusterSnapshot, key: JobKey) -> tuple[Item, ...]:
 Samples = dict[tuple[str, ...], float]
 
 
-class Own(NamedTuple):
-    """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, how many nodes the next job is to leave out and why, and which fail again and again."""
-
-    recommended: Mapping[JobKey, tuple[Item, ...]] = {}
-    ended: Mapping[str, int] = {}
-    excluded: Mapping[str, int] = {}
-    offenders: tuple[Offender, ...] = ()
-
-
 @dataclasses.dataclass(frozen=True)
 class CollectorMetrics:
-    """All of the collector's metrics, now. To be used from threads."""
+    """All of the collector's metrics, now. To be used from threads. `ended`: how many connections were turned away, by
+    the reason."""
 
     source: ClusterSource
     max_drain_ratio: float
@@ -183,40 +173,21 @@ class CollectorMetrics:
         return dataclasses.replace(self, source=source)
 
     def families(self) -> Iterator[Metric]:
-        snapshot = _own_jobs(self.source.snapshot)
-        yield from _families(snapshot, self.source.incidents, self.max_drain_ratio, self._own)
-
-    def _own(self) -> Own:
-        recommended = self.recommended.look(_own_jobs(self.source.snapshot))
+        snapshot, incidents = _own_jobs(self.source.snapshot), self.source.incidents
+        yield from _of_jobs(snapshot)
+        yield from _open_incidents(snapshot, incidents)
+        if snapshot.only_of:
+            return  # the rest is not about what its reader may see
+        yield from _of_the_fleet(snapshot, self.max_drain_ratio)
+        yield from _of_incidents(incidents)
+        yield from _of_recommendations(self.recommended.look(snapshot))
+        yield from _of_the_past(incidents, self.past.look(incidents))
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
-        often = self.past.look(self.source.incidents)
-        return Own(recommended, self.ended, excluded, often)
-
-
-def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, accept: str
-) -> tuple[bytes, str]:
-    """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    return exposition(_families(snapshot, incidents, max_drain_ratio, Own), accept)
-
-
-def _families(
-    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, own: Callable[[], Own]
-) -> Iterator[Metric]:
-    """`own`: what the server knows beside them."""
-    yield from _of_jobs(snapshot)
-    yield from _open_incidents(snapshot, incidents)
-    if snapshot.only_of:
-        return  # the rest is not about what its reader may see
-    yield from _of_the_fleet(snapshot, max_drain_ratio)
-    yield from _of_incidents(incidents)
-    recommended, ended, excluded, often = own()
-    yield from _of_recommendations(recommended)
-    yield from _of_the_past(incidents, often)
-    yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded.get(basis, 0)) for basis in BASES})
-    yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
-    yield from daemon_families(sum(ended.values()))
+        yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded[basis]) for basis in BASES})
+        ended: Samples = {(reason,): float(count) for reason, count in self.ended.items()}
+        yield _family("laggard_collector_connections_ended_total", ended)
+        yield from daemon_families(sum(self.ended.values()))
 
 
 def _own_jobs(snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -251,7 +222,9 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
     yield _family("laggard_node_labels", dict(_node_labels(snapshot)))
-    yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
+    found = ((it.finding, it.node) for it in snapshot.fleet_findings)
+    differing: Samples = {(it.code, it.severity.value, it.device, node): 1.0 for it, node in found}
+    yield _family("laggard_fleet_finding", differing)
     yield _family("laggard_fleet_wide_finding_nodes", {(code,): float(n) for code, n in snapshot.fleet_wide.items()})
     yield _family("laggard_fleet_failing_nodes", {(): float(len(failing_nodes(snapshot)))})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
@@ -319,8 +292,8 @@ def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], fl
     rank."""
     for job in jobs:
         for culprit in job.location.culprits:
-            for rank in _rank_labels(culprit):
-                labels = (*_job_labels(job), rank, culprit.kind, culprit.node or "")
+            for rank in culprit.ranks or ("",):
+                labels = (*_job_labels(job), str(rank), culprit.kind, culprit.node or "")
                 yield labels, culprit.recoverable_ratio or 0.0
 
 
@@ -330,12 +303,6 @@ def _places(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], floa
             if culprit.stack is not None:
                 where = culprit.kind, culprit.node or "", printable_line(culprit.stack.place, MAX_KEY_CHARACTERS)
                 yield (*_job_labels(job), str(culprit.stack.rank), *where), 1.0
-
-
-def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:
-    return {
-        (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in snapshot.fleet_findings
-    }
 
 
 def _node_labels(snapshot: ClusterSnapshot) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -348,10 +315,6 @@ def _node_labels(snapshot: ClusterSnapshot) -> Iterator[tuple[tuple[str, ...], f
 
 def _job_labels(job: JobSnapshot) -> tuple[str, str]:
     return job.key.job_id, str(job.key.owner)
-
-
-def _rank_labels(culprit: Culprit) -> tuple[str, ...]:
-    return tuple(str(rank) for rank in culprit.ranks) or ("",)
 
 
 def _family(name: str, samples: Samples) -> Metric:

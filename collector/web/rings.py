@@ -5,26 +5,22 @@ from __future__ import annotations
 
 import math
 import secrets
-import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec import structs
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
 
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.documents import NewestRing
-from laggard.collector.web.signed_requests import Nonces, read_body
+from laggard.collector.web.signed_requests import Handler, Kind, signed_handler
 from laggard.collector.web.source import ClusterSource
 from laggard.kit.secret_files import TokenFile
 from laggard.model import Verdict
-from laggard.rings.authentication import signed, signer
-from laggard.wire import WireError, decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue, RingTask
 from laggard.wire.nodes import NodeRow, RingPairs, RingsDocument
+from laggard.wire.signing import RING_AGENT, RING_COLLECTOR, signed
 
 # The nodes that are to measure each other next, so that each takes part in a ring once in a period. Pure.
 #
@@ -80,27 +76,15 @@ def _age(row: NodeRow) -> float:
 # The nodes of a ring are told of it one after the other, as they ask; all begin at the same moment. Who does not come
 # is done without (rings as a gang). Nothing is kept over a restart: when a node was measured its agent tells.
 
-CLOCK_SECONDS: Final = 300.0
-"""The largest difference between the clocks of an agent and its collector: older questions may be an eavesdropper's."""
-
 MEASURE_SECONDS: Final = 60.0
-_EXTRA_SECONDS: Final = 60.0
-"""The time for the start of processes, and the first connections."""
+_JOIN_SECONDS: Final = 30.0
+_DEADLINE_SECONDS: Final = 2 * _JOIN_SECONDS + MEASURE_SECONDS + 60.0
+"""With the time for the start of processes, and the first connections."""
 _SLACK_SECONDS: Final = 5.0
-_MAX_NONCES: Final = 1 << 16
 _RETRY_SECONDS: Final = 600.0
 """The time after a ring for which its nodes are left alone, unless their agents tell that it measured them: a job came,
 or one of its nodes did not start."""
 _LOOPBACK: Final = ("127.", "localhost", "::1")
-
-
-class IdleRingSettings(NamedTuple):
-    """The settings of the collector for idle rings (`ring_...`)."""
-
-    period_seconds: float
-    nodes: int
-    ask_seconds: float
-    port: int
 
 
 class _Ring(NamedTuple):
@@ -118,44 +102,35 @@ class Answer(NamedTuple):
 
 
 class IdleRings:
-    """Moments are seconds on the collector's monotonic clock, `wall` is Unix time. Threads may ask at once."""
+    """Moments are seconds on the collector's monotonic clock. Not thread-safe."""
 
-    def __init__(self, settings: IdleRingSettings, since: float = 0.0) -> None:
-        """`since`: when this collector started, Unix time."""
+    def __init__(self, settings: CollectorSettings) -> None:
         self._settings = settings
-        self._lock = threading.Lock()
         self._asked: dict[str, float] = {}
         self._gathering_since: float | None = None
         self._rings: list[_Ring] = []
         self._tried: dict[str, float] = {}
-        self._nonces = Nonces(CLOCK_SECONDS, _MAX_NONCES, since)
-
-    def refusal(self, ask: RingAsk, wall: float) -> str:
-        """Returns why a signed question counts for nothing: it was heard before, or is from another time."""
-        with self._lock:
-            return self._nonces.refusal(ask.nonce, ask.at, wall)
 
     def answer(self, node: str, nodes: Sequence[NodeRow], suspects: Collection[str], now: float) -> Answer:
         """Returns the ring that the idle `node` is to take part in. `nodes`: as the agents last answered; `suspects`:
         whom a job's slow link leads to, who are measured first, whenever they were measured last."""
-        with self._lock:
-            self._forget(now)
-            ring = self._ring_of(node)
-            if ring is None:
-                self._asked[node] = now
-                if self._gathering_since is None:
-                    self._gathering_since = now
-                ring = self._new_ring(node, nodes, suspects, now)
-            if ring is None:
-                return Answer(None, self._why_none(node, nodes, suspects))
-            if ring.begins_at <= now:
-                return Answer(None, "the node's ring began without it")
-            return Answer(self._task(ring, node, now), "")
+        self._forget(now)
+        ring = self._ring_of(node)
+        if ring is None:
+            self._asked[node] = now
+            if self._gathering_since is None:
+                self._gathering_since = now
+            ring = self._new_ring(node, nodes, suspects, now)
+        if ring is None:
+            return Answer(None, self._why_none(node, nodes, suspects))
+        if ring.begins_at <= now:
+            return Answer(None, "the node's ring began without it")
+        return Answer(self._task(ring, node, now), "")
 
     def _forget(self, now: float) -> None:
-        patience = 2.5 * self._settings.ask_seconds
+        patience = 2.5 * self._settings.ring_ask_seconds
         self._asked = {node: at for node, at in self._asked.items() if now - at <= patience}
-        retry_seconds = min(_RETRY_SECONDS, self._settings.period_seconds)
+        retry_seconds = min(_RETRY_SECONDS, self._settings.ring_period_seconds)
         self._tried = {node: at for node, at in self._tried.items() if now - at <= retry_seconds}
         self._rings = [ring for ring in self._rings if ring.ends_at > now]
         if not self._asked:
@@ -168,37 +143,23 @@ class IdleRings:
         rows = [row for row in nodes if row.node in self._asked]
         rows = [row for row in rows if row.node not in self._tried and self._ring_of(row.node or "") is None]
         since = now if self._gathering_since is None else self._gathering_since
-        gathered = now - since >= self._settings.ask_seconds
-        if not gathered and len(rows) < self._settings.nodes:
+        gathered = now - since >= self._settings.ring_ask_seconds
+        if not gathered and len(rows) < self._settings.ring_nodes:
             return None  # others ask in a moment
-        plan = plan_rings(rows, self._settings.period_seconds, self._settings.nodes, suspects)
+        plan = plan_rings(rows, self._settings.ring_period_seconds, self._settings.ring_nodes, suspects)
         names = next((ring for ring in plan.rings if node in ring), None)
         if names is None:
             return None
         self._gathering_since = None
-        begins_at = now + self._settings.ask_seconds + _SLACK_SECONDS
-        hosts = _hosts(names, {row.node: row.url for row in rows})
-        ring = _Ring(
-            secrets.token_hex(8),
-            names,
-            hosts[0],
-            hosts[1],
-            begins_at,
-            begins_at + self._deadline_seconds + _SLACK_SECONDS,
-        )
+        begins_at = now + self._settings.ring_ask_seconds + _SLACK_SECONDS
+        host, second_host, *_ = _hosts(names, {row.node: row.url for row in rows})
+        ends_at = begins_at + _DEADLINE_SECONDS + _SLACK_SECONDS
+        ring = _Ring(secrets.token_hex(8), names, host, second_host, begins_at, ends_at)
         self._rings.append(ring)
         self._tried.update(dict.fromkeys(names, ring.ends_at))
         for name in names:
             self._asked.pop(name, None)
         return ring
-
-    @property
-    def _join_seconds(self) -> float:
-        return 30.0
-
-    @property
-    def _deadline_seconds(self) -> float:
-        return 2 * self._join_seconds + MEASURE_SECONDS + _EXTRA_SECONDS
 
     def _task(self, ring: _Ring, node: str, now: float) -> RingTask:
         return RingTask(
@@ -207,11 +168,11 @@ class IdleRings:
             nodes=ring.nodes,
             host=ring.host,
             second_host=ring.second_host,
-            port=self._settings.port,
+            port=self._settings.ring_port,
             begin_seconds=round(ring.begins_at - now, 3),
-            join_seconds=self._join_seconds,
+            join_seconds=_JOIN_SECONDS,
             seconds=MEASURE_SECONDS,
-            deadline_seconds=self._deadline_seconds,
+            deadline_seconds=_DEADLINE_SECONDS,
         )
 
     def _why_none(self, node: str, nodes: Sequence[NodeRow], suspects: Collection[str]) -> str:
@@ -225,7 +186,7 @@ class IdleRings:
         if node in self._tried:
             return "a ring of the node's is not long ago"
         age = row.ring_age_seconds
-        if age is not None and age < self._settings.period_seconds and node not in suspects:
+        if age is not None and age < self._settings.ring_period_seconds and node not in suspects:
             return f"a ring measured the node {age / 3600:.1f} hours ago"
         return f"{len(self._asked)} idle nodes ask, and a ring needs {MIN_RING_NODES}, of which one is due"
 
@@ -249,41 +210,27 @@ def ring_suspects(source: ClusterSource, period_seconds: float) -> frozenset[str
     return frozenset(node for it in links for node in it.culprit.machines if measured.get(node, 0.0) < it.seen_at)
 
 
-_MAX_BYTES: Final = 4096
-_OFF: Final = "no ring is ever due here: this collector has no ring_token_file\n"
-_REFUSED: Final = "another token than the collector's\n"
+_DUE: Final = Kind(
+    RingAsk,
+    RING_AGENT,
+    off="no ring is ever due here: this collector has no ring_token_file",
+    none="no question about a ring",
+    max_bytes=4096,
+    max_nonces=1 << 16,
+)
 
 
-def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Callable[[Request], Awaitable[Response]]:
+def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Handler:
     """Raises UsageError where the token cannot be read."""
-    tokens = TokenFile(settings.ring_token_file, "ring_token_file")
-    rings = IdleRings(
-        IdleRingSettings(
-            settings.ring_period_seconds, settings.ring_nodes, settings.ring_ask_seconds, settings.ring_port
-        ),
-        time.time(),
-    )
+    rings = IdleRings(settings)
 
-    async def due(request: Request) -> Response:
-        if not tokens:
-            return PlainTextResponse(_OFF, 403)
-        try:
-            ask = decode(await read_body(request, _MAX_BYTES), RingAsk)
-        except (WireError, ClientDisconnect) as error:
-            return PlainTextResponse(f"no question about a ring: {error}\n", 400)
-        token = signer(tokens.accepted(), "agent", ask)
-        if token is None:
-            return PlainTextResponse(_REFUSED, 403)
-        refusal = rings.refusal(ask, time.time())
-        if refusal:
-            return PlainTextResponse(f"{refusal}\n", 409)
+    async def due(ask: RingAsk, token: str) -> RingDue:
         suspects = ring_suspects(source, settings.ring_period_seconds)
         answer = rings.answer(ask.node, source.snapshot.nodes, suspects, time.monotonic())
         document = RingDue(ask.nonce, answer.reason, settings.ring_ask_seconds, answer.ring)
-        answered = signed(token, "collector", document)  # by the one that this agent knows
-        return Response(encode(answered), media_type="application/json")
+        return signed(token, RING_COLLECTOR, document)  # by the one that this agent knows
 
-    return due
+    return signed_handler(TokenFile(settings.ring_token_file, "ring_token_file"), _DUE, due)
 
 
 MAX_NODES: Final = 48

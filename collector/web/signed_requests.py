@@ -1,14 +1,15 @@
-"""Requests that need a token: how large their bodies may be, that each counts once, and POST /api/v1/confirm of a
-suspect's measurement."""
+"""Requests that are signed with a token: how large their bodies may be, that each counts once, how they are answered,
+and POST /api/v1/confirm of a suspect's measurement."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar, cast
 
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -18,7 +19,8 @@ from laggard.collector.web.source import ClusterSource
 from laggard.kit.secret_files import TokenFile
 from laggard.kit.words import printable_line
 from laggard.wire import WireError, decode, encode
-from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, is_signed
+from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument
+from laggard.wire.signing import CONFIRM, signer
 
 # Signed questions count once, and not much later than they were asked. Pure, but for the monotonic clock.
 #
@@ -27,7 +29,7 @@ from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, is_signed
 
 
 class Nonces:
-    """To be used under a lock. `clock_seconds`: the largest difference between the clocks of who asks and of this
+    """Not thread-safe. `clock_seconds`: the largest difference between the clocks of who asks and of this
     collector; `most`: how many questions are kept; `since`: questions of an earlier Unix time count for nothing."""
 
     def __init__(
@@ -84,47 +86,88 @@ class LargeBodies:
             self._left += held
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """The body, of `most` bytes, which are few. Raises WireError where it is longer, and ClientDisconnect."""
-    return await LargeBodies(most).read(request, most)
-
-
 log = logging.getLogger("laggard.collector")
 
 CLOCK_SECONDS: Final = 300.0
 """The largest difference between the clocks of who asks and the collector: older questions may be an eavesdropper's."""
-_MAX_BYTES: Final = 64 << 10
-_MAX_NONCES: Final = 1 << 12
-_OFF: Final = "no measurement of a suspect is taken here: this collector has no confirm_token_file\n"
-_REFUSED: Final = "another token than the collector's\n"
 
 
-def confirm_handler(source: ClusterSource, settings: CollectorSettings) -> Callable[[Request], Awaitable[Response]]:
-    """Raises UsageError where the token cannot be read."""
-    tokens = TokenFile(settings.confirm_token_file, "confirm_token_file")
-    nonces, lock = Nonces(CLOCK_SECONDS, _MAX_NONCES, time.time()), threading.Lock()
+class Signed(Protocol):
+    """A signed document. `at`: Unix time; `nonce`: used once."""
 
-    async def confirm(request: Request) -> Response:
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def nonce(self) -> str: ...
+
+
+T = TypeVar("T", bound=Signed)
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind(Generic[T]):
+    """A kind of signed request: `document` is its type, and `what` as of laggard.wire.signing. `off`, `none` and
+    `refused`: what is said where there is no token, of what is no such document, and of another token. `at_once`:
+    how many large bodies are read at once, of `max_bytes` each; 0: any number. `max_nonces`: so many are kept."""
+
+    document: type[T]
+    what: str
+    off: str
+    none: str
+    refused: str = "another token than the collector's"
+    max_bytes: int = 64 << 10
+    max_nonces: int = 1 << 12
+    at_once: int = 0
+
+
+def signed_handler(tokens: TokenFile, kind: Kind[T], answer: Callable[[T, str], Awaitable[Struct]]) -> Handler:
+    """`answer` makes the document that answers what was asked, with the token that signed it. It may raise
+    HTTPException. The handler runs on the event loop: one question comes after the other."""
+    nonces = Nonces(CLOCK_SECONDS, kind.max_nonces, time.time())
+    together = LargeBodies(kind.at_once * kind.max_bytes) if kind.at_once else None
+
+    async def handle(request: Request) -> Response:
         if not tokens:
-            return PlainTextResponse(_OFF, 403)
+            return PlainTextResponse(f"{kind.off}\n", 403)
         try:
-            ask = decode(await read_body(request, _MAX_BYTES), ConfirmAsk)
+            bodies = together or LargeBodies(kind.max_bytes)
+            asked = decode(await bodies.read(request, kind.max_bytes), kind.document)
         except (WireError, ClientDisconnect) as error:
-            return PlainTextResponse(f"no measurement of a suspect: {error}\n", 400)
-        if not is_signed(tokens.accepted(), ask):
-            return PlainTextResponse(_REFUSED, 403)
-        with lock:
-            refusal = nonces.refusal(ask.nonce, ask.at, time.time())
-        if refusal := refusal or _wrong(source, ask):
+            return PlainTextResponse(f"{kind.none}: {error}\n", 400)
+        token = signer(tokens.accepted(), kind.what, cast("Struct", asked))
+        if token is None:
+            return PlainTextResponse(f"{kind.refused}\n", 403)
+        if refusal := nonces.refusal(asked.nonce, asked.at, time.time()):
             return PlainTextResponse(f"{refusal}\n", 409)
+        return Response(encode(await answer(asked, token)), media_type="application/json")
+
+    return handle
+
+
+_CONFIRM: Final = Kind(
+    ConfirmAsk,
+    CONFIRM,
+    off="no measurement of a suspect is taken here: this collector has no confirm_token_file",
+    none="no measurement of a suspect",
+)
+
+
+def confirm_handler(source: ClusterSource, settings: CollectorSettings) -> Handler:
+    """Raises UsageError where the token cannot be read."""
+
+    async def confirm(ask: ConfirmAsk, token: str) -> ConfirmedDocument:
+        if wrong := _wrong(source, ask):
+            raise HTTPException(409, f"{wrong}\n")
         it = ask.confirmation
         incidents = source.incidents.confirm(it)
         log.info(
             "%s measured %s, %s: %s", *(printable_line(text, 200) for text in (it.by, it.node, it.outcome, it.why))
         )
-        return Response(encode(ConfirmedDocument(it, incidents)), media_type="application/json")
+        return ConfirmedDocument(it, incidents)
 
-    return confirm
+    return signed_handler(TokenFile(settings.confirm_token_file, "confirm_token_file"), _CONFIRM, confirm)
 
 
 def _wrong(source: ClusterSource, ask: ConfirmAsk) -> str:

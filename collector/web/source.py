@@ -29,42 +29,56 @@ from laggard.wire.stacks import StacksAsked
 
 
 class Incidents(Protocol):
-    """The incidents as IncidentHistory has them."""
+    """The incidents as IncidentHistory has them. A view of them that says so here, and leaves something out, tells
+    nothing of that."""
 
     @property
-    def open(self) -> tuple[Incident, ...]: ...
+    def open(self) -> tuple[Incident, ...]:
+        return ()
 
     @property
-    def opened(self) -> Mapping[str, int]: ...
+    def opened(self) -> Mapping[str, int]:
+        return {}
 
     @property
-    def closed(self) -> Mapping[str, int]: ...
+    def closed(self) -> Mapping[str, int]:
+        return {}
 
     @property
-    def refused(self) -> int: ...
+    def refused(self) -> int:
+        return 0
 
     @property
-    def closed_lately(self) -> tuple[Incident, ...]: ...
+    def closed_lately(self) -> tuple[Incident, ...]:
+        return ()
 
     @property
-    def faults(self) -> tuple[Fault, ...]: ...
+    def faults(self) -> tuple[Fault, ...]:
+        return ()
 
     @property
-    def lost(self) -> Mapping[str, float]: ...
+    def lost(self) -> Mapping[str, float]:
+        return {}
 
-    def slow_links(self, since: float) -> tuple[Incident, ...]: ...
+    def slow_links(self, since: float) -> tuple[Incident, ...]:
+        return ()
 
-    def suspects(self, since: float) -> tuple[Incident, ...]: ...
+    def suspects(self, since: float) -> tuple[Incident, ...]:
+        return ()
 
-    def confirmations(self) -> tuple[Confirmation, ...]: ...
+    def confirmations(self) -> tuple[Confirmation, ...]:
+        return ()
 
-    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]: ...
+    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]:
+        return ()
 
     def document(self, query: IncidentQuery) -> IncidentsDocument: ...
 
-    def machine(self, node: str, limit: int) -> MachineRows: ...
+    def machine(self, node: str, limit: int) -> MachineRows:
+        return MachineRows()
 
-    def all_faults(self, since: float) -> tuple[Fault, ...]: ...
+    def all_faults(self, since: float) -> tuple[Fault, ...]:
+        return ()
 
     def told_state(self) -> HistoryState: ...
 
@@ -99,6 +113,7 @@ class ClusterSource(Protocol):
         self, key: JobKey, ranks: Sequence[int], samples: int, seconds: float
     ) -> StacksAsked | None:
         """Asks ranks of the job for their stacks, all where none is named; None where it is not known."""
+        return None
 
     def recording(self, name: str | None) -> JobRecording | None:
         """The recording of what is held of a job; to be called on the event loop."""

@@ -18,8 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from laggard.collector.incidents.incident import Fault, HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.incidents.tables import MachineRows
+from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.scrape.collective_rounds import LookedRank
@@ -30,8 +29,6 @@ from laggard.collector.web.connections import PEER
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
-from laggard.wire.exclusion import Confirmation
-from laggard.wire.stacks import StacksAsked
 
 log = logging.getLogger("laggard.collector")
 
@@ -149,14 +146,14 @@ class TenantApp:
         return self._apps[viewer]
 
 
-class TenantSource:
-    """The cluster as one user may see it."""
+class TenantSource(ClusterSource):
+    """The cluster as one user may see it. Who asks for stacks has the token, and is no user here."""
 
     def __init__(self, source: ClusterSource, viewer: Viewer) -> None:
         assert viewer.uid is not None
         self._source, self._viewer, self._uid = source, viewer, viewer.uid
         self._seen: tuple[ClusterSnapshot, ClusterSnapshot] | None = None
-        self.incidents: Incidents = TenantIncidents(source.incidents, viewer.uid)
+        self._incidents = TenantIncidents(source.incidents, viewer.uid)
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -164,6 +161,10 @@ class TenantSource:
         if seen is None or seen[0] is not whole:
             self._seen = seen = whole, visible(whole, self._viewer)
         return seen[1]
+
+    @property
+    def incidents(self) -> Incidents:
+        return self._incidents
 
     @property
     def why_not_ready(self) -> str:
@@ -183,11 +184,6 @@ class TenantSource:
     def stacks(self, key: JobKey) -> JobStacks | None:
         return self._source.stacks(key) if key.owner == self._uid else None
 
-    async def ask_for_stacks(
-        self, key: JobKey, ranks: Sequence[int], samples: int, seconds: float
-    ) -> StacksAsked | None:
-        return None  # who has the token asks, and is no user here
-
     def recording(self, name: str | None) -> JobRecording | None:
         snapshot = self.snapshot
         job = snapshot.job(name)
@@ -197,8 +193,9 @@ class TenantSource:
         return visible_recording(found, snapshot, self._uid)
 
 
-class TenantIncidents:
-    """The incidents of one user's jobs."""
+class TenantIncidents(Incidents):
+    """The incidents of one user's jobs. What is counted of all users together, what nodes have, on which others run,
+    too, and what is the fleet's matter is empty. Who confirms a suspect has the token, and is no user here."""
 
     def __init__(self, incidents: Incidents, uid: int) -> None:
         self._incidents, self._uid = incidents, uid
@@ -208,46 +205,11 @@ class TenantIncidents:
         return tuple(visible_incident(it, self._uid) for it in self._incidents.open if it.owner == self._uid)
 
     @property
-    def opened(self) -> dict[str, int]:
-        return {}  # counted of all users together
-
-    @property
-    def refused(self) -> int:
-        return 0
-
-    @property
-    def closed(self) -> dict[str, int]:
-        return {}
-
-    @property
     def closed_lately(self) -> tuple[Incident, ...]:
         return tuple(visible_incident(it, self._uid) for it in self._incidents.closed_lately if it.owner == self._uid)
 
-    @property
-    def faults(self) -> tuple[Fault, ...]:
-        return ()  # of nodes, which other users have, too
-
-    @property
-    def lost(self) -> dict[str, float]:
-        return {}  # counted of all users together
-
-    def machine(self, node: str, limit: int) -> MachineRows:
-        return MachineRows()
-
-    def all_faults(self, since: float) -> tuple[Fault, ...]:
-        return ()
-
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         return tuple(it for it in self.open if it.culprit.kind == "slow_link")
-
-    def suspects(self, since: float) -> tuple[Incident, ...]:
-        return ()  # which nodes are left out is the fleet's matter
-
-    def confirmations(self) -> tuple[Confirmation, ...]:
-        return ()  # they name other nodes
-
-    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]:
-        return ()  # who has the token tells it, and is no user here
 
     def document(self, query: IncidentQuery) -> IncidentsDocument:
         if query.owner not in (None, self._uid):

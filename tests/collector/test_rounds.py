@@ -31,9 +31,10 @@ from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.recommend.advice.values import Recommendation, change_text, gain_text
 from laggard.wire import decode, encode
-from laggard.wire.exclusion import ConfirmAsk, Confirmation, signed
+from laggard.wire.exclusion import ConfirmAsk, Confirmation
 from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument, RingsDocument
 from laggard.wire.ranks import RasCommunicator, RasJob, RasRank, RasSource
+from laggard.wire.signing import CONFIRM, signed
 
 TOKEN = "a secret of operators"
 Start = Callable[..., Any]
@@ -212,10 +213,10 @@ def test_what_operators_say_is_kept_for_who_has_the_token(fake_agent: Start, mak
         now = time.time()
         path = "/api/v1/confirm"
         ask = ConfirmAsk(Confirmation("n2", "confirmed", now, "bob", "it was so", ("n1",)), now, "2" * 16)
-        assert await post(path, signed("another", ask)) == 403 and await post(path, ask) == 403
-        assert await post(path, signed(TOKEN, structs.replace(ask, at=1.0))) == 409, "it is too old"
-        assert [await post(path, signed(TOKEN, ask)) for _ in range(2)] == [200, 409], "each word counts once"
-        altered = structs.replace(signed(TOKEN, structs.replace(ask, nonce="3" * 16)), nonce="4" * 16)
+        assert await post(path, signed("another", CONFIRM, ask)) == 403 and await post(path, ask) == 403
+        assert await post(path, signed(TOKEN, CONFIRM, structs.replace(ask, at=1.0))) == 409, "it is too old"
+        assert [await post(path, signed(TOKEN, CONFIRM, ask)) for _ in range(2)] == [200, 409], "each word counts once"
+        altered = structs.replace(signed(TOKEN, CONFIRM, structs.replace(ask, nonce="3" * 16)), nonce="4" * 16)
         assert await post(path, altered) == 403 and await post(path, {}) == 400
         await next_round(loop)
         await next_round(loop)

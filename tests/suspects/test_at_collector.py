@@ -15,7 +15,8 @@ from laggard.cli import main
 from laggard.model import Verdict
 from laggard.rings.document import Ring, RingNode, Suspect, Swap
 from laggard.wire import encode
-from laggard.wire.exclusion import ConfirmAsk, Confirmation, signed
+from laggard.wire.exclusion import ConfirmAsk, Confirmation
+from laggard.wire.signing import CONFIRM, signed
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,7 @@ class Site:
         return self.run("exclude", "--scheduler", "none", *words)
 
     def post(self, ask: ConfirmAsk, token: str = TOKEN) -> Any:
-        return self.collector.client.post("/api/v1/confirm", content=encode(signed(token, ask)))
+        return self.collector.client.post("/api/v1/confirm", content=encode(signed(token, CONFIRM, ask)))
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_only_who_has_the_token_may_tell_and_each_word_counts_once(site: Site) -
     good = question(nonce="1" * 16)
     answers = [site.post(good).status_code, site.post(good).status_code]
     assert answers == [200, 409]
-    altered = structs.replace(signed(TOKEN, question(nonce="2" * 16)), nonce="3" * 16)
+    altered = structs.replace(signed(TOKEN, CONFIRM, question(nonce="2" * 16)), nonce="3" * 16)
     assert site.collector.client.post("/api/v1/confirm", content=encode(altered)).status_code == 403
     assert site.collector.client.post("/api/v1/confirm", content=b"{}").status_code == 400
     assert site.collector.get("/api/v1/confirm").status_code == 405
@@ -189,6 +190,6 @@ def test_without_a_token_nobody_may_tell(start_collector: Callable[..., Any], fa
     agent = fake_agent(make.ranks_document("n2", []), make.report("n2"))
     collector = start_collector("--target", agent.address, "--interval", "0.3")
     collector.wait_ready()
-    refused = collector.client.post("/api/v1/confirm", content=encode(signed(TOKEN, question())))
+    refused = collector.client.post("/api/v1/confirm", content=encode(signed(TOKEN, CONFIRM, question())))
     assert (refused.status_code, "confirm_token_file" in refused.text) == (403, True)
     assert main(["confirm", "n9", "--only-measure", "--collector", collector.url]) == 64

@@ -19,8 +19,9 @@ from laggard.cli import main
 from laggard.model import Verdict
 from laggard.rings.document import Ring, RingNode, Suspect, Swap
 from laggard.wire import decode, encode
-from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, Exclusion, ExclusionsDocument, is_signed
+from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, Exclusion, ExclusionsDocument
 from laggard.wire.nodes import NodeRow, NodesDocument
+from laggard.wire.signing import CONFIRM, signer
 
 TOKEN = "a secret of operators"
 NOW = 1_790_000_000.0
@@ -150,7 +151,11 @@ def test_a_measured_suspect_is_told_to_the_collector_signed_with_its_figures(
     assert text.endswith("The collector keeps it, in 1 incident of it.\n")
     (asked,) = collector.posted
     told = asked.confirmation
-    assert is_signed([TOKEN], asked) and not is_signed(["another"], asked) and abs(asked.at - time.time()) < 600
+    assert (
+        signer([TOKEN], CONFIRM, asked)
+        and not signer(["another"], CONFIRM, asked)
+        and abs(asked.at - time.time()) < 600
+    )
     assert (told.node, told.outcome, told.peers, told.compute_ratio) == ("n2", "confirmed", ("n1", "n3"), 1.0)
     status, text, _ = run("confirm", "n2", "--ring", ring("acquitted"), "--format", "json")
     assert (status, json.loads(text)["written"]) == (0, True)

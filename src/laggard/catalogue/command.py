@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
 from collections.abc import Sequence
 
 import msgspec
 
-import laggard
 from laggard import wire
-from laggard.catalogue.findings import FINDINGS, FindingType
+from laggard.catalogue.findings import FINDINGS, FindingType, read_page
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line, Part, Table, page_lines, plain_text
 from laggard.kit.terminal import show_or_write
@@ -57,16 +55,6 @@ def main(arguments: argparse.Namespace) -> int:
         )
     sys.stdout.flush()
     return 0
-
-
-def read_page(code: str) -> str:
-    """Returns the page of `code`, which is installed with the package. Raises UsageError where it is not there."""
-    path = os.path.join(os.path.dirname(os.path.abspath(laggard.__file__)), "findings", f"{code}.md")
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise UsageError(f"the page of {code} is not installed: {path}: {error.strerror}") from None
 
 
 def find_type(code: str) -> FindingType:

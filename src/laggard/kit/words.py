@@ -31,6 +31,11 @@ def joined(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def listed(texts: Sequence[str], most: int) -> str:
+    """`a, b` and what else there is as a number: `a, b, c and 4 more`."""
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """The first and last of each run of consecutive `numbers`, which ascend."""
     runs: list[tuple[int, int]] = []

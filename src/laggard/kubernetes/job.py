@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, Final, NamedTuple, Protocol, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 from laggard.kit.config import read_tree
 from laggard.kit.errors import UsageError
@@ -169,22 +169,12 @@ FAILED: Final = 1
 _LAST_LINES: Final = 30
 
 
-class Cluster(Protocol):
-    """Kubectl, as far as it is needed here."""
-
-    def create(self, job: Mapping[str, Any]) -> None: ...
-    def job(self, name: str) -> dict[str, Any]: ...
-    def pods(self, name: str) -> list[dict[str, Any]]: ...
-    def log(self, pod: str, container: str) -> str: ...
-    def delete(self, name: str) -> None: ...
-
-
 class Ended(NamedTuple):
     state: State
     pods: list[dict[str, Any]]
 
 
-def run_job(cluster: Cluster, job: Mapping[str, Any], start_seconds: float, out: TextIO, errors: TextIO) -> int:
+def run_job(cluster: Kubectl, job: Mapping[str, Any], start_seconds: float, out: TextIO, errors: TextIO) -> int:
     """Returns the command's exit status. `start_seconds`: the longest time until all pods run."""
     container = str(job["spec"]["template"]["spec"]["containers"][0]["name"])
     name = str(job["metadata"]["name"])
@@ -199,7 +189,7 @@ def run_job(cluster: Cluster, job: Mapping[str, Any], start_seconds: float, out:
         _remove(cluster, name, errors)
 
 
-def _ended(cluster: Cluster, name: str, start_seconds: float) -> Ended:
+def _ended(cluster: Kubectl, name: str, start_seconds: float) -> Ended:
     """Waits until it has ended, or does not begin. Raises KubectlError."""
     began = answered = time.monotonic()
     while True:
@@ -220,7 +210,7 @@ def _ended(cluster: Cluster, name: str, start_seconds: float) -> Ended:
         time.sleep(POLL_SECONDS)
 
 
-def _told(cluster: Cluster, ended: Ended, container: str, out: TextIO, errors: TextIO) -> int:
+def _told(cluster: Kubectl, ended: Ended, container: str, out: TextIO, errors: TextIO) -> int:
     """Prints what the first pod printed; where one failed, the reason and its last lines. Returns the exit status.
     Raises KubectlError where there is no log of a command that ended well."""
     assert ended.state.status is not None
@@ -238,7 +228,7 @@ def _told(cluster: Cluster, ended: Ended, container: str, out: TextIO, errors: T
     return ended.state.status
 
 
-def _remove(cluster: Cluster, name: str, errors: TextIO) -> None:
+def _remove(cluster: Kubectl, name: str, errors: TextIO) -> None:
     try:
         cluster.delete(name)
     except KubectlError as error:

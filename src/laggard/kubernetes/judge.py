@@ -13,7 +13,7 @@ import msgspec
 from laggard.kit.address import without_login
 from laggard.kit.constants import AGENT_PORT, COLLECTOR_PORT
 from laggard.kit.tls import CLOSED
-from laggard.kit.words import counted, printable_line
+from laggard.kit.words import counted, listed, printable_line
 from laggard.kubernetes.api_server import Answer, Exchange
 from laggard.kubernetes.node import Health, Node
 from laggard.model import Finding, Severity, Verdict
@@ -129,11 +129,8 @@ def misnamed(nodes: Collection[Node], view: FleetView) -> tuple[Misnamed, ...]:
 
 def misnamed_line(found: Sequence[Misnamed]) -> str:
     """The advice about misnamed agents, as one line."""
-    told = [
-        f"{each.url} calls itself {each.reported} and is at the address of {each.node}" for each in found[:_MAX_NAMED]
-    ]
-    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
-    text = f"agents report nodes that Kubernetes does not have: {', '.join(told)}{more}"
+    told = [f"{each.url} calls itself {each.reported} and is at the address of {each.node}" for each in found]
+    text = f"agents report nodes that Kubernetes does not have: {listed(told, _MAX_NAMED)}"
     return f"{printable_line(text, 2 * _MESSAGE_CHARACTERS)}; set LAGGARD_NODE there to the node's name"
 
 
@@ -177,15 +174,8 @@ def _by_verdict(row: NodeRow, findings: tuple[Finding, ...], skipped: str) -> He
         warned = [finding for finding in findings if finding.severity is Severity.WARNING]
         parts = ["no critical finding", *([f"warnings: {_codes(warned)}"] if warned else ())]
         return Health(TRUE, "Healthy", _line("; ".join((*parts, *([skipped] if skipped else ())))))
-    return Health(
-        UNKNOWN,
-        "ProbesUnknown",
-        _line(
-            f"the probes cannot tell: {row.reason}"
-            if row.reason
-            else "the probes cannot tell; the agent's report says why"
-        ),
-    )
+    why = f": {row.reason}" if row.reason else "; the agent's report says why"
+    return Health(UNKNOWN, "ProbesUnknown", _line(f"the probes cannot tell{why}"))
 
 
 def _text(critical: list[Finding], row: NodeRow) -> str:

@@ -49,6 +49,11 @@ def may_be_shown(name: str) -> bool:
     return (name in variables() or other_reader(name) is not None) and name not in SECRET
 
 
+def shown(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those of the variables whose values may be shown."""
+    return {name: value for name, value in environment.items() if may_be_shown(name)}
+
+
 def parse_version(text: str) -> Version:
     """`2.27.5` and `2.27.5+cuda12.9` as (2, 27, 5); () where `text` is no version."""
     words = text.strip().split("+")[0].split("-")[0].split(".")

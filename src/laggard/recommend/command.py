@@ -12,7 +12,7 @@ from laggard import wire
 from laggard.kit.address import without_login
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer
 from laggard.kit.errors import UsageError
-from laggard.kit.parts import Line, plain_text
+from laggard.kit.parts import Line
 from laggard.kit.progress import Progress, size_of, size_text
 from laggard.kit.terminal import show
 from laggard.kit.users import by_uid
@@ -24,10 +24,6 @@ from laggard.recommend.inputs import Inputs, read_inputs
 
 _SHELL = ("export ", "unset ")
 """The beginnings of texts that are to be copied as a whole."""
-
-
-def render_recommendation(found: Recommendation) -> str:
-    return plain_text(recommendation_lines(found))
 
 
 def recommendation_lines(found: Recommendation) -> list[Line]:

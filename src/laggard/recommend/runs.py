@@ -36,11 +36,6 @@ class Run(NamedTuple):
     others: tuple[tuple[str, Hashable], ...] = ()
     """The columns that laggard does not know, and that may make it another configuration."""
 
-    @property
-    def global_batch(self) -> int:
-        """The samples of an optimizer step, up to the number of ranks, which is that of `micro_batch`'s unit."""
-        return self.micro_batch * self.grad_accum
-
 
 class Configuration(NamedTuple):
     """The runs of one configuration on one platform, as one: the median of their speeds counts."""

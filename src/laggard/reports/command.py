@@ -8,7 +8,7 @@ import codecs
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from laggard import wire
@@ -143,11 +143,7 @@ def _point(row: dict[str, Any]) -> tuple[float, float]:
 
 
 def _series(points: dict[str, Points]) -> tuple[Series, ...]:
-    return tuple(Series(name, tuple(own)) for name, own in _in_order(points))
-
-
-def _in_order(points: dict[str, Points]) -> Sequence[tuple[str, Points]]:
-    return sorted(points.items())
+    return tuple(Series(name, tuple(own)) for name, own in sorted(points.items()))
 
 
 class Report(NamedTuple):

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-
-CAMPAIGN_SCHEMA: Final = "laggard.campaign/1"
-PORTABILITY_SCHEMA: Final = "laggard.portability/1"
-SCALING_SCHEMA: Final = "laggard.scaling/1"
-TABLE_SCHEMA: Final = "laggard.table/1"
-MODEL_SCHEMA: Final = "laggard.model/1"
-NCCL_SCHEMA: Final = "laggard.nccl_comparison/1"
 
 
 class TableNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,12 +23,7 @@ class MeasuredConfiguration(msgspec.Struct, frozen=True):
     samples_per_second: float
 
 
-class BestConfiguration(msgspec.Struct, frozen=True):
-    platform: str
-    stage: int
-    micro_batch: int
-    grad_accum: int
-    samples_per_second: float
+class BestConfiguration(MeasuredConfiguration, frozen=True):
     ties: tuple[MeasuredConfiguration, ...]
     """Those that are as fast, as far as measuring can tell."""
 
@@ -103,7 +91,7 @@ class CampaignDocument(msgspec.Struct, frozen=True):
     out_of_memory: tuple[dict[str, Any], ...]
     errors: tuple[CellError, ...]
     notes: tuple[TableNote, ...]
-    schema: str = CAMPAIGN_SCHEMA
+    schema: str = "laggard.campaign/1"
 
 
 class PortabilityRow(msgspec.Struct, frozen=True):
@@ -120,7 +108,7 @@ class PortabilityDocument(msgspec.Struct, frozen=True):
     gains: tuple[GainOverBaseline, ...]
     outliers: tuple[OutlierRow, ...]
     notes: tuple[TableNote, ...]
-    schema: str = PORTABILITY_SCHEMA
+    schema: str = "laggard.portability/1"
 
 
 class ScalingRow(msgspec.Struct, frozen=True):
@@ -142,13 +130,13 @@ class ScalingDocument(msgspec.Struct, frozen=True):
     scaling: tuple[ScalingRow, ...]
     alarms: tuple[ScalingRow, ...]
     notes: tuple[TableNote, ...]
-    schema: str = SCALING_SCHEMA
+    schema: str = "laggard.scaling/1"
 
 
 class TableDocument(msgspec.Struct, frozen=True):
     errors: tuple[CellError, ...]
     notes: tuple[TableNote, ...]
-    schema: str = TABLE_SCHEMA
+    schema: str = "laggard.table/1"
 
 
 class ModelParameter(msgspec.Struct, frozen=True):
@@ -206,7 +194,7 @@ class ModelDocument(msgspec.Struct, frozen=True):
     memory: tuple[ActivationMemory, ...]
     outliers: tuple[OutlierRow, ...]
     notes: tuple[TableNote, ...]
-    schema: str = MODEL_SCHEMA
+    schema: str = "laggard.model/1"
 
 
 class LogChange(msgspec.Struct, frozen=True):
@@ -229,4 +217,4 @@ class NcclComparison(msgspec.Struct, frozen=True):
     defaults: tuple[DefaultChange, ...]
     notes: tuple[str, ...]
     """The notes on what a log lacks."""
-    schema: str = NCCL_SCHEMA
+    schema: str = "laggard.nccl_comparison/1"

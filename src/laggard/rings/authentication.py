@@ -1,5 +1,5 @@
-"""Proof that a node knows the ring's token, without sending it: HMAC-SHA256 over both sides' nonces, and over what an
-agent and its collector say to each other. Pure but for the nonces.
+"""Proof that a node knows the ring's token, without sending it: HMAC-SHA256 over both sides' nonces. Pure but for the
+nonces.
 
 It keeps strangers and other rings' nodes out of this one, and what nodes and coordinator say afterwards is signed, line
 by line, with a key that only these two know. Nothing is encrypted, and the data that ranks exchange by gloo or NCCL is
@@ -13,7 +13,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import structs
 
@@ -21,11 +21,7 @@ from laggard.kit.secret_files import proved_by
 from laggard.kit.words import printable_line
 from laggard.rings.messages import Connected, Hello
 from laggard.rings.options import first_difference
-from laggard.wire.codec import encode
-from laggard.wire.idle_rings import RingAsk, RingDue
-
-Signable = RingAsk | RingDue
-T = TypeVar("T", RingAsk, RingDue)
+from laggard.wire import encode
 
 
 def new_nonce() -> str:
@@ -68,29 +64,9 @@ def _proof(token: str, side: str, challenge: str, nonce: str) -> str:
     return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def signed(token: str, side: str, document: T) -> T:
-    """Returns the document with its proof: `side` says it (`agent`, `collector`), and knows the token."""
-    return structs.replace(document, proof=_document_proof(token, side, document))
-
-
-def is_signed(token: str, side: str, document: Signable) -> bool:
-    """Whether somebody who knows the token said this, as `side`."""
-    return is_proof(document.proof, _document_proof(token, side, document))
-
-
-def signer(tokens: Sequence[str], side: str, document: Signable) -> str | None:
-    """Returns the one of the tokens with which somebody said this, as `side`; None: it is none of them."""
-    return proved_by(tokens, lambda token: is_signed(token, side, document))
-
-
 def token_of_ring(token: str, ring_id: str) -> str:
     """Returns the secret of one ring, so that a node which comes late to another one is none of it."""
     return hmac.new(token.encode(), f"laggard idle ring\0{ring_id}".encode(), hashlib.sha256).hexdigest()
-
-
-def _document_proof(token: str, side: str, document: Signable) -> str:
-    data = encode(structs.replace(document, proof=""))
-    return hmac.new(token.encode(), f"laggard idle rings\0{side}\0".encode() + data, hashlib.sha256).hexdigest()
 
 
 MAX_RANKS: Final = 1024

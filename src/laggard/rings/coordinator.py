@@ -46,7 +46,7 @@ from laggard.rings.messages import (
     Want,
 )
 from laggard.rings.order import NodeShare
-from laggard.wire.codec import WireError
+from laggard.wire import WireError
 
 ONE_MACHINE: Final = "127.0.0.1"
 _HELLO_SECONDS: Final = 5.0

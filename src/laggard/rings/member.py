@@ -45,7 +45,7 @@ from laggard.rings.messages import (
 )
 from laggard.rings.options import RingOptions
 from laggard.rings.worker_process import WorkerEnded, WorkerProcess
-from laggard.wire.codec import WireError
+from laggard.wire import WireError
 
 _RETRY_SECONDS: Final = 0.2
 _CONNECT_SECONDS: Final = 5.0

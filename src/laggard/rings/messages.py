@@ -13,7 +13,7 @@ import msgspec
 
 from laggard.rings.options import RingOptions
 from laggard.rings.order import NodeShare
-from laggard.wire.codec import decode, encode
+from laggard.wire import decode, encode
 
 MAX_BYTES: Final = 1 << 16
 """The most bytes that a message may have."""

@@ -16,7 +16,7 @@ from laggard.kit.processes import own_process
 from laggard.nccl.private_log import PrivateLog, prepare_log
 from laggard.rings import messages
 from laggard.rings.messages import Command, Report
-from laggard.wire.codec import WireError
+from laggard.wire import WireError
 
 _KEPT_OUTPUT: Final = 1 << 16
 _MODULE: Final = "laggard.rings.worker.main"

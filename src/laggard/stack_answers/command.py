@@ -28,6 +28,7 @@ from laggard.stack_answers.answer import Answers, answer_lines
 from laggard.stack_answers.node import Gathered, Told, ask_node
 from laggard.stacks.ask import MAX_SAMPLES, MAX_SECONDS, SAMPLES, SECONDS
 from laggard.stacks.sampled import SUFFIX, Sampled, SampledError, write
+from laggard.wire.signing import STACKS, signed
 from laggard.wire.stacks import (
     MAX_RANKS,
     MissingStacks,
@@ -36,7 +37,6 @@ from laggard.wire.stacks import (
     StacksDocument,
     rank_stacks,
     sampled_of,
-    signed,
 )
 
 Document = TypeVar("Document", StacksDocument, StacksAsked)
@@ -55,7 +55,7 @@ def ask_collector(
     if not token:
         return _gathered(_held(url, name, ranks), {})
     asked = StacksAsk(time.time(), secrets.token_hex(16), name or "", tuple(ranks), samples, seconds)
-    reply = _decoded(ask(url, "stacks/ask", wire.encode(signed(token, asked))), StacksAsked, url)
+    reply = _decoded(ask(url, "stacks/ask", wire.encode(signed(token, STACKS, asked))), StacksAsked, url)
     refused = {it.rank: it.reason for it in reply.missing}
     if not reply.ranks:
         return Gathered(reply.owner, reply.job_id, {}, tuple(MissingStacks(*it) for it in sorted(refused.items())))

@@ -22,8 +22,9 @@ from laggard.model import Verdict
 from laggard.rings.document import Ring
 from laggard.suspects.scheduler import KnownNames, run
 from laggard.wire import WireError, decode
-from laggard.wire.exclusion import MAX_PEERS, MAX_SWAPS, ConfirmAsk, Confirmation, ConfirmedDocument, SwapFigure, signed
+from laggard.wire.exclusion import MAX_PEERS, MAX_SWAPS, ConfirmAsk, Confirmation, ConfirmedDocument, SwapFigure
 from laggard.wire.nodes import NodeRow
+from laggard.wire.signing import CONFIRM, signed
 
 _STATE: Final = "node="
 _JOB: Final = "job="
@@ -208,7 +209,7 @@ def confirmation_of(ring: Ring, node: str, by: str, at: float) -> Confirmation |
 def tell(collector: str, token: str, confirmation: Confirmation) -> ConfirmedDocument:
     """Has the collector keep the measurement. Raises UsageError."""
     question = ConfirmAsk(confirmation, time.time(), secrets.token_hex(16))
-    body = ask(collector, "confirm", wire.encode(signed(token, question)))
+    body = ask(collector, "confirm", wire.encode(signed(token, CONFIRM, question)))
     try:
         return wire.decode(body, ConfirmedDocument)
     except wire.WireError as error:

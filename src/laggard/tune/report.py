@@ -12,6 +12,7 @@ import msgspec
 
 from laggard.kit.parts import Line, Part, Table, ascii_parts, plain_text
 from laggard.kit.words import ascii_line, counted, printable_line, seconds_text
+from laggard.nccl.variables import shown
 from laggard.recommend.advice.decide import recommended_files
 from laggard.recommend.advice.values import Gain, Item, Recommendation, gain_text
 from laggard.reports.svg import Chart, Series, render_charts
@@ -123,7 +124,9 @@ def recommendation(subject: Subject, found: Found, study: str) -> Recommendation
         )
         for each in made
     )
-    return Recommendation((), items, recommended_files(items, subject.situation), subject.notes)
+    known = subject.situation
+    files = recommended_files(items, shown(known.environment), known.deepspeed_document)
+    return Recommendation((), items, files, subject.notes)
 
 
 def evidence(own: Comparison) -> str:

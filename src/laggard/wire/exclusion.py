@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, structs
-
-from laggard.kit.secret_files import proved_by
-from laggard.wire.codec import encode
+from msgspec import Meta
 
 MAX_SECONDS = 7 * 86400.0
 """The longest time for which a node is left out that is not named again."""
@@ -141,18 +135,3 @@ class SuspectDocument(msgspec.Struct, frozen=True):
     written: bool = False
     incidents: tuple[int, ...] = ()
     schema: str = "laggard.suspect/1"
-
-
-def signed(token: str, ask: ConfirmAsk) -> ConfirmAsk:
-    return structs.replace(ask, proof=_proof(token, ask))
-
-
-def is_signed(tokens: Sequence[str], ask: ConfirmAsk) -> bool:
-    """Whether somebody who knows one of the tokens asks this."""
-    proof = ask.proof.encode()
-    return proved_by(tokens, lambda token: hmac.compare_digest(proof, _proof(token, ask).encode())) is not None
-
-
-def _proof(token: str, ask: ConfirmAsk) -> str:
-    data = encode(structs.replace(ask, proof=""))
-    return hmac.new(token.encode(), b"laggard confirm\0" + data, hashlib.sha256).hexdigest()

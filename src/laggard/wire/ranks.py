@@ -258,6 +258,9 @@ class RejectedFiles(msgspec.Struct, frozen=True):
     example: str
 
 
+TRAINED_UNSEEN: Final = "unseen"
+
+
 class UnseenProcess(msgspec.Struct, frozen=True, gc=False):
     """A process that runs under laggard and of which no rank is seen. `kind`: `unseen`, it trained and nothing was
     recorded, for the reason `why`; `starting`, it has torch and may become a rank. `running`: whether it still runs;

@@ -24,10 +24,11 @@ from support.ports import free_port
 from laggard.agent.idle_rings.command import IdleRingsSettings, find_tokens
 from laggard.cli import main
 from laggard.kit.errors import UsageError
-from laggard.rings.authentication import is_signed, new_nonce, signed
+from laggard.rings.authentication import new_nonce
 from laggard.rings.place import read_tokens
 from laggard.wire import decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue
+from laggard.wire.signing import RING_AGENT, RING_COLLECTOR, signed, signer
 
 LONG = 480.0
 RINGS_ON_AND_ON = {"ring_period_seconds": 1.0}
@@ -366,7 +367,7 @@ def test_the_collector_refuses_who_has_no_token_or_repeats_a_question(
 
     def ask(key: str, **changes: Any) -> Any:
         values = {"node": "n0", "at": time.time(), "nonce": new_nonce(), **changes}
-        body = encode(signed(key, "agent", RingAsk(**values)))
+        body = encode(signed(key, RING_AGENT, RingAsk(**values)))
         return collector.client.post("/api/v1/rings/due", content=body)
 
     wrong = ask("wrong")
@@ -374,9 +375,9 @@ def test_the_collector_refuses_who_has_no_token_or_repeats_a_question(
     nonce = new_nonce()
     good = ask("right", nonce=nonce)
     due = decode(good.content, RingDue)
-    assert due.ring is None and due.nonce == nonce and is_signed("right", "collector", due)
+    assert due.ring is None and due.nonce == nonce and signer(["right"], RING_COLLECTOR, due)
     assert "a ring needs 3" in due.reason
-    assert not is_signed("wrong", "collector", due) and not is_signed("right", "agent", due)
+    assert not signer(["wrong"], RING_COLLECTOR, due) and not signer(["right"], RING_AGENT, due)
     assert ask("right", nonce=nonce).status_code == 409
     old = ask("right", at=time.time() - 3600)
     assert old.status_code == 409 and "s apart: set them" in old.text

@@ -13,7 +13,8 @@ import pytest
 from laggard.kit import http_server as module
 from laggard.kit import http_server as server_module
 from laggard.kit.http_message import BACKLOG, Request, Response, bind
-from laggard.kit.http_server import HALF_LIFE_SECONDS, Server, Shares, client_of, is_of_own_machine
+from laggard.kit.http_server import Server
+from laggard.kit.shares import HALF_LIFE_SECONDS, Shares, client_of, is_of_own_machine
 
 PLACES = 4
 ELSEWHERE = ("127.0.0.1", "127.0.0.2")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from laggard.catalogue.exposition import exposition
 from laggard.collector.discovery import Discovery, TargetFiles
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.label_file import MAX_PATTERNS, LabelFile, Unusable
 from laggard.collector.targets import MAX_LABEL_CHARACTERS, NodeLabels, parse_targets, partitions_label
-from laggard.collector.web.metrics import collector_metrics
 from laggard.wire.nodes import NodeRow
 
 
@@ -96,7 +98,8 @@ def test_many_partitions_are_cut_at_a_whole_name() -> None:
 def test_the_metrics_have_a_series_of_each_nodes_labels() -> None:
     rows = tuple(NodeRow(f"http://n{it}:1", f"n{it}", "up", "", 0.0, "ok", (), ()) for it in (1, 2))
     snapshot = ClusterSnapshot(rows, labels={"http://n1:1": NodeLabels(partition="batch", rack="r1", team="vision")})
-    text = collector_metrics(snapshot, IncidentHistory(HistorySettings("", 1, 1.0, 1.0)), 0.05, "")[0].decode()
+    source: Any = SimpleNamespace(snapshot=snapshot, incidents=IncidentHistory(HistorySettings("", 1, 1.0, 1.0)))
+    text = exposition(CollectorMetrics(source, 0.05).families(), "")[0].decode()
     told = [line for line in text.splitlines() if line.startswith("laggard_node_labels{")]
     assert told == [
         'laggard_node_labels{agent="n1:1",hostname="n1",partition="batch",rack="r1",team="vision"} 1.0',

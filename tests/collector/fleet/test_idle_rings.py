@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.web.rings import CLOCK_SECONDS, Answer, IdleRings, IdleRingSettings, ring_suspects
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.rings import Answer, IdleRings, ring_suspects
 from laggard.model import Culprit
-from laggard.wire.idle_rings import RingAsk
 from laggard.wire.nodes import NodeRow
 
 DAY = 86400.0
-SETTINGS = IdleRingSettings(DAY, 4, 30.0, 19403)
+SETTINGS = CollectorSettings(ring_period_seconds=DAY, ring_nodes=4, ring_ask_seconds=30.0)
 
 
 def row(number: int, age: float | None = None, verdict: str = "ok", ranks: int = 0, host: str = "10.0.0") -> NodeRow:
@@ -116,11 +116,3 @@ def test_where_the_first_node_is_the_collectors_own_it_goes_by_its_name(host: st
     rings = IdleRings(SETTINGS)
     task = next(answer.ring for answer in ask_all(rings, rows, 0.0).values() if answer.ring)
     assert task.host == ("127.0.0.1" if host == "127.0.0" else "n0")
-
-
-def test_a_question_counts_once_and_from_this_time_alone() -> None:
-    rings = IdleRings(SETTINGS)
-    ask = RingAsk("n0", 1000.0, "0123456789abcdef")
-    assert rings.refusal(ask, 1001.0) == "" and rings.refusal(ask, 1002.0) == "this was asked before"
-    assert "s apart" in rings.refusal(RingAsk("n0", 1000.0, "f" * 32), 1001.0 + CLOCK_SECONDS)
-    assert "s apart" in rings.refusal(RingAsk("n0", float("nan"), "e" * 32), 1000.0)

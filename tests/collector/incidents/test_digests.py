@@ -16,14 +16,9 @@ from support.stores import open_store
 from support.timings import job
 
 from laggard.cli import main
-from laggard.collector.incidents.database import (
-    VERSION,
-    DatabaseError,
-    IncidentDatabase,
-    read_digest,
-    reading,
-)
+from laggard.collector.incidents.database import IncidentDatabase, read_digest, reading
 from laggard.collector.incidents.incident import FIRST, LAST, AskedDigest, KeptDigest, of_incident
+from laggard.collector.incidents.tables import VERSION, DatabaseError
 from laggard.locate.against.digest import Described, digest_of
 from laggard.wire import decode
 from laggard.wire.digest import Comparison, Digest, Estimate

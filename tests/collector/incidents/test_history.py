@@ -9,20 +9,23 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import structs
 from support.stores import WALL, Clock, open_store
 
+from laggard.catalogue.exposition import exposition
 from laggard.cli import main
-from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, SqliteFile, read_incidents
+from laggard.collector.incidents.database import IncidentDatabase, SqliteFile, read_incidents
 from laggard.collector.incidents.history import LATELY_SECONDS, MAX_CLOSED_LATELY, HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
+from laggard.collector.incidents.tables import DatabaseError
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
 from laggard.collector.settings import CollectorSettings, incidents_path
-from laggard.collector.web.metrics import collector_metrics
+from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.source import Incidents
 from laggard.collector.web.tenants import TenantIncidents
 from laggard.locate.job_timings import build_timings
@@ -110,9 +113,15 @@ def test_an_incident_goes_on_after_a_restart(make_at: Make, clock: Clock) -> Non
     assert [it.closed_because for it in rows.incidents] == ["job_ended"] and opened == 0
 
 
+def scraped(incidents: Incidents) -> str:
+    """What a scrape has of a collector without agents."""
+    source: Any = SimpleNamespace(snapshot=ClusterSnapshot(nodes=()), incidents=incidents)
+    return exposition(CollectorMetrics(source, 0.05).families(), "")[0].decode()
+
+
 def told(incidents: Incidents) -> list[str]:
     """What a scrape sees of incidents."""
-    text = collector_metrics(ClusterSnapshot(()), incidents, 0.05, "")[0].decode()
+    text = scraped(incidents)
     return [
         line
         for line in text.splitlines()
@@ -235,7 +244,7 @@ def test_the_default_file_gives_way_to_a_state_folder_and_one_that_was_named_doe
 
 def test_a_collector_without_a_database_has_none_that_fails(make: Make, tmp_path: Path) -> None:
     def told(history: IncidentHistory) -> list[str]:
-        text = collector_metrics(ClusterSnapshot(nodes=()), history, 0.05, "")[0].decode()
+        text = scraped(history)
         return [line for line in text.splitlines() if line.startswith("laggard_incidents_history_up")]
 
     assert told(make()) == ["laggard_incidents_history_up 1.0"]

@@ -23,17 +23,11 @@ from support.timings import job as timings_of
 
 from laggard.cli import main
 from laggard.collector.incidents import postgres as postgres_module
-from laggard.collector.incidents.database import (
-    DatabaseError,
-    read_confirmations,
-    read_faults,
-    read_incidents,
-    reading,
-)
+from laggard.collector.incidents.database import read_confirmations, read_faults, read_incidents, reading
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Fault, Incident, IncidentQuery, KeptDigest, NodeName, of_incident
 from laggard.collector.incidents.shared_database import SharedDatabase
-from laggard.collector.incidents.tables import VERSION, NodeRows
+from laggard.collector.incidents.tables import VERSION, DatabaseError, NodeRows
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.settings import CollectorSettings, incidents_writer, load_settings

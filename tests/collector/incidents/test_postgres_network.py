@@ -20,8 +20,9 @@ from support.stores import WALL, open_store
 
 from laggard.cli import main
 from laggard.collector.incidents import postgres as postgres_module
-from laggard.collector.incidents.database import DatabaseError, read_incidents
+from laggard.collector.incidents.database import read_incidents
 from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.tables import DatabaseError
 from laggard.model import Culprit
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from laggard.collector.web import acceptor as module
 from laggard.collector.web.acceptor import Acceptor
 from laggard.collector.web.connections import LengthsOnly
-from laggard.kit.http_server import is_of_own_machine
+from laggard.kit.shares import is_of_own_machine
 
 MAX_PENDING = 64
 

@@ -74,6 +74,6 @@ def test_a_recommendation_that_fails_costs_no_other_metric(
     def broken(*_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(recommended, "recommend", broken)
+    monkeypatch.setattr(recommended, "recommend_watched", broken)
     assert Recommended().look(a_snapshot(a_job("a"))) == {}
     assert "no recommendation for job 1000:a" in caplog.text

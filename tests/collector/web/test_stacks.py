@@ -22,7 +22,8 @@ from laggard.collector.tenants import Peer
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import PEER
 from laggard.wire import decode, encode
-from laggard.wire.stacks import MissingStacks, StacksAsk, StacksAsked, StacksDocument, signed
+from laggard.wire.signing import STACKS, signed
+from laggard.wire.stacks import MissingStacks, StacksAsk, StacksAsked, StacksDocument
 
 TOKEN = "correct horse battery staple"
 MINE, THEIRS = JobKey(61001, "mine"), JobKey(61002, "theirs")
@@ -100,7 +101,9 @@ def test_a_user_sees_own_jobs_stacks_alone_and_operators_all(settings: Collector
             theirs = await http.get("/api/v1/stacks?job=61002:theirs")
             assert theirs.status_code == 404 and "tokenize" not in theirs.text
             # To ask takes the token, whoever one is: for each rank of the cluster, as an operator.
-            refused = await http.post("/api/v1/stacks/ask", content=encode(signed("guess", ask("61002:theirs"))))
+            refused = await http.post(
+                "/api/v1/stacks/ask", content=encode(signed("guess", STACKS, ask("61002:theirs")))
+            )
             assert refused.status_code == 403 and not source.asked
         async with client(source, tenants, "ops") as http:
             assert (await http.get("/api/v1/stacks?job=61002:theirs")).status_code == 200
@@ -119,15 +122,15 @@ def test_who_has_the_token_asks_and_an_eavesdropper_cannot_ask_again(settings: C
             async def post(asked: StacksAsk) -> httpx.Response:
                 return await http.post("/api/v1/stacks/ask", content=encode(asked))
 
-            good = signed(TOKEN, ask(ranks=(1, 2), samples=20, seconds=2.0))
+            good = signed(TOKEN, STACKS, ask(ranks=(1, 2), samples=20, seconds=2.0))
             reply = await post(good)
             assert reply.status_code == 200 and decode(reply.content, StacksAsked).ranks == (1, 2)
             assert source.asked == [(MINE, (1, 2), 20, 2.0)]
             assert (await post(good)).status_code == 409
             assert (await post(structs.replace(good, nonce="m" * 32))).status_code == 403
             assert (await post(structs.replace(good, ranks=()))).status_code == 403
-            assert (await post(signed(TOKEN, ask(at=time.time() - 1000, nonce="o" * 32)))).status_code == 409
-            assert (await post(signed(TOKEN, ask("nothing", nonce="p" * 32)))).status_code == 404
+            assert (await post(signed(TOKEN, STACKS, ask(at=time.time() - 1000, nonce="o" * 32)))).status_code == 409
+            assert (await post(signed(TOKEN, STACKS, ask("nothing", nonce="p" * 32)))).status_code == 404
             for body in (b"", b"{}", b"x" * 100_000, encode(good).replace(b'"samples":20', b'"samples":9999')):
                 assert (await http.post("/api/v1/stacks/ask", content=body)).status_code == 400
             assert len(source.asked) == 1

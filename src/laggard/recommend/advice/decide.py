@@ -7,6 +7,7 @@ import copy
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import structs
@@ -19,12 +20,15 @@ from laggard.recommend.advice.situation import Situation
 from laggard.recommend.advice.values import Gain, Item, Recommendation
 
 
-def recommended_files(items: Sequence[Item], situation: Situation) -> dict[str, str]:
-    """Returns nccl.env and nccl.conf where variables change; ds_config.json and its difference where DeepSpeed's do;
-    host.sh, in which every line is commented out, where machines are to be changed; hostfile where their order is."""
-    files = {**_variable_files(items, situation.environment)}
-    if situation.deepspeed_document is not None:
-        files |= _deepspeed_files(items, situation.deepspeed_document)
+def recommended_files(
+    items: Sequence[Item], shown: Mapping[str, str], document: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """`shown`: the job's variables whose values may stand in files; `document`: its DeepSpeed configuration. Returns
+    nccl.env and nccl.conf where variables change; ds_config.json and its difference where DeepSpeed's do; host.sh, in
+    which every line is commented out, where machines are to be changed; hostfile where their order is."""
+    files = _variable_files(items, shown)
+    if document is not None:
+        files |= _deepspeed_files(items, document)
     for item in items:
         if item.key == "hostfile":
             files["hostfile"] = "".join(f"{_one_line(host)}\n" for host in item.recommended)
@@ -34,14 +38,12 @@ def recommended_files(items: Sequence[Item], situation: Situation) -> dict[str, 
     return files
 
 
-def _variable_files(items: Sequence[Item], environment: Mapping[str, str]) -> dict[str, str]:
+def _variable_files(items: Sequence[Item], shown: Mapping[str, str]) -> dict[str, str]:
     own = [item for item in items if item.target == "nccl_env" and _is_name(item.key) and not _may_lose(item)]
     changes = {item.key: item.recommended for item in own}
     if not changes:
         return {}
-    from laggard.nccl.variables import may_be_shown  # a table that few recommendations need
-
-    after = {name: value for name, value in environment.items() if name not in changes and may_be_shown(name)}
+    after = {name: value for name, value in shown.items() if name not in changes}
     after |= {name: str(value) for name, value in changes.items() if value is not None}
     removed = [name for name, value in changes.items() if value is None]
     unset = "".join(f"unset {name}\n" for name in sorted(removed))
@@ -125,7 +127,10 @@ _FABRIC_CODES: Final = frozenset(
 )
 
 
-def decide(situation: Situation, rules: Sequence[Rule]) -> Recommendation:
+def decide(
+    situation: Situation, rules: Sequence[Rule], shown: Mapping[str, str] = MappingProxyType({})
+) -> Recommendation:
+    """`shown`: as of recommended_files()."""
     blocked = _blocking_codes(situation)
     stands = [each for each in situation.culprits if each.kind in ("dead", "hung")]
     found = list(_distinct(item for rule in rules for item in rule.judge(situation)))
@@ -135,7 +140,8 @@ def decide(situation: Situation, rules: Sequence[Rule]) -> Recommendation:
     items.sort(key=_order)
     held_back = _held_back(blocked, len(found) - len(items)) if blocked else _not_tuned(stands)
     notes = [*situation.deepspeed_problems, *held_back, *_not_known(situation)]
-    return Recommendation(blocked, tuple(items), recommended_files(items, situation), tuple(notes))
+    files = recommended_files(items, shown, situation.deepspeed_document)
+    return Recommendation(blocked, tuple(items), files, tuple(notes))
 
 
 def _blocking_codes(situation: Situation) -> tuple[str, ...]:

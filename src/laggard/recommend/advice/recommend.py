@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from laggard.nccl.variables import shown
 from laggard.recommend.advice.decide import decide
 from laggard.recommend.advice.rule import Rule
 from laggard.recommend.advice.rules import small_messages
@@ -16,13 +17,8 @@ from laggard.recommend.advice.rules.communication import (
 )
 from laggard.recommend.advice.rules.host import GPUDIRECT_RULE, HOST_RULE, PCIE_RULE
 from laggard.recommend.advice.rules.memory import MODEL_STATES_RULE, OFFLOAD_RULE, RECOMPUTATION_RULE
-from laggard.recommend.advice.rules.network import (
-    MIXED_NICS_RULE,
-    QUEUE_PAIRS_RULE,
-    ROCE_RULE,
-    TCP_FALLBACK_RULE,
-    TRAFFIC_CLASS_RULE,
-)
+from laggard.recommend.advice.rules.network import ROCE_RULE, TCP_FALLBACK_RULE
+from laggard.recommend.advice.rules.network_settings import MIXED_NICS_RULE, QUEUE_PAIRS_RULE, TRAFFIC_CLASS_RULE
 from laggard.recommend.advice.rules.slow_ranks import (
     DATA_LOADER_RULE,
     DEBUG_VARIABLES_RULE,
@@ -63,4 +59,4 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def recommend(situation: Situation) -> Recommendation:
-    return decide(situation, RULES)
+    return decide(situation, RULES, shown(situation.environment))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard.deepspeed_config import BUCKET_ELEMENTS, DeepSpeedConfig
 from laggard.kit.environment import ENV_REDUCE_SCATTER
@@ -245,35 +245,6 @@ def judge_overlap(situation: Situation) -> Iterator[Item]:
 OVERLAP_RULE = Rule("overlap", judge_overlap, OVERLAP_SOURCE, "DeepSpeed 0.15 to 0.19")
 
 
-class BandwidthNeed(NamedTuple):
-    """Bytes per second that hide all of the gradients' reduction."""
-
-    usual: float
-    layered: float
-
-    def pays(self, bandwidth: float) -> bool:
-        """Returns whether layered accumulation hides what the usual one does not, at this bandwidth."""
-        return self.layered <= bandwidth < self.usual
-
-
-def bandwidth_need(reduced_bytes: float, backward_seconds: float, grad_accum: int) -> BandwidthNeed:
-    """Returns the need for `reduced_bytes` on each GPU's link in an optimizer step of `grad_accum` micro-steps, whose
-    backward passes take `backward_seconds` each."""
-    return BandwidthNeed(reduced_bytes / backward_seconds, reduced_bytes / (backward_seconds * grad_accum))
-
-
-def partitioned_volume(weights_bytes: float, grad_accum: int, layered: bool) -> float:
-    """Returns the bytes that ZeRO-3 moves in an optimizer step: weights twice and gradients once, in each micro-step or
-    once in all."""
-    return 3 * weights_bytes * (1 if layered else grad_accum)
-
-
-def bubble_seconds(stages: int, layers: int, layer_seconds: float, modular: bool) -> float:
-    """Returns the time that a pipeline's stages wait at its beginning and end: for the layers of a stage, or, where
-    stage i holds layers i, i + stages, ..., for one layer."""
-    return (stages - 1) * layer_seconds * (1 if modular else layers / stages)
-
-
 LAYERED_ACCUMULATION_SOURCE: Final = "Layered gradient accumulation and modular pipeline parallelism (arXiv 2106.02679)"
 _MIN_EXPOSED_BY_LAYERS: Final = 0.2
 
@@ -285,15 +256,14 @@ def judge_layered_accumulation(situation: Situation) -> Iterator[Item]:
         return
     if exposed is None or exposed < _MIN_EXPOSED_BY_LAYERS:
         return
-    less = partitioned_volume(1, config.grad_accum, False) / partitioned_volume(1, config.grad_accum, True)
-    saved = exposed * (1 - 1 / less)
+    saved = exposed * (1 - 1 / config.grad_accum)  # weights and gradients move once in a step, not in each micro-step
     yield Item(
         target="launcher",
         key="layered accumulation",
         current=None,
         recommended="a framework that accumulates layer by layer; FSDP with no_sync where memory allows",
         reason=f"stage 3 gathers all weights in each of {config.grad_accum} micro-steps, by layers once in a step",
-        evidence=(*exposed_evidence(exposed), f"{less:.0f} times less to move"),
+        evidence=(*exposed_evidence(exposed), f"{config.grad_accum} times less to move"),
         gain=gain_of_saving(saved),
         risk="DeepSpeed does not do it: another framework, or gradients whole on each GPU.",
         apply="An option for the next job, to be measured.",
