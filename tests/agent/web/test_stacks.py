@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,40 +91,3 @@ def test_an_agent_that_is_not_root_makes_no_folder_that_nobody_believes(rank_dir
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0 and not (rank_dir / ".ask").exists()
-
-
-ASKED_AGAIN = 1000
-
-
-@pytest.mark.slow
-@as_root
-def test_an_unprivileged_user_cannot_have_anothers_rank_sample(rank_dir: Path, tmp_path: Path) -> None:
-    """Asked a thousand times, by a file in the place of the node's folder: nothing is taken. Asked so by who may, a
-    rank answers once in ten seconds."""
-    from laggard.stacks.ask import ask_folders, new_ask, trusted_users, write_ask
-    from laggard.trainer_hooks.stacks.watch import About, StackWatch
-
-    forged = rank_dir / ".ask"
-    forged.mkdir()
-    os.chown(forged, NOBODY, NOBODY)
-    own = rank_dir / "0"
-    own.mkdir()
-    folders = ask_folders(str(rank_dir), str(own))
-    path = own / "1-a.stacks"
-    about = About("j1", 0, "n0", str(path), folders, trusted_users(str(rank_dir), 0))
-    watch = StackWatch(about, lambda: 0, lambda: memoryview(bytearray(4096)).cast("q"), lambda: ())
-    for _ in range(ASKED_AGAIN):
-        write_ask(str(forged), new_ask(0, "j1", None, 1, 0.1), frozenset({0, NOBODY}))
-        os.chown(forged, NOBODY, NOBODY)
-        watch.beat()
-    time.sleep(0.5)
-    assert not path.exists()
-    answers = set()
-    deadline = time.monotonic() + 4
-    while time.monotonic() < deadline:
-        write_ask(str(own / ".ask"), new_ask(0, "j1", None, 1, 0.1), frozenset({0}))
-        watch.beat()
-        if path.exists():
-            answers.add(json.loads(path.read_bytes())["ask"])
-    assert len(answers) == 1
-    watch.close()
