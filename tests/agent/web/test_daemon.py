@@ -199,11 +199,6 @@ def test_bad_configuration_is_one_line_that_says_what_to_do(tmp_path: Path, text
     assert message in ended.stderr
 
 
-def test_a_missing_configuration(tmp_path: Path) -> None:
-    ended = run_agent("--config", str(tmp_path / "no.yaml"))
-    assert ended.returncode == 64 and "check the path given to --config" in ended.stderr
-
-
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
