@@ -230,10 +230,8 @@ FAILED = "failed (Result: exit-code) since Tue"
     ("text", "expected"),
     [
         (status("nvidia-fabricmanager", "active (running) since Mon", "Failed to nothing"), []),
-        (status("nvidia-fabricmanager", FAILED), [("FABRIC_MANAGER_DOWN", "the fabric manager", "critical")]),
         (status("nvidia-fabricmanager", "inactive (dead)"), [("FABRIC_MANAGER_DOWN", "the fabric manager", "warning")]),
         (status("nvidia-fabricmanager", FAILED, "NV_WARN_NOTHING_TO_DO"), []),
-        (status("nvidia-persistenced", FAILED), [("GPU_PERSISTENCE_OFF", "nvidia-persistenced", "warning")]),
         (status("nvidia-persistenced", FAILED, "Failed to query NVIDIA devices."),
          [("GPU_DRIVER_FAILED", "nvidia-persistenced", "critical")]),
     ],

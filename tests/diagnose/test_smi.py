@@ -81,26 +81,16 @@ def test_the_parts_of_a_gpu_in_mig_mode_are_judged(errors: str, expected: list[s
 @pytest.mark.parametrize(
     ("text", "code", "device"),
     [
-        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.183\n",
-         "GPU_DRIVER_FAILED", "the NVIDIA driver"),
-        ("Failed to initialize NVML: Unknown Error\n", "GPU_DRIVER_FAILED", "NVML"),
-        ("Failed to initialize NVML: Insufficient Permissions\n", "GPU_DRIVER_FAILED", "NVML"),
-        ("Failed to initialize NVML: Not Found\n", "GPU_DRIVER_FAILED", "NVML"),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
-         "NVIDIA driver is installed and running.\n", "GPU_DRIVER_FAILED", "the NVIDIA driver"),
-        ("No devices were found\n", "GPU_MISSING", "GPUs"),
         ("Unable to determine the device handle for GPU0000:B1:00.0: Unknown Error\n", "GPU_LOST", "GPU 0000:b1:00.0"),
         ("Unable to determine the device handle for GPU 0000:B1:00.0: GPU is lost.  Reboot the system to recover this "
          "GPU\n", "GPU_LOST", "GPU 0000:b1:00.0"),
         ("Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error\n", "GPU_LOST",
          "GPU 3 (0000:5f:00.0)"),
         ("Unable to determine the device handle for GPU2: Unknown Error\n", "GPU_LOST", "GPU 2"),
-        ("modprobe: FATAL: Module nvidia not found in directory /lib/modules/6.8.0-49-generic\n",
-         "GPU_DRIVER_FAILED", "the NVIDIA driver"),
-        ("modprobe: ERROR: could not insert 'nvidia': No such device\n", "GPU_DRIVER_FAILED", "the NVIDIA driver"),
     ],
 )  # fmt: skip
 def test_a_message_in_place_of_a_table_is_a_finding(text: str, code: str, device: str) -> None:
+    """Each form of a device's name; tests/data/rules/smi_messages.jsonl has each message."""
     result = diagnose_text(text)
     assert found(result) == [(code, device)] and result.findings[0].severity is Severity.CRITICAL
 

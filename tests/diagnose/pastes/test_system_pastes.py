@@ -26,8 +26,6 @@ MAX_SHOWN = 64
     [
         (SINFO.format("gres/gpu count repor", "slurm", "g1"), [("GPU_MISSING", "critical", "node g1")]),
         (SINFO.format("Kill task failed", "root", "g[1,7]"), [("NODE_DRAINED", "critical", "node g[1,7]")]),
-        (SINFO.format("Low RealMemory", "slurm", "g1"), [("HOST_MEMORY_LOW", "critical", "node g1")]),
-        (SINFO.format("Xid 79 on GPU 3", "nhc", "g1"), [("GPU_XID", "critical", "node g1")]),
         (SINFO.format("ask alice", "bob", "g1"), [("NODE_DRAINED", "warning", "node g1")]),
         (SINFO.format("maint: firmware Tues", "admin", "g[1-4]"), []),
         (SINFO.format("Reboot ASAP", "root", "g1"), []),
@@ -58,9 +56,7 @@ SACCT = (
     [
         (SACCT.format("FAILED", "1:0", "n1", "OUT_OF_ME+", "0:9", "n1"),
          [("JOB_HOST_OUT_OF_MEMORY", "critical", "job 900")]),
-        (SACCT.format("NODE_FAIL", "1:0", "n1", "CANCELLED", "0:9", "n1"), [("JOB_KILLED", "critical", "job 900")]),
         (SACCT.format("TIMEOUT", "0:0", "n1", "CANCELLED", "0:9", "n1"), [("JOB_PREEMPTED", "critical", "job 900")]),
-        (SACCT.format("FAILED", "1:0", "n1", "FAILED", "1:0", "n1"), [("JOB_EXCEPTION", "warning", "job 900")]),
         ("JobID|State|ExitCode\n7|PREEMPTED|0:0\n7.batch|CANCELLED|0:15\n", [("JOB_PREEMPTED", "critical", "job 7")]),
         (SACCT.format("COMPLETED", "0:0", "n1", "CANCELLED", "0:15", "n1"), []),
         (SACCT.format("RUNNING", "0:0", "n1", "RUNNING", "0:0", "n1"), []),
