@@ -14,7 +14,6 @@ from support.paths import MACHINES, SHARED
 
 from laggard.cli import main
 from laggard.nccl.environment_text import parse_environment
-from laggard.probes.pci.rules.kernel_messages import find_device_errors
 
 recorded = pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="no recorded hardware here")
 
@@ -157,34 +156,6 @@ def test_a_known_file_beside_an_unknown_one_still_counts(tmp_path: Path, capsys:
     status, document = run(capsys, *write(tmp_path, thing="?", log=DMESG))
     assert (status, document["verdict"]) == (1, "fail")
     assert [file["kind"] for file in document["files"]] == [None, "kernel log"]
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda line: line,
-        lambda line: "[Sun Feb 23 16:24:18 2025] " + line.split("] ", 1)[1],
-        lambda line: "Feb 23 16:24:18 node17 kernel: " + line.split("] ", 1)[1],
-        lambda line: "6,1200,12345678901,-;" + line.split("] ", 1)[1],
-    ],
-    ids=["dmesg", "dates", "journal", "kmsg"],
-)
-def test_each_form_of_a_kernel_log_is_read(form: Any) -> None:
-    text = "".join(form(line) + "\n" for line in DMESG.splitlines())
-    result = diagnose_text(text)
-    assert [file.kind for file in result.files] == ["kernel log"]
-    assert sorted((found.code, found.device, found.severity.value) for found in result.findings) == [
-        ("GPU_XID", "GPU 0000:9b:00.0", "critical"),
-        ("PCIE_AER_ERRORS", "NIC 0000:9a:00.0", "critical"),
-        ("RDMA_DRIVER_ERROR", "NIC 0000:5c:00.0", "warning"),
-    ]
-
-
-def test_one_corrected_error_is_no_fault_and_many_are() -> None:
-    line = "[1.0] nvme 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer\n"
-    assert find_device_errors(line) == ()
-    (found,) = find_device_errors(line * 200)
-    assert (found.code, found.severity.value, found.evidence["count"]) == ("PCIE_AER_ERRORS", "warning", 200)
 
 
 def test_a_missing_file_is_wrong_usage(

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from support.collectors import rank_row
 from support.steps import StepRow, step_table
 
@@ -56,39 +55,6 @@ def test_a_recording_of_a_live_job_gets_the_same_verdict_as_the_job(
     unknown = run("--collector", collector.url, "--record", tmp_path / "other", "--job", "no such")
     assert unknown.returncode == 64 and "no such job" in json.loads(unknown.stdout)["error"]
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize(("throttled", "found"), [(3, ("CPU_GOVERNOR",)), (2, ("GPU_THROTTLED", "CPU_GOVERNOR"))])
-def test_a_finding_of_another_gpu_stands_beside_no_rank_live_and_recorded(
-    fake_agent: Callable[..., Any],
-    start_collector: Callable[..., Any],
-    make: Any,
-    tmp_path: Path,
-    throttled: int,
-    found: tuple[str, ...],
-) -> None:
-    """Rank 2, on the GPU with index 2, is slow; of the machine GPU `throttled` is."""
-    agents = []
-    for node in (0, 1):
-        ranks = make.node(f"n{node}", (2 * node, 2 * node + 1), slow=2)
-        rows = tuple(structs.replace(row, gpu=f"GPU-{row.rank}") for row in ranks.ranks)
-        report = make.report(f"n{node}", ("GPU_THROTTLED", "CPU_GOVERNOR") if node else ())
-        devices = (f"GPU {throttled} (0000:{throttled}9:00.0)", "cpu")
-        places = {f"GPU-{index}": {"index": index, "bus_id": f"0000:{index}9:00.0"} for index in range(4)}
-        report = structs.replace(
-            report,
-            findings=tuple(
-                structs.replace(it, device=device) for it, device in zip(report.findings, devices, strict=False)
-            ),
-            facts={"gpu_count": {"uuids": places}},
-        )
-        agents.append(fake_agent(structs.replace(ranks, ranks=rows), report))
-    collector = start_collector(*(word for agent in agents for word in ("--target", agent.address)))
-    collector.wait_ready()
-    live = json.loads(run("--collector", collector.url, "--record", tmp_path / "held").stdout)
-    assert [(it["ranks"], set(it["findings"])) for it in live["culprits"]] == [([2], set(found))]
-    assert live["culprits"][0]["advice"].startswith(f"follow {found[0]} first")
-    assert json.loads(run("--trace", tmp_path / "held").stdout) == live
 
 
 def test_findings_without_gpus_count_for_the_whole_machine(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from support.agents import let_others_enter
 from support.readers import NOBODY, as_root
 
 from laggard.stacks import ask as asks
-from laggard.stacks.ask import FILE, new_ask, read_ask, trusted_users, write_ask
+from laggard.stacks.ask import FILE, Ask, new_ask, read_ask, trusted_users, write_ask
 
 ME = frozenset({os.geteuid()})
 
@@ -60,6 +60,9 @@ def test_a_folder_in_which_everybody_can_write_is_not_believed(ranks: Path) -> N
     write_ask(str(folder), new_ask(1000, "j", None), ME)
     folder.chmod(0o777)
     assert read_ask(str(folder), ME) is None
+    folder.chmod(0o755)
+    (ranks / "link").symlink_to(folder)
+    assert read_ask(str(ranks / "link"), ME) is None and read_ask(str(ranks / "none"), ME) is None
 
 
 @as_root
@@ -115,6 +118,9 @@ def test_who_is_not_root_is_told_that_the_place_is_taken(ranks: Path) -> None:
         "[" * 9000,
         json.dumps({asks.KEY: 1}),
         json.dumps({asks.KEY: 1, **new_ask(0, "j", None)._asdict(), "ident": "../../etc"}),
+        json.dumps({asks.KEY: 1, **new_ask(0, "j", None)._asdict(), "owner": "root"}),
+        json.dumps({asks.KEY: 1, **new_ask(0, "j", None)._asdict(), "samples": None}),
+        json.dumps({asks.KEY: 1, **new_ask(0, "j", None)._asdict(), "job_id": 3}),
         json.dumps({asks.KEY: 1, **new_ask(0, "j", None)._asdict(), "ranks": [-1]}),
         json.dumps({asks.KEY: 1, **new_ask(0, "j", None)._asdict(), "ranks": list(range(2000))}),
         json.dumps({asks.KEY: 2, **new_ask(0, "j", None)._asdict()}),
@@ -139,3 +145,14 @@ def test_an_ask_has_bounds_whatever_stands_in_it(ranks: Path) -> None:
     found = read_ask(str(ranks / ".ask"), ME)
     assert found is not None and (found.samples, found.seconds) == (asks.MAX_SAMPLES, asks.MAX_SECONDS)
     assert not found.is_for(0, "j", 0, time.time())  # one that never ends
+
+
+def test_it_is_for_the_ranks_that_it_names_and_for_a_while() -> None:
+    ask = Ask("0" * 16, 7, "j", frozenset({1}), 10, 1.0, until=130.0)
+    assert ask.is_for(7, "j", 1, 100.0)
+    assert not ask.is_for(7, "j", 2, 100.0)
+    assert not ask.is_for(8, "j", 1, 100.0)
+    assert not ask.is_for(7, "k", 1, 100.0)
+    assert not ask.is_for(7, "j", 1, 131.0), "it is over"
+    assert not ask.is_for(7, "j", 1, 10.0), "its clock is not this one"
+    assert ask._replace(ranks=None).is_for(7, "j", 99, 100.0)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,16 +169,10 @@ def nodes(start_agent: Any, start_collector: Any, tmp_path: Path) -> Iterator[Cl
     token.chmod(0o600)
     tmp_path.chmod(0o755)
 
-    def make(count: int, tokens: Sequence[str] = (), **settings: Any) -> list[Node]:
-        """`tokens`: what the file of each node has, and the collector's what that of the last one has; none: one file
-        for all."""
+    def make(count: int, **settings: Any) -> list[Node]:
         made.extend(Node(number, tmp_path, start_agent) for number in range(count))
-        files = [tmp_path / f"token{number}" for number in range(len(tokens))]
-        for file, text in zip(files, tokens, strict=True):
-            file.touch(0o600)
-            file.write_text(text)
         own = {
-            "ring_token_file": str(files[-1] if tokens else token),
+            "ring_token_file": str(token),
             "ring_ask_seconds": 1.0,
             "ring_port": free_port(),
             "interval_seconds": 1.0,
@@ -188,8 +182,8 @@ def nodes(start_agent: Any, start_collector: Any, tmp_path: Path) -> Iterator[Cl
         flags = [word for node in made for word in ("--target", node.agent.url)]
         collector = start_collector("--config", str(config), *flags)
         collector.wait_ready()
-        for number, node in enumerate(made):
-            node.start(collector.url, files[number] if tokens else token)
+        for node in made:
+            node.start(collector.url, token)
         return made
 
     yield make
@@ -220,36 +214,6 @@ def wait_for_data(nodes: list[Node]) -> tuple[Node, list[Node]]:
     others = [node for node in nodes if node is not here and node.takes_part()]
     assert others, here.told()
     return here, others
-
-
-@pytest.mark.wall_clock("2026-11-25, at load 8 to 18: no ring was due")
-@needs_namespaces
-@pytest.mark.slow
-def test_idle_nodes_measure_one_another_and_their_agents_tell(nodes: Cluster) -> None:
-    """Whoever asks is measured, and the result is where the node's agent reads it. What a ring finds depends on how
-    busy this machine is: tests/rings judges that."""
-    made = nodes(3)
-
-    def is_measured(node: Node) -> bool:
-        """A ring that could not judge is followed by another."""
-        return node.outcomes()[-1:] in (["ok"], ["fail"]) and node.noted() == Counter(node.outcomes())
-
-    wait_until(lambda: all(map(is_measured, made)), "no ring ended", made)
-    for node in made:
-        *before, outcome = node.outcomes()
-        assert {*before} <= {"unknown"}, node.log.read_text()
-        assert bool(node.last_findings()) == (outcome == "fail")
-        assert node.ring() == []
-
-
-@needs_namespaces
-@pytest.mark.slow
-def test_nodes_measure_one_another_while_their_token_is_replaced(nodes: Cluster, tmp_path: Path) -> None:
-    """One sends the old token still, the others the new one, and all know both (docs/operate.md)."""
-    made = nodes(3, tokens=("old\nnew\n", "new\nold\n", "new\nold\n"))
-    wait_until(lambda: all(node.outcomes()[-1:] in (["ok"], ["fail"]) for node in made), "no ring ended", made)
-    for node in made:
-        assert not node.said("another token") and not node.said("does not prove"), node.log.read_text()
 
 
 @pytest.mark.wall_clock("2026-11-25, at load 8 to 18: the ring was over before the job was seen")

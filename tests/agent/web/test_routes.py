@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stack_documents import sampled
 from support.steps import numbers
 
 from laggard.agent.prober.loop import ProbeLoop, ProbeRound
@@ -22,6 +23,8 @@ from laggard.collector.scrape.validation import validate_collectives, validate_r
 from laggard.kit.http_message import NO_PAGE, Request, Response
 from laggard.kit.secret_files import TokenFile
 from laggard.model import ProbeResult, Report, Verdict
+from laggard.stacks.ask import read_ask
+from laggard.stacks.sampled import encode
 
 Start = Callable[..., Any]
 TOKEN = "correct horse battery staple"
@@ -92,10 +95,24 @@ def test_what_is_not_there_or_would_change_something_is_refused(ask: Callable[..
     assert dict(ask("/api/v1/stacks/ask").headers)["Allow"] == "POST"
     for path in ("/nope", "//", "/metrics/", "/../etc/passwd", "/api/v1/ranks/x"):
         assert error_of(ask(path))[0] == 404 and "/api/v1/ranks" in error_of(ask(path))[1]
-    for since in ("x", "", "-1", "nan", "1e400", "1_0"):
+    for since in ("x", "", "-1", "nan", "inf", "1e400", "0x10", "1_0", "+1", "%D9%A3", "0&since=x"):
         status, text = error_of(ask(f"/api/v1/ranks?since={since}"))
         assert status == 400 and text.startswith("since has to be a number from 0"), since
-    assert error_of(ask("/api/v1/collectives?owner=0&job=j1&rank=<b>"))[0] == 400
+    uid = "owner has to be a whole number from 0 to 4294967295: the uid of the job's owner"
+    job = "job has to be a text of up to 300 characters: the job's id"
+    ranks = "rank has to be a list of up to 16, each a whole number from 0 to 4294967295: the ranks"
+    for query, refusal in {
+        "": uid,
+        "?owner=x&job=j1&rank=0": uid,
+        "?owner=4294967296&job=j1&rank=0": uid,
+        "?owner=0&rank=0": job,
+        "?owner=0&job=j1": ranks,
+        "?owner=0&job=j1&rank=1,2": ranks,
+        "?owner=0&job=j1&rank=1&rank=<b>": ranks,
+        "?owner=0" + "&rank=1" * 17: job,
+        "?owner=0&job=j1" + "&rank=1" * 17: "a question has up to 18 parameters",
+    }.items():
+        assert error_of(ask(f"/api/v1/collectives{query}")) == (400, refusal), query
 
 
 def test_a_defect_is_told_without_its_traceback(
@@ -128,7 +145,7 @@ def test_ranks_and_their_collectives_are_told_as_the_collector_takes_them(
 def test_stacks_are_for_who_has_the_token_and_a_job_is_asked_now_and_then(
     ask: Callable[..., Response], start_rank: Start, rank_dir: Path
 ) -> None:
-    start_rank(rank=0)
+    rank = start_rank(rank=0)
     job = f"owner={os.geteuid()}&job=j1"
     for authorization in ("", "Bearer another", f"Basic {TOKEN}", f"Bearer {TOKEN}x"):
         refused = ask(f"/api/v1/stacks?{job}", authorization=authorization)
@@ -137,9 +154,21 @@ def test_stacks_are_for_who_has_the_token_and_a_job_is_asked_now_and_then(
     bearer = f"bearer {TOKEN}"
     assert ask(f"/api/v1/stacks?{job}", authorization=bearer).status == HTTPStatus.OK
     assert error_of(ask("/api/v1/stacks/ask?owner=9&job=j1", "POST", bearer))[0] == 404
-    granted = ask(f"/api/v1/stacks/ask?{job}", "POST", bearer)
+    assert error_of(ask(f"/api/v1/stacks/ask?{job}&seconds=1e9", "POST", bearer))[0] == 400
+    assert not (rank_dir / ".ask").exists()
+    granted = ask(f"/api/v1/stacks/ask?{job}&ranks=0,9&samples=7&seconds=1.5", "POST", bearer)
     assert granted.status == HTTPStatus.OK, granted.body
     asked = json.loads(granted.body)
-    assert asked["ranks"] == [0] and list((rank_dir / ".ask").iterdir())
+    assert asked["ranks"] == [0] and [it["rank"] for it in asked["missing"]] == [9]
+    written = read_ask(str(rank_dir / ".ask"), frozenset({0, os.geteuid()}))
+    assert written is not None and [written.ident] == asked["idents"]
+    assert (written.job_id, written.ranks, written.samples, written.seconds) == ("j1", {0}, 7, 1.5)
     again = ask(f"/api/v1/stacks/ask?{job}", "POST", bearer)
     assert error_of(again)[0] == 429 and int(dict(again.headers)["Retry-After"]) == 10
+    pid = int(rank.path.name.partition("-")[0])
+    rank.path.with_suffix(".stacks").write_bytes(encode(sampled(0, 0.5, pid=pid, ask=written.ident)))
+    (found,) = json.loads(ask(f"/api/v1/stacks?{job}", authorization=bearer).body)["ranks"]
+    assert (found["rank"], found["ask"], found["frames"][0][0]) == (0, written.ident, "tokenize")
+    assert all(b"tokenize" not in ask(path).body for path in ("/metrics", "/api/v1/ranks", "/"))
+    unharmed = json.loads(ask("/api/v1/stacks?owner=0&job=../../etc", authorization=bearer).body)
+    assert unharmed["ranks"] == [] and unharmed["missing"] == []

@@ -16,6 +16,7 @@ from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.label_file import MAX_PATTERNS, LabelFile, Unusable
 from laggard.collector.targets import MAX_LABEL_CHARACTERS, NodeLabels, parse_targets, partitions_label
+from laggard.collector.web.metrics import CollectorMetrics
 from laggard.wire.nodes import NodeRow
 
 

@@ -174,13 +174,6 @@ def test_a_rank_that_became_slow_is_accused_and_no_link() -> None:
     assert [(each.kind, each.ranks) for each in locate(timings).culprits] == [("slow_compute", (5,))]
 
 
-@given(seed=st.integers(0, 9999))
-@settings(max_examples=20, deadline=None)
-def test_noise_alone_accuses_nothing(seed: int) -> None:
-    location = locate(trained([ALL, *RING], lambda *_: 0.0, seed))
-    assert location.verdict is Verdict.OK and not location.notes
-
-
 @given(seed=st.integers(0, 9999), begin=st.integers(12, 52))
 @settings(max_examples=10, deadline=None)
 def test_the_step_is_found_from_which_on_it_is_slow(seed: int, begin: int) -> None:

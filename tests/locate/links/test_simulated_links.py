@@ -13,38 +13,6 @@ from laggard.locate.verdict import locate
 from laggard.recording.reader import read_recording
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("layout", "fault", "seed"),
-    [
-        pytest.param("dp16_pp4_interleaved", Fault("slow_link", 0.1), 795223019, id="shows in other pairs"),
-        pytest.param(
-            "dp4_tp8_pp4", Fault("slow_rail", 0.05), 1458646455, id="a part of the step in each of many transfers"
-        ),
-        pytest.param("moe32_across", Fault("slow_link", 0.2), 1291225388, id="in one of two groups"),
-    ],
-)
-def test_a_slow_link_is_named_with_what_it_costs(tmp_path: Path, layout: str, fault: Fault, seed: int) -> None:
-    simulated = simulate(Case(layout, "device", seed=seed, faults=(fault,), steps=20))
-    write(simulated, tmp_path)
-    (truth,) = simulated.truth["culprits"]
-    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
-    assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) <= set(truth["within"])
-    assert culprit.recoverable_ratio == pytest.approx(truth["recoverable_ratio"], abs=0.04)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("fault", "seed"), [(Fault("slow_link", 0.1), 1351581465), (Fault("slow_nic", 0.1), 98917168)])
-def test_where_sends_are_copied_round_trips_show_the_slow_link(tmp_path: Path, fault: Fault, seed: int) -> None:
-    """The clocks of the simulated machines are seconds apart."""
-    simulated = simulate(Case("dp16_pp4_interleaved", "sparse", seed=seed, faults=(fault,), steps=16))
-    write(simulated, tmp_path)
-    (truth,) = simulated.truth["culprits"]
-    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
-    assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
-    assert culprit.recoverable_ratio is None
-
-
 def test_a_slow_rail_is_named_though_all_groups_go_through_it(tmp_path: Path) -> None:
     """The groups are slow together, so that none is slower than the others: the pairs show it."""
     layout = "dp=16,pp=3,schedule=interleaved,micro=3,chunks=2,blocks=1"
@@ -88,9 +56,3 @@ def test_an_adapter_that_slows_most_pairs_of_a_pipeline_is_named(tmp_path: Path,
     write(simulated, tmp_path)
     (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
     assert (culprit.kind, culprit.ranks) == ("slow_link", (1,))
-
-
-def test_a_loaded_network_accuses_no_pair_of_a_pipeline(tmp_path: Path) -> None:
-    simulated = simulate(Case("dp16_pp4_interleaved", "host", seed=0, innocents=("congestion",), steps=14))
-    write(simulated, tmp_path)
-    assert not locate(read_recording([tmp_path / "trace"]).timings).culprits

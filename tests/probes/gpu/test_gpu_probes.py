@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.gpus import gpu, nvml
-from support.materialise import expectation, names
 
 from laggard import wire
 from laggard.cli import main
@@ -460,15 +459,3 @@ def test_a_margin_counts_where_something_else_shows_heat(
     assert [found.severity.value for found in seen.findings] == ([expected] if expected else [])
     assert ("margins_not_confirmed_by_a_temperature" in seen.facts) == (margin <= 0 and not believed)
     assert seen.verdict is Verdict.OK
-
-
-OWN_CODES = (
-    "GPU_DRIVER_HUNG GPU_MISSING GPU_LOST GPU_ECC_UNCORRECTED GPU_ROW_REMAP_PENDING GPU_ROW_REMAP_FAILED GPU_XID "
-    "GPU_THROTTLED GPU_TOO_HOT GPU_CLOCKS_LOW GPU_PERSISTENCE_OFF GPU_BUSY NVLINK_DOWN NVLINK_ERRORS "
-    "FABRIC_MANAGER_DOWN FABRIC_NOT_READY P2P_DISABLED"
-)
-
-
-@pytest.mark.parametrize("code", OWN_CODES.split(" "))
-def test_each_code_fires_on_some_recorded_machine(code: str) -> None:
-    assert [name for name in names() if any(code == found[0] for found in expectation(name)["findings"])]

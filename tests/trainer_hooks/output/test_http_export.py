@@ -176,20 +176,6 @@ def test_slow_clients_and_junk_hold_up_nobody(train: Callable[..., Trainer]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ("os._exit(5)", 5),
-        ("raise SystemExit(7)", 7),
-        ("raise RuntimeError('x')", 1),
-        ("os.kill(os.getpid(), 15)", -15),
-    ],
-)
-def test_the_exit_is_the_scripts_own(train: Callable[..., Trainer], body: str, status: int) -> None:
-    assert train(WAIT + body).end()[0] == status
-
-
-@pytest.mark.slow
 def test_a_child_that_outlives_the_rank_does_not_keep_the_port(train: Callable[..., Trainer]) -> None:
     body = """
 child = os.fork()

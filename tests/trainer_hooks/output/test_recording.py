@@ -298,16 +298,6 @@ def test_of_a_recording_from_elsewhere_without_an_end_no_death_is_told(tmp_path:
 
 
 @pytest.mark.slow
-def test_of_a_job_that_is_killed_while_it_trains_nobody_is_named(tmp_path: Path) -> None:
-    with trains(tmp_path, 0, "\nwhile True: step()"), trains(tmp_path, 1, "\nwhile True: step()"):
-        for rank in (0, 1):
-            file = tmp_path / "recording" / f"rank-{rank}.jsonl"
-            wait_for("the rank trains", lambda file=file: file.exists() and file.stat().st_size > 100_000)
-    location = judge_recording([str(tmp_path / "recording")]).location
-    assert not location.culprits, sentence(location)
-
-
-@pytest.mark.slow
 def test_the_end_of_a_process_without_torch_does_not_import_it(tmp_path: Path) -> None:
     before = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))\n"  # runs after laggard's own
     done = subprocess.run(
