@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from laggard.model import ProbeResult, Report, worst
@@ -19,6 +20,12 @@ class KnownProbes(NamedTuple):
     fingerprint: str
     gate: frozenset[str]
     variants: frozenset[str]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Why the agent's profile cannot be used."""
+
+    message: str
 
 
 def split(report: Report) -> tuple[Report, Report]:
