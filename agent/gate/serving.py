@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from laggard.agent.gate.server import Answer, GateServer, Question, open_listener
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeLoop, ProbeRound, uptime
-from laggard.agent.prober.variants import KnownProbes
+from laggard.agent.prober.process import KnownProbes
 from laggard.model import Finding, Report, Severity
 from laggard.probes.profiles import gate_profile
 from laggard.probes.runner.report import is_only_on, other_gpus, places_are_complete, with_lowered

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from laggard.agent.prober.variants import PREFIX, KnownProbes, Refused
+from laggard.agent.prober.process import PREFIX, KnownProbes, Refused
 from laggard.kit.errors import UsageError
 from laggard.probes.choose import choose_probes, fingerprint, gate_probes
 from laggard.probes.probe import Probe

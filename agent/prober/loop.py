@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.agent.prober.process import ProberError
-from laggard.agent.prober.variants import KnownProbes, Refused, split
+from laggard.agent.prober.process import KnownProbes, ProberError, Refused, split
 from laggard.kit.errors import UsageError
 from laggard.kit.processes import own_process
 from laggard.model import ProbeResult, Report, Verdict

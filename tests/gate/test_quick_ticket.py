@@ -66,7 +66,7 @@ def test_a_node_that_was_drained_gets_none_until_its_resume_was_seen(
     ticket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = NodeMemory(seen_drained_at=time.time())
-    monkeypatch.setattr("laggard.gate.node_watch.load_memory", lambda node, boot_id: known)
+    monkeypatch.setattr("laggard.gate.memory.load_memory", lambda node, boot_id: known)
     main([*PROLOG])
     assert not ticket.exists()
     known = NodeMemory(resumed_at=time.time())

@@ -11,11 +11,10 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, NoReturn
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, split_unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Thresholds
 from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
-from laggard.probes.unreadable import Unreadable, split_unreadable
 
 RDMA: Final = "/sys/class/infiniband"
 ACTIVE: Final = 4  # enum ib_port_state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
