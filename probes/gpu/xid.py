@@ -112,16 +112,7 @@ def _has_a_device(host: Host, line: XidLine, known: Collection[str | None]) -> b
     address = f"{line.bus_id}.0"
     if address in known:
         return True
-    return any(address in _entries(host, folder) for folder in _DRIVERS_GPUS) or line.bus_id[:7] in _entries(
-        host, _BUSES
-    )
-
-
-def _entries(host: Host, folder: str) -> tuple[str, ...]:
-    try:
-        return host.entries(folder)
-    except Unknown:
-        return ()
+    return any(address in host.names(folder) for folder in _DRIVERS_GPUS) or line.bus_id[:7] in host.names(_BUSES)
 
 
 def judge_xids(

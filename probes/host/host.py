@@ -109,6 +109,21 @@ class Host:
         """The text of the file at `path`. Raises Unknown also where it is not UTF-8 text."""
         return _text(path, self.read_bytes(path))
 
+    def text(self, path: str) -> str:
+        """The text of the file at `path`, without blanks at its ends; empty where it cannot be read. It is for what
+        decides nothing, or where no answer is one."""
+        try:
+            return self.read(path).strip()
+        except Unknown:
+            return ""
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names in the directory at `path`, as entries() has them; none where it cannot be listed."""
+        try:
+            return self.entries(path)
+        except Unknown:
+            return ()
+
     def read_users_file(self, path: str, pid: str) -> str:
         """The text of a file that the process `pid` has named, which may be any path at all: see users_file.py."""
         return _text(path, _attempt(f"read {path}", lambda: self._read_users_file(path, pid)))
@@ -176,6 +191,13 @@ class Host:
         """The environment that laggard was started with, or was when the machine was recorded."""
         return _attempt("read the environment", self._kernel.environ)
 
+    def variables(self) -> Mapping[str, str]:
+        """The same; empty for a recording of files alone, which was not made in a job. Raises Unknown."""
+        try:
+            return self.environ()
+        except NotFound:
+            return {}
+
     def time(self) -> float:
         """Unix time in seconds."""
         return _attempt("read the time", self._kernel.time)
@@ -230,17 +252,16 @@ class Host:
     def node(self) -> str:
         """The name of this machine in reports: LAGGARD_NODE, else the kernel's host name, else, for a recording without
         either, the name of its folder."""
-        return self._configured_name() or self._kernel_name() or os.path.basename(self.root) or "unknown"
+        return (
+            self._configured_name()
+            or self.text("/proc/sys/kernel/hostname")
+            or os.path.basename(self.root)
+            or "unknown"
+        )
 
     def _configured_name(self) -> str:
         try:
             return self.environ().get(ENV_NODE, "")
-        except Unknown:
-            return ""
-
-    def _kernel_name(self) -> str:
-        try:
-            return self.read("/proc/sys/kernel/hostname").strip()
         except Unknown:
             return ""
 

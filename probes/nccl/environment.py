@@ -114,7 +114,7 @@ def _machine_conf(host: Host) -> NcclConf:
 
 def _environments(host: Host, etc: NcclConf, ranks: RankProcesses) -> list[NcclEnvironment]:
     """Merges the settings of each rank: its environment overrides its user's file, and that the machine's file."""
-    own = {name: value for name, value in _own_environment(host).items() if name.startswith("NCCL_")}
+    own = {name: value for name, value in host.variables().items() if name.startswith("NCCL_")}
     environments = [NcclEnvironment(ETC, etc.settings, ())]
     if own:
         environments.append(NcclEnvironment("laggard's own environment", own, ()))
@@ -134,13 +134,6 @@ def _with_few_unknown(environments: list[NcclEnvironment]) -> list[NcclEnvironme
         each._replace(settings={name: value for name, value in each.settings.items() if name not in dropped})
         for each in environments
     ]
-
-
-def _own_environment(host: Host) -> Mapping[str, str]:
-    try:
-        return host.environ()
-    except NotFound:  # a recording without its environment
-        return {}
 
 
 def _judge(environments: list[NcclEnvironment], context: VariableContext, ignored: frozenset[str]) -> Iterator[Finding]:
@@ -238,8 +231,8 @@ def _with_rank_file(host: Host, pids: Collection[int]) -> tuple[int, ...]:
 
 def _rank_files(host: Host) -> Iterator[_RankFile]:
     for base in (SHARED_RANK_DIR, FALLBACK_RANK_DIR):
-        for user in filter(str.isdecimal, _entries(host, base)):
-            for name in _entries(host, f"{base}/{user}"):
+        for user in filter(str.isdecimal, host.names(base)):
+            for name in host.names(f"{base}/{user}"):
                 if found := _RANK_FILE.fullmatch(name):
                     yield _RankFile(int(user), int(found[1]))
 
@@ -268,13 +261,6 @@ def _on_a_gpu(host: Host, pids: Collection[int]) -> tuple[int, ...]:
     if not found and reading.unreadable:
         raise Unknown("; ".join(reading.unreadable))
     return found
-
-
-def _entries(host: Host, path: str) -> tuple[str, ...]:
-    try:
-        return host.entries(path)
-    except Unknown:
-        return ()
 
 
 PROBE: Final = Probe("nccl_env", check, NcclThresholds(), GPU.deadline_seconds)  # it may have to start NVML

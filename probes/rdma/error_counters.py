@@ -135,7 +135,8 @@ def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fac
         yield from _judge_flaps(each, host.counter_history, thresholds, compute, together)
         yield from _judge_errors(each, host.counter_history, compute)
     without = [each for each in read if not each.errors]
-    others = [each for each in without if not each.not_readable and _has_counters(host, each.port)]
+    # A driver that counts something has other names for it, and no file is missing.
+    others = [each for each in without if not each.not_readable and host.names(f"{each.port.folder}/hw_counters")]
     if others:
         yield Fact("no_known_counter", [each.port.name for each in others])
     missing = [
@@ -144,14 +145,6 @@ def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fac
     raise_if_unreadable([*readings.unreadable, *missing])
     if others and len(others) == len(read):
         raise NotApplicable(f"the driver of {others[0].port.name} counts no errors under a name that laggard knows")
-
-
-def _has_counters(host: Host, port: Port) -> bool:
-    """Returns whether the driver counts something: then it has other names, and no file is missing."""
-    try:
-        return bool(host.entries(f"{port.folder}/hw_counters"))
-    except Unknown:
-        return False
 
 
 def _all(counters: PortCounters) -> dict[str, int]:

@@ -207,15 +207,8 @@ def _port(host: Host, device: str, number: int, path: tuple[str, ...], model: tu
         rate_gigabits=rate[0],
         lanes=rate[1],
         rate_text=texts["rate"],
-        virtual_function=bool(address) and _has(host, f"{RDMA}/{device}/device", "physfn"),
+        virtual_function=bool(address) and "physfn" in host.names(f"{RDMA}/{device}/device"),
     )
-
-
-def _has(host: Host, folder: str, name: str) -> bool:
-    try:
-        return name in host.entries(folder)
-    except Unknown:
-        return False
 
 
 NET: Final = "/sys/class/net"

@@ -215,12 +215,8 @@ def _witnesses(host: Host) -> dict[str, str]:
 
 
 def _roots(host: Host) -> dict[str, list[int]]:
-    try:
-        names = host.entries("/sys/devices")
-    except Unknown:
-        return {}
     found: dict[str, list[int]] = {}
-    for name in names:
+    for name in host.names("/sys/devices"):
         if match := re.fullmatch(_ROOT, name):
             found.setdefault(match[1], []).append(int(match[2], 16))
     return found
