@@ -109,7 +109,7 @@ def unjudged_links(links: Iterable[PcieLink]) -> tuple[str, ...]:
         or not (
             (link.max_speed and link.max_width)
             or link.is_at_the_devices_maximum
-            or _majority(link, all_of_them, _product)
+            or _majority(link, all_of_them, lambda it: it.speed * it.width)
         )
     )
 
@@ -126,11 +126,11 @@ def find_slow_links(
         if address in expected:
             yield from _against_profile(link, *expected[address])
             continue
-        yield from _judge(link, "width", link.width, link.max_width, _majority(link, known, _width))
+        yield from _judge(link, "width", link.width, link.max_width, _majority(link, known, lambda it: it.width))
         if link.device.is_gpu or link.device.vendor == AMD:  # ATI's number: its only bridges are those of its GPUs
-            yield from _gpu_speed(link, _majority(link, working, _speed) if link in working else 0.0)
+            yield from _gpu_speed(link, _majority(link, working, lambda it: it.speed) if link in working else 0.0)
         else:
-            yield from _judge(link, "speed", link.speed, link.max_speed, _majority(link, known, _speed))
+            yield from _judge(link, "speed", link.speed, link.max_speed, _majority(link, known, lambda it: it.speed))
 
 
 def _against_profile(link: PcieLink, speed: float, width: int) -> Iterator[SlowLink]:
@@ -166,18 +166,6 @@ def _majority(link: PcieLink, others: tuple[PcieLink, ...], value: Callable[[Pci
     """Returns the value of most of the link's peers, itself included; 0 without a majority of at least three."""
     peers = [other for other in others if other.peer_key == link.peer_key]
     return majority((value(other) for other in peers), _MIN_PEERS) or 0
-
-
-def _speed(link: PcieLink) -> float:
-    return link.speed
-
-
-def _width(link: PcieLink) -> float:
-    return link.width
-
-
-def _product(link: PcieLink) -> float:
-    return link.speed * link.width
 
 
 _FIX = (

@@ -304,12 +304,13 @@ def node_ports(ports: Iterable[Port], gpu_paths: Sequence[Sequence[str]]) -> Nod
 
 def nearest_ports(gpu_path: Sequence[str], ports: Iterable[Port]) -> tuple[Port, ...]:
     """Returns the ports that share the most PCIe bridges with a GPU, and at least one bridge."""
-    shared = [(_shared_bridges(gpu_path, port.path), port) for port in ports]
+    shared = [(shared_bridges(gpu_path, port.path), port) for port in ports]
     most = max((count for count, _ in shared), default=0)
     return tuple(port for count, port in shared if count == most) if most else ()
 
 
-def _shared_bridges(one: Sequence[str], other: Sequence[str]) -> int:
+def shared_bridges(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many bridges two devices share, by the addresses above them from the root on."""
     count = 0
     for left, right in zip(one[:-1], other[:-1], strict=False):
         if left != right:

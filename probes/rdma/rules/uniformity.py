@@ -14,7 +14,15 @@ from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.pci.rules.kernel_messages import device_errors_of
 from laggard.probes.probe import finding
 from laggard.probes.rdma.model.nics import PCI, Nic
-from laggard.probes.rdma.model.sysfs import RDMA, gpu_paths, nearest_ports, pci_path, read_if_present, read_ports
+from laggard.probes.rdma.model.sysfs import (
+    RDMA,
+    gpu_paths,
+    nearest_ports,
+    pci_path,
+    read_if_present,
+    read_ports,
+    shared_bridges,
+)
 
 
 class Firmware(NamedTuple):
@@ -132,18 +140,9 @@ def holes(gpu_paths: Sequence[Path], nic_paths: Sequence[Path]) -> tuple[Hole, .
 
 def _usual_depth(gpu_paths: Sequence[Path], nic_paths: Sequence[Path]) -> int:
     """How many bridges most GPUs share with their nearest NIC; 0 where most share none."""
-    depths = Counter(max((_shared(gpu, nic) for nic in nic_paths), default=0) for gpu in gpu_paths)
+    depths = Counter(max((shared_bridges(gpu, nic) for nic in nic_paths), default=0) for gpu in gpu_paths)
     depth, gpus = depths.most_common(1)[0] if depths else (0, 0)
     return depth if 2 * gpus > len(gpu_paths) else 0
-
-
-def _shared(one: Path, other: Path) -> int:
-    count = 0
-    for left, right in zip(one[:-1], other[:-1], strict=False):
-        if left != right:
-            break
-        count += 1
-    return count
 
 
 def by_root(address: str, roots: Mapping[str, Sequence[int]]) -> tuple[str, int] | None:
