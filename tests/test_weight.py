@@ -17,18 +17,18 @@ import pytest
 from support.paths import REPOSITORY
 
 ROOMS = {
-    "agent": 4_640,
+    "agent": 4_650,
     "catalogue": 620,
     "cli, model and single files": 1_000,
     "collector": 13_850,
     "demo": 480,
     "diagnose": 10_950,
-    "gate": 2_020,
+    "gate": 1_990,
     "kit": 2_420,
     "kubernetes": 1_180,
     "locate": 8_950,
     "nccl": 2_420,
-    "probes": 12_620,
+    "probes": 12_400,
     "rankfile": 760,
     "recommend": 2_560,
     "recording": 2_940,
@@ -43,10 +43,10 @@ ROOMS = {
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 666
+FILES = 651
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 15_900, "recommend": 16_400, "agent": 20_100, "collector": 29_100, "run": 12_050}
+CARRIED = {"healthcheck": 15_600, "recommend": 16_400, "agent": 11_900, "collector": 29_100, "run": 12_050}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 LEAST_SHARE = 0.93

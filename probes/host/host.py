@@ -125,7 +125,7 @@ class Host:
             return ()
 
     def read_users_file(self, path: str, pid: str) -> str:
-        """The text of a file that the process `pid` has named, which may be any path at all: see users_file.py."""
+        """The text of a file that the process `pid` has named, which may be any path at all: see apart.py."""
         return _text(path, _attempt(f"read {path}", lambda: self._read_users_file(path, pid)))
 
     def process_user(self, pid: str) -> str:
