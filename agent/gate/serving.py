@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from laggard.agent.gate.server import Answer, GateServer, Question, open_listener
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeLoop, ProbeRound, uptime
-from laggard.agent.prober.variants import KnownProbes
+from laggard.agent.prober.process import KnownProbes
 from laggard.model import Finding, Report, Severity
 from laggard.probes.profiles import gate_profile
 from laggard.probes.runner.report import is_only_on, other_gpus, places_are_complete, with_lowered
@@ -23,7 +23,7 @@ from laggard.wire.accepted import Accepted, AcceptedError, find, lowered, read_a
 #
 # Yes means that `laggard healthcheck --profile prolog` would pass the job: each of its probes ran here within
 # `agent_seconds`, with its thresholds, and none has a critical finding on what the job gets. Where the gate is stricter
-# than the agent (prober/stricter.py) a warning that the agent has not counts, too: the agent is in no job, and a user's
+# than the agent (prober/known.py) a warning that the agent has not counts, too: the agent is in no job, and a user's
 # process on a GPU is a warning until it is known which job gets the GPU. What is unknown rejects no job, and so does
 # not keep the agent from a yes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -10,12 +11,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.agent.prober.process import ProberError
-from laggard.agent.prober.variants import KnownProbes, split
+from laggard.agent.prober.process import KnownProbes, ProberError, Refused, split
 from laggard.kit.errors import UsageError
+from laggard.kit.processes import own_process
 from laggard.model import ProbeResult, Report, Verdict
-from laggard.probes.host.apart import NoChild, Stopped, apart
-from laggard.probes.profiles import find_profile
 
 log = logging.getLogger("laggard.agent")
 
@@ -37,7 +36,7 @@ _NO_VARIANTS: Final = Report(Verdict.SKIPPED, "", 0.0, (), (), {})
 
 class ProbeRound(NamedTuple):
     """A report and when it was finished, Unix time. `complete`: whether the probes ran; where they did not, the report
-    says why. `variants`: what the gate's variants found (stricter.py), which is no part of the report. `began`, `ended`
+    says why. `variants`: what the gate's variants found (known.py), which is no part of the report. `began`, `ended`
     and `variants_began` are seconds since boot."""
 
     report: Report
@@ -164,40 +163,22 @@ def _unknown(node: str, reason: str, elapsed_seconds: float) -> Report:
 
 # What an agent's own process knows of the probes: that its profile can be used, and what a prolog asks for.
 #
-# A child process works it out when the agent starts, since that takes the code of every probe, 3 MiB, which only the
+# A process of its own tells it when the agent starts, since that takes the code of every probe, 3 MiB, which only the
 # prober needs later.
 
-_SECONDS: Final = 30.0
+_SECONDS: Final = 60.0
 """A cold file system may need seconds for a hundred modules."""
 
-
-class _Refused(msgspec.Struct, tag="refused"):
-    message: str
-
-
-class _Known(msgspec.Struct, tag="known"):
-    known: KnownProbes
-
-
-_ANSWER: msgspec.msgpack.Decoder[_Refused | _Known] = msgspec.msgpack.Decoder(_Refused | _Known)
+_ANSWER: msgspec.json.Decoder[KnownProbes | Refused] = msgspec.json.Decoder(KnownProbes | Refused)
 
 
 def know_probes(profile: str, node: str) -> KnownProbes:
-    """Raises UsageError where `profile` (a name or a path) cannot be used."""
+    """Raises UsageError where `profile` (a name or a path) cannot be used, or nothing tells what it runs."""
+    command = own_process("laggard.agent.prober.known", profile, node)
     try:
-        answer = _ANSWER.decode(apart(lambda _: msgspec.msgpack.encode(_answer(profile, node)), _SECONDS))
-    except (NoChild, Stopped):
-        answer = _answer(profile, node)
-    if isinstance(answer, _Refused):
+        answer = _ANSWER.decode(subprocess.run(command, stdout=subprocess.PIPE, timeout=_SECONDS, check=True).stdout)
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+        raise UsageError(f"cannot tell what profile {profile} runs: {error}") from None
+    if isinstance(answer, Refused):
         raise UsageError(answer.message)
-    return answer.known
-
-
-def _answer(profile: str, node: str) -> _Refused | _Known:
-    from laggard.agent.prober.stricter import known_by  # loads the probes
-    from laggard.probes.choose import choose_probes
-
-    try:
-        return _Known(known_by(choose_probes(find_profile(profile), (), (), f"profile {profile}"), node))
-    except UsageError as error:
-        return _Refused(str(error))
+    return answer

@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 
-from laggard.agent.prober.stricter import stricter_probes
+from laggard.agent.prober.known import stricter_probes
 from laggard.probes.choose import choose_probes
 from laggard.probes.host import adjtimex, reader
 from laggard.probes.host.host import Host

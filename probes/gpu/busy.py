@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
 from laggard.probes.gpu.model.services import (
     GPU_SERVICES,
@@ -18,7 +18,6 @@ from laggard.probes.gpu.model.services import (
     is_of_session,
     is_service,
     own_ring,
-    process_name,
 )
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -46,7 +45,7 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     if not thresholds.idle_expected:
         raise NotApplicable("jobs may run now: only a prolog expects idle GPUs")
-    job = gpus_of_job(_environ(host), query_nvml(host))
+    job = gpus_of_job(host.variables(), query_nvml(host))
     judged = gpus if job is None else job.gpus
     reading = read_field([gpu for gpu in judged if not gpu.mig], "processes", "a list of processes")
     for gpu, processes in reading.values:
@@ -65,7 +64,7 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
     """Returns the processes, with their names, that are no ignored service. Our own ring ends when a job comes."""
     ring = own_ring(host)
     named = [
-        (process, process_name(host, process.pid))
+        (process, host.text(f"/proc/{process.pid}/comm"))
         for process in processes
         if not is_of_session(host, process.pid, ring)
     ]
@@ -75,10 +74,7 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
 def _is_of_a_user(host: Host, pid: int) -> bool:
     """Returns whether the kernel shows that a person's account runs the process. What cannot be read, as from another
     PID namespace, shows nothing."""
-    try:
-        status = host.read(f"/proc/{pid}/status")
-    except Unknown:
-        return False
+    status = host.text(f"/proc/{pid}/status")
     uid = next((line.split()[1] for line in status.splitlines() if line.startswith("Uid:") and line[4:].strip()), "")
     return uid.isdecimal() and int(uid) >= FIRST_USER
 
@@ -101,13 +97,6 @@ def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Sever
         commands=(f"ps -o pid,user,lstart,cmd -p {first.pid}", f"scontrol pidinfo {first.pid}"),
         severity=severity,
     )
-
-
-def _environ(host: Host) -> dict[str, str]:
-    try:
-        return dict(host.environ())
-    except NotFound:
-        return {}
 
 
 PROBE: Final = Probe("gpu_busy", check, BusyThresholds(), group=GPU)

@@ -30,7 +30,7 @@ from laggard.probes.gpu.rules.xid_rules import (
     find_witnesses,
 )
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import last_at
+from laggard.probes.host.kernel_log import age_text, last_at
 from laggard.probes.host.virtualization import read_uptime, require_log
 from laggard.probes.nvml.model import Nvml
 from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
@@ -112,16 +112,7 @@ def _has_a_device(host: Host, line: XidLine, known: Collection[str | None]) -> b
     address = f"{line.bus_id}.0"
     if address in known:
         return True
-    return any(address in _entries(host, folder) for folder in _DRIVERS_GPUS) or line.bus_id[:7] in _entries(
-        host, _BUSES
-    )
-
-
-def _entries(host: Host, folder: str) -> tuple[str, ...]:
-    try:
-        return host.entries(folder)
-    except Unknown:
-        return ()
+    return any(address in host.names(folder) for folder in _DRIVERS_GPUS) or line.bus_id[:7] in host.names(_BUSES)
 
 
 def judge_xids(
@@ -189,7 +180,7 @@ def _finding(
         "action": xid.action.value,
         **({"now": asked} if asked else {}),
     }
-    when = "" if ago is None else f", {_ago(ago)} ago"
+    when = "" if ago is None else f", {age_text(ago)} ago"
     times = "" if len(lines) == 1 else f", {len(lines)} times"
     return finding(
         "GPU_XID",
@@ -202,10 +193,6 @@ def _finding(
         else ("dmesg -T | grep SXid", "journalctl -b -u nvidia-fabricmanager"),
         severity=severity,
     )
-
-
-def _ago(seconds: int) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds // 60} min"
 
 
 PROBE: Final = Probe("gpu_xid", check, XidThresholds(), group=GPU)

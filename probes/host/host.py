@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -14,10 +15,18 @@ from laggard.kit.errors import UsageError
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.apart import read_credentials, read_users_file
 from laggard.probes.host.counter_history import CounterHistory
-from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, StatvfsReply, Usage
+from laggard.probes.host.kernel import (
+    FileSystem,
+    Kernel,
+    KernelClock,
+    Pfc,
+    RecordedKernel,
+    RecordedTree,
+    StatvfsReply,
+    Usage,
+    open_regular,
+)
 from laggard.probes.host.kernel_log import KMSG_PATH, LogMemory, read_kmsg, remember, with_memory
-from laggard.probes.host.live import LiveKernel
-from laggard.probes.host.recorded import RecordedKernel, RecordedTree, open_regular
 from laggard.probes.host.watchdog import Watchdog
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 
@@ -30,6 +39,52 @@ MAX_BYTES: Final = 4 << 20
 """The largest file that is read; larger ones are refused: no file that a probe reads comes near this size."""
 
 _CHUNK_BYTES: Final = 1 << 16  # /proc/sys allocates as much as a read asks for, and refuses megabytes
+
+
+class LiveKernel:
+    """Asks the kernel of this machine."""
+
+    def environ(self) -> Mapping[str, str]:
+        return os.environ
+
+    def time(self) -> float:
+        return time.time()
+
+    def file_system(self, path: str) -> FileSystem:
+        answer = os.statvfs(path)
+        return FileSystem(
+            total_bytes=answer.f_blocks * answer.f_frsize,
+            free_bytes=answer.f_bfree * answer.f_frsize,
+            available_bytes=answer.f_bavail * answer.f_frsize,
+            inodes=answer.f_files,
+            inodes_free=answer.f_ffree,
+            inodes_available=answer.f_favail,
+        )
+
+    def usage(self, path: str) -> Usage:
+        from laggard.probes.host.statvfs import read_usage  # for file systems that are nearly full alone
+
+        return read_usage(path)
+
+    def clock(self) -> KernelClock:
+        from laggard.probes.host.adjtimex import read_clock  # ctypes is slow to import, and few runs need it
+
+        try:
+            return read_clock()
+        except PermissionError as error:  # a unit's or container's filter of system calls
+            from laggard.probes.host.reader import with_reader
+
+            return wire.decode(with_reader(error, "clock"), KernelClock)
+
+    def pfc(self, netdev: str) -> Pfc:
+        from laggard.probes.host.dcb import read_pfc  # slow to import: sockets
+
+        return read_pfc(netdev)
+
+    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
+        from laggard.probes.host.statvfs import query_statvfs  # for machines with network mounts alone
+
+        return query_statvfs(points, seconds)
 
 
 class Host:
@@ -53,6 +108,21 @@ class Host:
     def read(self, path: str) -> str:
         """The text of the file at `path`. Raises Unknown also where it is not UTF-8 text."""
         return _text(path, self.read_bytes(path))
+
+    def text(self, path: str) -> str:
+        """The text of the file at `path`, without blanks at its ends; empty where it cannot be read. It is for what
+        decides nothing, or where no answer is one."""
+        try:
+            return self.read(path).strip()
+        except Unknown:
+            return ""
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names in the directory at `path`, as entries() has them; none where it cannot be listed."""
+        try:
+            return self.entries(path)
+        except Unknown:
+            return ()
 
     def read_users_file(self, path: str, pid: str) -> str:
         """The text of a file that the process `pid` has named, which may be any path at all: see apart.py."""
@@ -121,6 +191,13 @@ class Host:
         """The environment that laggard was started with, or was when the machine was recorded."""
         return _attempt("read the environment", self._kernel.environ)
 
+    def variables(self) -> Mapping[str, str]:
+        """The same; empty for a recording of files alone, which was not made in a job. Raises Unknown."""
+        try:
+            return self.environ()
+        except NotFound:
+            return {}
+
     def time(self) -> float:
         """Unix time in seconds."""
         return _attempt("read the time", self._kernel.time)
@@ -175,17 +252,16 @@ class Host:
     def node(self) -> str:
         """The name of this machine in reports: LAGGARD_NODE, else the kernel's host name, else, for a recording without
         either, the name of its folder."""
-        return self._configured_name() or self._kernel_name() or os.path.basename(self.root) or "unknown"
+        return (
+            self._configured_name()
+            or self.text("/proc/sys/kernel/hostname")
+            or os.path.basename(self.root)
+            or "unknown"
+        )
 
     def _configured_name(self) -> str:
         try:
             return self.environ().get(ENV_NODE, "")
-        except Unknown:
-            return ""
-
-    def _kernel_name(self) -> str:
-        try:
-            return self.read("/proc/sys/kernel/hostname").strip()
         except Unknown:
             return ""
 

@@ -110,6 +110,11 @@ def last_at(seconds: float | None, booted_at: float | None) -> dict[str, float]:
     return {} if seconds is None or booted_at is None else {"last_at": round(booted_at + seconds, 1)}
 
 
+def age_text(seconds: int) -> str:
+    """The age of a record, for the summary of a finding."""
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds // 60} min"
+
+
 def parse_messages(text: str) -> Iterator[KernelMessage]:
     """Yields the kernel's messages, one a record. Nothing that a user wrote begins one:
 

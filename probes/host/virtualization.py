@@ -36,24 +36,14 @@ _METAL: Final = lazy_pattern(r"[a-z0-9-]+\.metal(-[a-z0-9]+)?")
 def is_virtual_machine(host: Host) -> bool | None:
     """Whether the machine is virtual; None where that is unknown. On x86 the CPU's `hypervisor` flag decides; on Arm,
     which has no such flag, the vendor and product names of the firmware (DMI)."""
-    try:
-        cpus = host.read("/proc/cpuinfo")
-    except Unknown:
-        cpus = ""
+    cpus = host.text("/proc/cpuinfo")
     flags = next((line for line in cpus.splitlines() if line.startswith("flags")), None)
     if flags is not None:
         return "hypervisor" in flags.split()
-    vendor, product = _text(host, "/sys/class/dmi/id/sys_vendor"), _text(host, "/sys/class/dmi/id/product_name")
+    vendor, product = host.text("/sys/class/dmi/id/sys_vendor"), host.text("/sys/class/dmi/id/product_name")
     if vendor in _VENDORS or product in _PRODUCTS:
         return not _METAL.fullmatch(product)
     return False if cpus and vendor else None
-
-
-def _text(host: Host, path: str) -> str:
-    try:
-        return host.read(path).strip()
-    except Unknown:
-        return ""
 
 
 _LOG_SECONDS: Final = 60.0

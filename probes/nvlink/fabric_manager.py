@@ -95,7 +95,7 @@ def _find_process(host: Host) -> int:
 def _is_manager(host: Host, pid: str) -> bool:
     """Returns whether the process has the manager's name, root or systemd started it, and it executes no other program,
     as far as that can be seen: the name of a program of root's that users may start is theirs to choose."""
-    if _comm(host, pid) != _COMM or not is_service(host, int(pid), (_COMM,)):
+    if host.text(f"/proc/{pid}/comm") != _COMM or not is_service(host, int(pid), (_COMM,)):
         return False
     try:
         return host.read_link(f"/proc/{pid}/exe").rpartition("/")[2].startswith(_COMM)
@@ -103,16 +103,9 @@ def _is_manager(host: Host, pid: str) -> bool:
         return True
 
 
-def _comm(host: Host, pid: str) -> str:
-    try:
-        return host.read(f"/proc/{pid}/comm").strip()
-    except Unknown:
-        return ""
-
-
 def _sees_all_processes(host: Host) -> bool:
     """Returns whether this is the first PID namespace, where kthreadd, a thread of the kernel, has number 2."""
-    return _comm(host, "2") == "kthreadd"
+    return host.text("/proc/2/comm") == "kthreadd"
 
 
 def _registered(host: Host) -> bool:

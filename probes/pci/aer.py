@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, raise_if_unreadable
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
 from laggard.probes.pci.model.tree import PciDevice
 from laggard.probes.probe import PCI, Fact, NotNegative, Probe, Thresholds, finding
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _FILES: Final = {
     "correctable": ("aer_dev_correctable", "TOTAL_ERR_COR"),

@@ -69,19 +69,12 @@ def _mode(host: Host, folder: str) -> str:
         return "none"
     except Unknown:
         return "unknown"
-    try:
-        return host.read(f"{_GROUPS}/{group}/type").strip() or "unknown"
-    except Unknown:
-        return "unknown"
+    return host.text(f"{_GROUPS}/{group}/type") or "unknown"
 
 
 def _parameters(host: Host) -> dict[str, str]:
     """Returns the kernel parameters about the IOMMU; evidence only."""
-    try:
-        words = host.read("/proc/cmdline").split()
-    except Unknown:
-        return {}
-    pairs = (word.partition("=") for word in words)
+    pairs = (word.partition("=") for word in host.text("/proc/cmdline").split())
     return {name: value for name, _, value in pairs if name in _PARAMETERS}
 
 

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, raise_if_unreadable, split_unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, matches_any, pci_address
-from laggard.probes.rdma.rules.gone import judge_gone
-from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_mixture, read_firmware
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable, split_unreadable
+from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_gone, judge_mixture, read_firmware
 
 _STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
@@ -136,10 +134,7 @@ def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
 
 
 def _in_container(host: Host) -> bool:
-    try:
-        mounts = [line.split() for line in host.read("/proc/self/mounts").splitlines()]
-    except Unknown:
-        return False
+    mounts = [line.split() for line in host.text("/proc/self/mounts").splitlines()]
     return any(len(words) > 2 and words[1] == "/" and words[2] == "overlay" for words in mounts)
 
 

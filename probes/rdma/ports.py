@@ -11,7 +11,7 @@ from typing import Final
 
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import Unknown, raise_if_unreadable
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
@@ -29,7 +29,6 @@ from laggard.probes.rdma.model.sysfs import (
     node_ports,
     read_ports,
 )
-from laggard.probes.unreadable import raise_if_unreadable
 
 _WAITS: Final = "waiting since"
 

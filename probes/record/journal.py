@@ -190,8 +190,4 @@ def _names(host: Host, folder: str, wanted: tuple[str, ...]) -> Iterator[str]:
     if not any("*" in name for name in wanted):
         yield from wanted
         return
-    try:
-        names = host.entries(folder)
-    except Unknown:
-        return
-    yield from (name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted))
+    yield from (name for name in host.names(folder) if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted))

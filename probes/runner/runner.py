@@ -22,8 +22,7 @@ from laggard.probes.host.watchdog import AnnouncedCall, Watchdog, inspect_hang
 from laggard.probes.probe import Probe
 from laggard.probes.runner import worker
 from laggard.probes.runner.report import ProbeAnswer, build_report
-from laggard.probes.runner.state_file import HistoryStore
-from laggard.probes.runner.stuck import StuckProcesses, exit_reason, kill_group, reap
+from laggard.probes.runner.state_file import HistoryStore, StuckProcesses, exit_reason, kill_group, reap
 from laggard.probes.runner.worker import Observation
 
 _WATCHDOG_SECONDS = 0.25

@@ -61,10 +61,7 @@ def _policies(host: Host) -> tuple[str, ...]:
 
 def _reason_for_none(host: Host) -> str:
     """Returns why there are no policies: the host sets a guest's frequency, or the firmware keeps control."""
-    try:
-        guest = " hypervisor" in host.read("/proc/cpuinfo")
-    except Unknown:
-        guest = False
+    guest = " hypervisor" in host.text("/proc/cpuinfo")
     return "a virtual machine does not set its processors' frequency" if guest else "no driver sets the frequency"
 
 

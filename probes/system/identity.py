@@ -11,12 +11,11 @@ from typing import Final
 
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, Unreadable, raise_if_unreadable
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _NVIDIA = "/proc/driver/nvidia"
 _DMI = "/sys/class/dmi/id"

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, raise_if_unreadable
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds
 from laggard.probes.rdma.model.gid_table import read_gids
 from laggard.probes.rdma.model.sysfs import RDMA, device_names, is_software_device, read_ports
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _PCI = "/sys/bus/pci/devices"
 

@@ -64,7 +64,7 @@ COMMANDS = (
 )
 
 AGENT_PARTS = (
-    Command("agent --reader", "laggard.agent.reader.command", "read, for an agent without privileges, what takes some"),
+    Command("agent --reader", "laggard.agent.reader.server", "read, for an agent without privileges, what takes some"),
     Command("agent --idle-rings", "laggard.agent.idle_rings.command", "measure this node while it is idle: a daemon"),
     Command("agent --kubernetes-job", "laggard.kubernetes.job", "run a command as a Job of Kubernetes"),
 )

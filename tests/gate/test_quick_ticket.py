@@ -66,7 +66,7 @@ def test_a_node_that_was_drained_gets_none_until_its_resume_was_seen(
     ticket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = NodeMemory(seen_drained_at=time.time())
-    monkeypatch.setattr("laggard.gate.node_watch.load_memory", lambda node, boot_id: known)
+    monkeypatch.setattr("laggard.gate.memory.load_memory", lambda node, boot_id: known)
     main([*PROLOG])
     assert not ticket.exists()
     known = NodeMemory(resumed_at=time.time())
@@ -88,9 +88,18 @@ def test_who_is_no_gate_or_is_not_asked_for_one_writes_none(ticket: Path, monkey
 OTHER_VERSION = """
 import sys, laggard
 laggard.__version__ = "0.0.1"
+from laggard.agent.prober import loop
 from laggard.cli import main
+
+KNOWN = '''
+import runpy, laggard
+laggard.__version__ = "0.0.1"
+runpy.run_module("laggard.agent.prober.known", run_name="__main__")
+'''
+loop.own_process = lambda module, *words: (sys.executable, "-c", KNOWN, *words)
 sys.exit(main())
 """
+"""Also the process that tells the agent what its probes are is of that version."""
 
 
 @contextmanager

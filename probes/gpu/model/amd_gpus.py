@@ -141,6 +141,7 @@ _COUNT = lazy_pattern(r"(ue|ce|de): *(\d{1,18})")
 _PAGE = lazy_pattern(r"0x[0-9a-f]{1,16} : 0x[0-9a-f]{1,16} : ([RPF])$", re.MULTILINE)
 _UNIQUE_ID = lazy_pattern(r"[0-9a-f]{16}")
 _MAX_BLOCKS: Final = 32
+_MAX_CHARACTERS: Final = 80
 _MAX_SENSORS: Final = 16
 _SENSORS = lazy_pattern(r"temp(\d{1,2})_label")
 
@@ -266,7 +267,7 @@ def busy_amd_gpus(host: Host) -> tuple[str, ...]:
 
 def _read(host: Host, address: str) -> AmdGpu:
     folder = f"{_DEVICES}/{address}"
-    device_id, on_the_bus = _text(host, f"{folder}/device"), _is_on_the_bus(host, folder)
+    device_id, on_the_bus = host.text(f"{folder}/device")[:_MAX_CHARACTERS], _is_on_the_bus(host, folder)
     if not _has_driver(host, folder) or on_the_bus is False:  # what is gone answers nothing, and takes its time for it
         return AmdGpu(address, _has_driver(host, folder), on_the_bus, device_id)
     errors: dict[str, str] = {}
@@ -287,11 +288,14 @@ def _read(host: Host, address: str) -> AmdGpu:
         True,
         on_the_bus,
         device_id,
-        _text(host, f"{folder}/product_name"),
-        _text(host, f"{folder}/unique_id"),
+        host.text(f"{folder}/product_name")[:_MAX_CHARACTERS],
+        host.text(f"{folder}/unique_id")[:_MAX_CHARACTERS],
         attempt("ras", lambda: _ras(host, folder, errors)) or {},
         attempt("bad_pages", lambda: _bad_pages(host.read(f"{folder}/ras/gpu_vram_bad_pages"))),
-        attempt("metrics", lambda: host.read_parts(f"{folder}/gpu_metrics", _metrics)),
+        attempt(
+            "metrics",
+            lambda: parse_gpu_metrics(host.read_parts(f"{folder}/gpu_metrics", lambda read: read(0, MAX_BYTES))),
+        ),
         attempt("temperatures", lambda: dict(_temperatures(host, folder))) or {},
         attempt("vram_total_bytes", lambda: _number(host, f"{folder}/mem_info_vram_total")),
         attempt("vram_used_bytes", lambda: _number(host, f"{folder}/mem_info_vram_used")),
@@ -339,8 +343,8 @@ def _bad_pages(text: str) -> BadPages:
     return BadPages(flags.count("R"), flags.count("P"), flags.count("F"))
 
 
-def _metrics(read: Callable[[int, int], bytes]) -> GpuMetrics:
-    return parse_gpu_metrics(read(0, MAX_BYTES))
+def _first_bytes(read: Callable[[int, int], bytes]) -> bytes:
+    return read(0, MAX_BYTES)
 
 
 def _temperatures(host: Host, folder: str) -> Iterator[tuple[str, Temperature]]:
@@ -352,7 +356,7 @@ def _temperatures(host: Host, folder: str) -> Iterator[tuple[str, Temperature]]:
             now = _degrees(host, f"{sensor}_input")
             if now is not None:
                 limits = (_degrees(host, f"{sensor}_crit"), _degrees(host, f"{sensor}_emergency"))
-                yield _text(host, f"{place}/{name}"), Temperature(now, *limits)
+                yield host.text(f"{place}/{name}")[:_MAX_CHARACTERS], Temperature(now, *limits)
 
 
 def _degrees(host: Host, path: str) -> float | None:
@@ -367,11 +371,3 @@ def _number(host: Host, path: str) -> int:
     if not re.fullmatch(r"-?\d{1,18}", text):
         raise Unknown(f"{path} reads {text[:40]!r}")
     return int(text)
-
-
-def _text(host: Host, path: str) -> str:
-    """The first line of a file, cut; empty where it cannot be read."""
-    try:
-        return host.read(path).strip()[:80]
-    except Unknown:
-        return ""

@@ -71,10 +71,7 @@ def find_nvidia_devices(host: Host) -> NvidiaDevices:
 
 def gpu_files(host: Host) -> tuple[str, ...]:
     """Returns the names of NVIDIA's GPUs in /dev: nvidia0, nvidia1; none where /dev cannot be read."""
-    try:
-        return tuple(name for name in host.entries("/dev") if _FILE.fullmatch(name))
-    except Unknown:
-        return ()
+    return tuple(name for name in host.names("/dev") if _FILE.fullmatch(name))
 
 
 def _classify(host: Host, name: str) -> str:
@@ -190,7 +187,7 @@ _KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every co
 def why_confined(host: Host) -> str:
     """Returns why not all GPUs may be shown here; empty where nothing confines this process. SLURM's prologs and
     epilogs run outside of the job's cgroup."""
-    environ = _environ(host)
+    environ = host.variables()
     visible = environ.get("NVIDIA_VISIBLE_DEVICES", "")
     if visible not in ("", "void", "all"):
         return "this container was given only some (NVIDIA_VISIBLE_DEVICES)"
@@ -233,10 +230,3 @@ def _exists(host: Host, path: str) -> bool:
     except Unknown:
         return True
     return True
-
-
-def _environ(host: Host) -> Mapping[str, str]:
-    try:
-        return host.environ()
-    except NotFound:
-        return {}

@@ -26,17 +26,9 @@ _UNIT: Final = lazy_pattern(r"\d+:[^:]*:/system\.slice/([\w@.\\-]+)\.service(?:/
 _NVIDIAS_UNITS: Final = ("nvidia-", "dcgm", "nv-hostengine")
 
 
-def process_name(host: Host, pid: int) -> str:
-    """Returns the process's name; empty if it is in another PID namespace, or has just ended."""
-    try:
-        return host.read(f"/proc/{pid}/comm").strip()
-    except Unknown:
-        return ""
-
-
 def is_service(host: Host, pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
     """Whether the process is a service of one of these names."""
-    return is_service_by(lambda path: _read(host, path), pid, names)
+    return is_service_by(host.text, pid, names)
 
 
 def is_service_by(read: Callable[[str], str], pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
@@ -77,13 +69,6 @@ def _status(read: Callable[[str], str], pid: int, field: str) -> list[str]:
     """The words of a line of the process's status. The name, which stands above, has its newlines escaped there."""
     lines = read(f"/proc/{pid}/status").split("\n")
     return next((words.split() for key, _, words in (line.partition(":") for line in lines) if key == field), [])
-
-
-def _read(host: Host, path: str) -> str:
-    try:
-        return host.read(path)
-    except Unknown:
-        return ""
 
 
 RUNNING_PATH: Final = "/run/laggard/rings/running.json"

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, BadPages
 from laggard.probes.gpu.model.amdgpu_log import AmdgpuEvent, Kind
-from laggard.probes.host.kernel_log import last_at
+from laggard.probes.host.kernel_log import age_text, last_at
 from laggard.probes.probe import finding
 
 RESET: Final = (
@@ -297,7 +297,7 @@ def _finding(
 ) -> Finding:
     last = group[-1]
     ago = None if last.seconds is None else max(0, round(uptime - last.seconds))
-    when = "" if ago is None else f", {_ago(ago)} ago"
+    when = "" if ago is None else f", {age_text(ago)} ago"
     times = "" if len(group) == 1 else f", {len(group)} times"
     ecc = last.kind in (Kind.UNCORRECTABLE, Kind.FATAL, Kind.POISON, Kind.DEFERRED, Kind.XGMI, Kind.XGMI_PCS)
     return finding(
@@ -316,7 +316,3 @@ def _finding(
         commands=("dmesg -T | grep amdgpu", "amd-smi metric --ecc-blocks"),
         severity=severity,
     )
-
-
-def _ago(seconds: int) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds // 60} min"

@@ -117,11 +117,8 @@ def _in_buses(host: Host) -> Iterator[_Entry]:
     except NotFound:
         return
     for bus in buses:
-        try:
-            names = host.entries(f"{_BUSES}/{bus}/device")
-        except Unknown:
-            continue
-        yield from (_Entry(name, f"{_BUSES}/{bus}/device/{name}") for name in names if _ADDRESS.fullmatch(name))
+        folder = f"{_BUSES}/{bus}/device"
+        yield from (_Entry(name, f"{folder}/{name}") for name in host.names(folder) if _ADDRESS.fullmatch(name))
 
 
 def _device(host: Host, entry: _Entry) -> PciDevice:
@@ -144,11 +141,7 @@ def _device(host: Host, entry: _Entry) -> PciDevice:
 
 def _identity(host: Host, folder: str) -> tuple[int | None, int | None, int | None]:
     """Returns vendor, device, and class with subclass; from the one file modalias where it exists, else from three."""
-    try:
-        found = _MODALIAS.match(host.read(f"{folder}/modalias"))
-    except Unknown:
-        found = None
-    if found:
+    if found := _MODALIAS.match(host.text(f"{folder}/modalias")):
         return int(found[1], 16), int(found[2], 16), int(found[3] + found[4], 16)
     pci_class = _integer(host, f"{folder}/class", 16)
     vendor, device = _integer(host, f"{folder}/vendor", 16), _integer(host, f"{folder}/device", 16)
@@ -158,10 +151,7 @@ def _identity(host: Host, folder: str) -> tuple[int | None, int | None, int | No
 def _names(host: Host, entry: _Entry) -> Iterator[str]:
     """Yields the names in the device's folder."""
     for path in dict.fromkeys((entry.folder, f"{_DEVICES}/{entry.address}")):
-        try:
-            yield from host.entries(path)
-        except Unknown:
-            continue
+        yield from host.names(path)
 
 
 def _link(host: Host, folder: str) -> LinkState:

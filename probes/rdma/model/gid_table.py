@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.rdma.model.sysfs import Netdev, Port, netdev_name, read_netdev
-from laggard.probes.unreadable import Unreadable
 
 V2: Final = "RoCE v2"  # gid_attrs/types/N; the other is "IB/RoCE v1" (sysfs-class-infiniband)
 _MAX_ENTRIES: Final = 64

@@ -73,9 +73,6 @@ def _in_environment(host: Host, name: str) -> str:
 
 
 def _in_conf(host: Host, name: str) -> str:
-    try:
-        lines = host.read(_CONF).splitlines()
-    except Unknown:
-        return ""
+    lines = host.text(_CONF).splitlines()
     values = [line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == name]
     return values[-1] if values else ""

@@ -49,10 +49,7 @@ def gpu_addresses(host: Host) -> tuple[str, ...]:
     would be hundreds of files to read."""
     found: list[str] = []
     for driver in _GPU_DRIVERS:
-        try:
-            found += [name for name in host.entries(f"/sys/bus/pci/drivers/{driver}") if _ADDRESS.fullmatch(name)]
-        except Unknown:
-            continue
+        found += [name for name in host.names(f"/sys/bus/pci/drivers/{driver}") if _ADDRESS.fullmatch(name)]
     return tuple(found)
 
 

@@ -11,11 +11,10 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, NoReturn
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, split_unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Thresholds
 from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
-from laggard.probes.unreadable import Unreadable, split_unreadable
 
 RDMA: Final = "/sys/class/infiniband"
 ACTIVE: Final = 4  # enum ib_port_state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
@@ -208,15 +207,8 @@ def _port(host: Host, device: str, number: int, path: tuple[str, ...], model: tu
         rate_gigabits=rate[0],
         lanes=rate[1],
         rate_text=texts["rate"],
-        virtual_function=bool(address) and _has(host, f"{RDMA}/{device}/device", "physfn"),
+        virtual_function=bool(address) and "physfn" in host.names(f"{RDMA}/{device}/device"),
     )
-
-
-def _has(host: Host, folder: str, name: str) -> bool:
-    try:
-        return name in host.entries(folder)
-    except Unknown:
-        return False
 
 
 NET: Final = "/sys/class/net"
@@ -312,12 +304,13 @@ def node_ports(ports: Iterable[Port], gpu_paths: Sequence[Sequence[str]]) -> Nod
 
 def nearest_ports(gpu_path: Sequence[str], ports: Iterable[Port]) -> tuple[Port, ...]:
     """Returns the ports that share the most PCIe bridges with a GPU, and at least one bridge."""
-    shared = [(_shared_bridges(gpu_path, port.path), port) for port in ports]
+    shared = [(shared_bridges(gpu_path, port.path), port) for port in ports]
     most = max((count for count, _ in shared), default=0)
     return tuple(port for count, port in shared if count == most) if most else ()
 
 
-def _shared_bridges(one: Sequence[str], other: Sequence[str]) -> int:
+def shared_bridges(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many bridges two devices share, by the addresses above them from the root on."""
     count = 0
     for left, right in zip(one[:-1], other[:-1], strict=False):
         if left != right:

@@ -7,11 +7,10 @@ from typing import Final, Literal, NamedTuple
 
 from laggard.kit.majority import majority
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, raise_if_unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, finding
 from laggard.probes.rdma.model.sysfs import Port, RdmaThresholds, gpu_paths, netdev_name, node_ports, read_ports
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 Priorities = tuple[int, ...]
 _NAMES: Final = {"PFC_OFF": "priority flow control", "ECN_OFF": "congestion control by ECN"}

@@ -11,11 +11,11 @@ from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement,
 from laggard.diagnose.pastes.section import on_host, only_host
 from laggard.model import Finding, Severity
 from laggard.probes.pci import acs, link, max_read_request, numa
+from laggard.probes.pci.link import as_seen_by_a_guest, links_to_root, unjudged_links
 from laggard.probes.pci.model.config_space import REQUEST_REDIRECT
 from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.tree import PciTree
 from laggard.probes.pci.rules.acs_faults import peer_paths, ports_without_acs_reading
-from laggard.probes.pci.rules.slow_links import as_seen_by_a_guest, links_to_root, unjudged_links
 from laggard.probes.probe import finding
 
 _DEAD: Final = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) .{1,300}\(rev ff\)", re.MULTILINE)

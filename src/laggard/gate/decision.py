@@ -23,8 +23,7 @@ from laggard.probes.runner.report import finding_name, with_lowered
 from laggard.wire.words import headline
 
 if TYPE_CHECKING:
-    from laggard.gate.memory import NodeMemory
-    from laggard.gate.node_watch import Seen
+    from laggard.gate.memory import NodeMemory, Seen
 
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
@@ -90,7 +89,7 @@ def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = ()
 
 def _on_critical(settings: GateSettings, report: Report) -> Decision:
     from laggard.gate.drain_cap import drain_refusal  # few runs need them
-    from laggard.gate.node_watch import look, remembered
+    from laggard.gate.memory import look, remembered
 
     policy, slurm = settings.slurm, settings.slurm_node(report.node)
     memory = remembered(settings, report.node)
@@ -170,8 +169,7 @@ def _stays_drained(slurm: Slurm) -> str:
 def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...]:
     """Drains the node, and remembers for which evidence: after the drain, so that a gate which reads that the node is
     drained finds it so."""
-    from laggard.gate.memory import drained
-    from laggard.gate.node_watch import remember
+    from laggard.gate.memory import drained, remember
 
     if seen.node is None:
         return (f"slurm: not drained: {seen.error}",)
@@ -189,8 +187,7 @@ def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...
 
 def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, ...]:
     """Resumes the node where laggard drained it. `seen`: the node, where SLURM was asked for it."""
-    from laggard.gate.memory import resumed_by_laggard
-    from laggard.gate.node_watch import look, remember
+    from laggard.gate.memory import look, remember, resumed_by_laggard
 
     seen = look(settings, node) if seen is None else seen
     if seen.node is None:
@@ -208,7 +205,7 @@ def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, 
 def _notice_resume(settings: GateSettings, node: str) -> tuple[str, ...]:
     """Asks SLURM for a node that was drained when it was last looked at. So the next gates know that it was resumed,
     and take the agent's report again; no other gate that lets a job pass asks SLURM."""
-    from laggard.gate.node_watch import look, remembered
+    from laggard.gate.memory import look, remembered
 
     if remembered(settings, node).seen_drained_at is None:
         return ()

@@ -115,7 +115,7 @@ def _is_void(settings: GateSettings, node: str, age: float) -> bool:
     """Whether the node was resumed, or may have been, since a report of this age was made."""
     if not settings.slurm.may_act:
         return False
-    from laggard.gate.node_watch import remembered
+    from laggard.gate.memory import remembered
 
     made_at = time.time() - age - _AGE_ROUNDING_SECONDS
     return remembered(settings, node).is_older_than_change(made_at)

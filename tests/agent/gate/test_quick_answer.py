@@ -11,9 +11,9 @@ from msgspec import structs
 
 from laggard.agent.gate.server import Question, WrongQuestion, parse_question
 from laggard.agent.gate.serving import AcceptedFile, Now, Own, quick_answer
+from laggard.agent.prober.known import stricter_probes, variant_names
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
-from laggard.agent.prober.stricter import stricter_probes, variant_names
-from laggard.agent.prober.variants import split
+from laggard.agent.prober.process import split
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.choose import choose_probes, fingerprint, gate_probes
 from laggard.probes.profiles import PROFILES

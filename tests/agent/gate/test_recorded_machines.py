@@ -12,9 +12,9 @@ from support.materialise import names
 
 from laggard.agent.gate.server import Question
 from laggard.agent.gate.serving import Now, Own, own_facts, quick_answer
+from laggard.agent.prober.known import known_by, stricter_probes
 from laggard.agent.prober.loop import ProbeRound
-from laggard.agent.prober.stricter import known_by, stricter_probes
-from laggard.agent.prober.variants import split
+from laggard.agent.prober.process import split
 from laggard.cli import main
 from laggard.probes.choose import choose_probes
 from laggard.probes.errors import Unknown

@@ -22,8 +22,8 @@ from laggard.probes.gpu.model.amd_gpus import MAX_BYTES, parse_gpu_metrics, read
 from laggard.probes.gpu.model.amdgpu_log import AMDGPU_MESSAGES, OTHER_MESSAGES, Kind, find_amdgpu_events
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang
+from laggard.probes.pci.link import PcieLink, find_slow_links
 from laggard.probes.pci.model.tree import LinkState, PciDevice
-from laggard.probes.pci.rules.slow_links import PcieLink, find_slow_links
 from laggard.probes.record.journal import TREES
 from laggard.probes.registry import PROBES
 
