@@ -20,9 +20,8 @@ from collections.abc import Callable
 from common.tuning_surfaces import Machine, Surface, surface
 
 from laggard.tune.board import distributions_of
-from laggard.tune.plan import Plan, Settings, Status
+from laggard.tune.plan import Plan, Settings, Status, configurations, normal
 from laggard.tune.search import Search
-from laggard.tune.space import configurations, normal
 
 Tuner = Callable[[Surface, Machine, int, int], Settings]
 

@@ -21,7 +21,7 @@ from laggard.kit.processes import own_process, read_stat
 from laggard.probes.gpu.busy import BusyThresholds
 from laggard.probes.gpu.model.services import is_service_by
 from laggard.probes.nvml.processes import GpuProcesses, NvmlUnreadable
-from laggard.rings.order import MAX_BYTES, MODULE, RingEnd, RingOrder
+from laggard.rings.membership import MAX_BYTES, MODULE, RingEnd, RingOrder
 from laggard.wire import WireError, decode, encode
 
 # The signs that a job has come to this node: a step of SLURM's, a rank that laggard's hooks watch, or a process on a

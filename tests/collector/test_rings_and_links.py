@@ -18,8 +18,7 @@ from msgspec import structs
 
 from laggard.collector.incidents.incident import IncidentsDocument
 from laggard.model import Location, Report
-from laggard.rankfile.fact_names import GROUPS
-from laggard.rankfile.members import member_runs
+from laggard.rankfile.fact_names import GROUPS, member_runs
 from laggard.rings.authentication import new_nonce, signed
 from laggard.wire import decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue

@@ -12,11 +12,10 @@ from laggard.diagnose.input_file import FoundLine, InputFile, LineFinder
 from laggard.diagnose.job.events import Event
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader, no_evidence
 from laggard.diagnose.joined.clock import time_text, wall_time, year_of
-from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
 from laggard.diagnose.joined.exhibit import Exhibit, Origin, other_jobs, read_exhibit
 from laggard.diagnose.joined.explains import MEMORY
 from laggard.diagnose.joined.first import find_first
-from laggard.diagnose.joined.roster import Roster, roster_of
+from laggard.diagnose.joined.roster import Clue, Fault, First, JobFile, Role, Roster, roster_of
 from laggard.diagnose.joined.witnesses import witness_faults
 from laggard.kit.words import capital, printable_line
 from laggard.model import Finding, Severity

@@ -26,11 +26,10 @@ from laggard.diagnose.file_format import (
     text_of,
 )
 from laggard.diagnose.job.reader import no_evidence
-from laggard.diagnose.joined.clue import Fault
 from laggard.diagnose.joined.dump_lines import spy_threads
 from laggard.diagnose.joined.exhibit import Origin, read_exhibit
 from laggard.diagnose.joined.processes import UNANSWERED_HEAD
-from laggard.diagnose.joined.roster import roster_of
+from laggard.diagnose.joined.roster import Fault, roster_of
 from laggard.diagnose.joined.stacks import (
     KIND,
     Stack,

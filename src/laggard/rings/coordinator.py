@@ -25,7 +25,7 @@ from laggard.kit.words import printable_line
 from laggard.rings import messages
 from laggard.rings.authentication import Strangers, coordinator_proof, new_nonce, refusal, session_key, shown_token
 from laggard.rings.link import LINE_BYTES, Addresses, Forged, Link, beat
-from laggard.rings.membership import Membership
+from laggard.rings.membership import Membership, NodeShare
 from laggard.rings.messages import (
     Accepted,
     Beat,
@@ -45,7 +45,6 @@ from laggard.rings.messages import (
     ToRank,
     Want,
 )
-from laggard.rings.order import NodeShare
 from laggard.wire.codec import WireError
 
 ONE_MACHINE: Final = "127.0.0.1"

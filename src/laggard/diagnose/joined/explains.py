@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 
 from laggard.diagnose.job.cause import Cause
 from laggard.diagnose.job.events import Event, Weight
-from laggard.diagnose.joined.clue import Clue, First, JobFile, Role
-from laggard.diagnose.joined.roster import OF_A_LAUNCHER, Roster
+from laggard.diagnose.joined.roster import OF_A_LAUNCHER, Clue, First, JobFile, Role, Roster
 from laggard.kit.words import joined as listed
 from laggard.kit.words import ranks_text
 

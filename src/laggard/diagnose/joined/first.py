@@ -12,7 +12,6 @@ from laggard.diagnose.job.cause import Cause, find_cause, find_waiting
 from laggard.diagnose.job.events import Event, Weight
 from laggard.diagnose.job.findings import MAX_ODD_SHARE, who
 from laggard.diagnose.joined.clock import is_near, minutes_agree
-from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
 from laggard.diagnose.joined.explains import (
     HARDWARE,
     MAX_SHOWN,
@@ -26,7 +25,7 @@ from laggard.diagnose.joined.explains import (
     then,
     victims_of,
 )
-from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Roster, reporters
+from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Clue, Fault, First, JobFile, Role, Roster, reporters
 from laggard.kit.words import joined as listed
 from laggard.kit.words import printable_line, ranks_text
 

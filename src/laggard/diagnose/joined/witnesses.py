@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.joined.clue import Fault
 from laggard.diagnose.joined.dump_lines import Frame, departing_frame
 from laggard.diagnose.joined.exhibit import Exhibit
 from laggard.diagnose.joined.processes import Process, common_end, local_rank, ranks_by_launcher
-from laggard.diagnose.joined.roster import Roster
+from laggard.diagnose.joined.roster import Fault, Roster
 from laggard.diagnose.joined.stacks import Stack, collective_of, frame_text, is_helper, own_frame
 from laggard.kit.words import ranks_text
 

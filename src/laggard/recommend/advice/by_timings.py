@@ -8,7 +8,6 @@ from typing import Final
 from laggard.locate.job_timings import JobTimings
 from laggard.model import Culprit
 from laggard.recommend.advice.decide import decide
-from laggard.recommend.advice.rule import Rule
 from laggard.recommend.advice.rules import small_messages
 from laggard.recommend.advice.rules.slow_ranks import (
     DATA_LOADER_RULE,
@@ -17,7 +16,7 @@ from laggard.recommend.advice.rules.slow_ranks import (
     OWN_PROGRAM_RULE,
     SLOW_RANK_RULE,
 )
-from laggard.recommend.advice.situation import Situation, with_job
+from laggard.recommend.advice.situation import Rule, Situation, with_job
 from laggard.recommend.advice.values import Recommendation
 
 TIMING_RULES: Final[tuple[Rule, ...]] = (

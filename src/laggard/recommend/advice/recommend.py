@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.recommend.advice.decide import decide
-from laggard.recommend.advice.rule import Rule
 from laggard.recommend.advice.rules import small_messages
 from laggard.recommend.advice.rules.communication import (
     ACCUMULATION_RULE,
@@ -31,7 +30,7 @@ from laggard.recommend.advice.rules.slow_ranks import (
     SLOW_RANK_RULE,
 )
 from laggard.recommend.advice.rules.variables import PROVIDER_RULE, VARIABLES_RULE
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation
 from laggard.recommend.advice.values import Recommendation
 
 RULES: Final[tuple[Rule, ...]] = (

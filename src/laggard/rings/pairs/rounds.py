@@ -16,14 +16,17 @@ from laggard.rings.document import Suspect, Swap
 from laggard.rings.messages import Pair as PairCommand
 from laggard.rings.messages import Paired
 from laggard.rings.options import bus_factor
-from laggard.rings.pairs.judge import Pair, culprits_of, judge_pairs
-from laggard.rings.pairs.plan import exploring_rounds, next_round
-from laggard.rings.pairs.suspect import (
+from laggard.rings.pairs.judge import (
     MAX_TURNS,
     MIN_PEERS,
     MIN_TURNS,
+    Pair,
     SuspectJudgement,
+    culprits_of,
+    exploring_rounds,
+    judge_pairs,
     judge_suspect,
+    next_round,
     turn,
     without_places,
 )
