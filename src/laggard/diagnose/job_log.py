@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.findings import judge_job
@@ -13,8 +12,6 @@ from laggard.diagnose.nccl import read_hardware_of_log
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
-
-_MAX_RANKS_TOLD: Final = 64
 
 
 def recognise(content: FileContent) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.job.events import Event, Writer
 from laggard.diagnose.job.reader import JobEvidence
 from laggard.diagnose.joined.exhibit import Origin
 from laggard.diagnose.joined.processes import Identity
+from laggard.kit.words import joined as listed
+from laggard.kit.words import ranks_text
+from laggard.model import Fix
 
 
 class JobFile(NamedTuple):
@@ -37,8 +40,7 @@ class Fault(NamedTuple):
     """The line of the file that says so, without its head; empty: it is not known."""
     seconds: float | None = None
     """The wall clock of that line; None: it has none."""
-    fix: str = ""
-    commands: tuple[str, ...] = ()
+    fix: Fix = Fix("")
     ranks: tuple[int, ...] = ()
     """The ranks that it accuses: of a recording, of RAS' report."""
     direct: bool = False
@@ -71,11 +73,11 @@ class Clue(NamedTuple):
     is_last_line: bool = False
 
     @classmethod
-    def of_event(cls, role: Role, event: Event, path: str) -> Clue:
+    def of_event(cls, role: Role, event: Event, roster: Roster) -> Clue:
         place, writer = event.place, event.writer
         seconds = place.seconds if place.dated else None
         ranks = () if writer.rank is None else (writer.rank,)
-        return cls(role, path, event.line, place.offset, seconds, writer.host, ranks)
+        return cls(role, roster.logs[place.file], event.line, place.offset, seconds, writer.host, ranks)
 
     @classmethod
     def of_fault(cls, role: Role, fault: Fault) -> Clue:
@@ -88,12 +90,11 @@ class First(NamedTuple):
     code: str
     subject: str
     says: str
-    fix: str
-    commands: tuple[str, ...]
+    fix: Fix
     clues: tuple[Clue, ...]
     host: str | None = None
     ranks: tuple[int, ...] = ()
-    by_cause: bool = False
+    by_cause: bool = True
     """True where causes, and not clocks, put it before the others."""
 
 
@@ -123,6 +124,22 @@ class Roster(NamedTuple):
     """The files that hold stacks alone: their last lines tell no end."""
     pids: Mapping[int, int]
     """The process of each rank, by its number, where it is known."""
+    logs: tuple[str, ...]
+    """The paths of the job's files, as the places of its events number them."""
+
+    def hosts_of(self, ranks: Iterable[int]) -> list[str]:
+        """The hosts that are known of some ranks."""
+        return sorted({self.hosts[rank] for rank in ranks if rank in self.hosts})
+
+    def named(self, ranks: Collection[int]) -> str:
+        """`rank 3 on n2`, `ranks 3 and 4 on n2 and n3`, `rank 3`."""
+        hosts = self.hosts_of(ranks)
+        return ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
+
+    def one_host(self, ranks: Iterable[int]) -> str | None:
+        """The host that ranks have in common."""
+        hosts = self.hosts_of(ranks)
+        return hosts[0] if len(hosts) == 1 else None
 
 
 def roster_of(evidence: JobEvidence, files: Sequence[JobFile], identities: Sequence[Identity] = ()) -> Roster:
@@ -162,6 +179,7 @@ def roster_of(evidence: JobEvidence, files: Sequence[JobFile], identities: Seque
         names,
         frozenset(file.path for file in files if file.holds_stacks),
         {it.rank: it.pid for it in identities if it.pid is not None} | _pids(events),
+        tuple(file.path for file in files),
     )
 
 

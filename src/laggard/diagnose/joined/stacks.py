@@ -19,6 +19,7 @@ from laggard.diagnose.joined.dump_lines import (
     ends_exception,
     frame_of,
     is_service,
+    own_frame,
     process_of,
     rank_in_locals,
     rank_of,
@@ -27,8 +28,6 @@ from laggard.diagnose.joined.dump_lines import (
     thread_of,
     wait_of,
 )
-from laggard.diagnose.joined.dump_lines import is_helper as is_helper_of_frames
-from laggard.diagnose.joined.dump_lines import own_frame as own_frame_of
 from laggard.stacks.sampled import is_library
 
 KIND: Final = "stack dump"
@@ -70,21 +69,6 @@ def stacks(text: str) -> tuple[Stack, ...]:
         offset += len(line)
     found = sorted(reader.end(), key=lambda stack: stack.frames[0].offset)
     return tuple(_with_ranks_of_locals(found, reader.in_locals)[:_MAX_STACKS])
-
-
-def collective_of(stack: Stack) -> str:
-    """Returns what a process waits in for the others of its job, as dump_lines tells it. Empty: in nothing."""
-    return wait_of(stack.frames)
-
-
-def is_helper(stack: Stack) -> bool:
-    """Whether the process trains nothing itself, as a launcher does."""
-    return is_helper_of_frames(stack.frames)
-
-
-def own_frame(stack: Stack) -> Frame:
-    """Returns the innermost frame that is no library's; the innermost where all are."""
-    return own_frame_of(stack.frames)
 
 
 def frame_text(frame: Frame) -> str:
@@ -178,7 +162,7 @@ def _by_main(threads: Sequence[_Thread]) -> list[list[_Thread]]:
 
 def _that_trains(threads: Sequence[_Thread]) -> _Thread:
     """The main thread; where it is in no collective, a thread that is in one: Ray and others train in a thread."""
-    with_own = next((it for it in threads if not is_library(own_frame_of(it.in_order()))), threads[0])
+    with_own = next((it for it in threads if not is_library(own_frame(it.in_order()))), threads[0])
     main = next((it for it in threads if it.is_main), with_own)
     if wait_of(main.in_order()):
         return main
