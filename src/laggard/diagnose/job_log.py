@@ -30,10 +30,6 @@ def _is_job(evidence: JobEvidence) -> bool:
     return bool(evidence.events or evidence.statuses or evidence.nan) or trains
 
 
-def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return judge_together([content], hardware)
-
-
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files as the output of one job, and what NCCL logged within it."""
     job, nccl = JobLogReader(), NcclLogReader()
@@ -75,22 +71,12 @@ def recognise_training(content: FileContent) -> bool:
 JOB_LOG = FileFormat(
     "job log",
     recognise,
-    judge,
+    None,
     read_hardware_of_log,
     judge_together,
     whole="job",
     end_matters=True,
     holds_others=True,
 )
-TRAINING_OUTPUT = FileFormat(
-    "training output",
-    recognise_training,
-    judge,
-    read_hardware_of_log,
-    judge_together,
-    whole="job",
-    end_matters=True,
-    holds_others=True,
-    fallback=True,
-)
+TRAINING_OUTPUT = JOB_LOG._replace(name="training output", recognise=recognise_training, fallback=True)
 """A job's output that names no rank and no failure: last of all, since the words are everyday ones."""

@@ -176,10 +176,6 @@ def recognise_inspector_log(content: FileContent) -> bool:
     return any(is_inspector_line(line) for line in content.text[: 1 << 18].split("\n")[:_FIRST_LINES])
 
 
-def judge_inspector_log(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return judge_inspector_logs_together([content], hardware)
-
-
 def judge_inspector_logs_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files of all processes of a job at once: who came last shows in all of them only."""
     log = InspectorLog()
@@ -234,7 +230,6 @@ def judge_inspector_metrics(content: FileContent, hardware: KnownHardware) -> Fi
 INSPECTOR_LOG = FileFormat(
     "NCCL Inspector log",
     recognise_inspector_log,
-    judge_inspector_log,
     judge_together=judge_inspector_logs_together,
     end_matters=True,
     holds_others=True,
