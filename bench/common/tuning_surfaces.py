@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from laggard.recommend.memory import MemoryPlan, free_bytes
-from laggard.recommend.runs import Run, by_platform, merge_repeats
-from laggard.recommend.step_model import StepModel, fit_step_model
+from laggard.reports.runs import Run, by_platform, merge_repeats
+from laggard.reports.step_model import StepModel, fit_step_model
 from laggard.tune.plan import Configuration, Outcome, Parameter, Settings, Space, Status
 
 TABLE = Path(__file__).resolve().parents[2] / "tests" / "data" / "tables" / "pmbs25_model2_step2.csv"

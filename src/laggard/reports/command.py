@@ -17,7 +17,6 @@ from laggard.kit.parts import Part, ascii_parts
 from laggard.kit.terminal import show
 from laggard.nccl.comparison import LogSummary, compare, moved_defaults, summarise
 from laggard.nccl.log.reader import NcclLogReader
-from laggard.recommend.runs import ALARM_RATIO, TIE_RATIO
 from laggard.reports.campaign_report import campaign_document, portability_document, scaling_document, table_document
 from laggard.reports.documents import (
     CampaignDocument,
@@ -29,6 +28,7 @@ from laggard.reports.documents import (
     ScalingDocument,
 )
 from laggard.reports.model_report import ModelSettings, model_document
+from laggard.reports.runs import ALARM_RATIO, TIE_RATIO
 from laggard.reports.svg import Chart, Series, render_charts
 from laggard.reports.table import Table, read_table
 from laggard.reports.text import (

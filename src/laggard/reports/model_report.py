@@ -7,9 +7,6 @@ from typing import NamedTuple
 
 from laggard.recommend.communication import Network, stage_seconds
 from laggard.recommend.memory import MemoryPlan, Observation, StateBytes, activation_bounds, state_bytes
-from laggard.recommend.outliers import find_outliers
-from laggard.recommend.runs import Configuration, by_platform, merge_repeats
-from laggard.recommend.step_model import StepModel, fit_step_model, predict
 from laggard.reports.campaign_report import outlier_row, read_runs
 from laggard.reports.documents import (
     ActivationMemory,
@@ -20,6 +17,9 @@ from laggard.reports.documents import (
     StageCommunication,
     TableNote,
 )
+from laggard.reports.outliers import find_outliers
+from laggard.reports.runs import Configuration, by_platform, merge_repeats
+from laggard.reports.step_model import StepModel, fit_step_model, predict
 from laggard.reports.table import Table, empty_notes
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from laggard.kit.parts import Line, Part, Table
 from laggard.kit.words import counted
-from laggard.recommend.runs import ALARM_RATIO
 from laggard.reports.documents import (
     ActivationMemory,
     BestConfiguration,
@@ -30,6 +29,7 @@ from laggard.reports.documents import (
     TableDocument,
     TableNote,
 )
+from laggard.reports.runs import ALARM_RATIO
 
 _OUTLIERS: Final = "Measure again, these rows are off the surface through the others:"
 
