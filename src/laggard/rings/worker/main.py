@@ -29,9 +29,8 @@ from laggard.rings.messages import (
     Report,
     Sweep,
 )
-from laggard.rings.worker.channel import Channel
 from laggard.rings.worker.devices import describe_device, load_torch, observe
-from laggard.rings.worker.group import learn, publish
+from laggard.rings.worker.group import Channel, learn, publish
 from laggard.rings.worker.rank import Rank, compute
 
 _PR_SET_PDEATHSIG = 1
