@@ -8,23 +8,16 @@ from typing import Final
 from laggard.locate.job_timings import JobTimings
 from laggard.model import Culprit
 from laggard.recommend.advice.decide import decide
-from laggard.recommend.advice.rules import small_messages
-from laggard.recommend.advice.rules.slow_ranks import (
-    DATA_LOADER_RULE,
-    DEBUG_VARIABLES_RULE,
-    GARBAGE_COLLECTION_RULE,
-    OWN_PROGRAM_RULE,
-    SLOW_RANK_RULE,
-)
+from laggard.recommend.advice.rules import slow_ranks, small_messages
 from laggard.recommend.advice.situation import Rule, Situation, with_job
 from laggard.recommend.advice.values import Recommendation
 
 TIMING_RULES: Final[tuple[Rule, ...]] = (
-    SLOW_RANK_RULE,
-    OWN_PROGRAM_RULE,
-    DEBUG_VARIABLES_RULE,
-    DATA_LOADER_RULE,
-    GARBAGE_COLLECTION_RULE,
+    slow_ranks.SLOW_RANK_RULE,
+    slow_ranks.OWN_PROGRAM_RULE,
+    slow_ranks.DEBUG_VARIABLES_RULE,
+    slow_ranks.DATA_LOADER_RULE,
+    slow_ranks.GARBAGE_COLLECTION_RULE,
     small_messages.RULE,
 )
 """The rules that need no more than a recording, in the registry's order. The others, with what they import, are not
