@@ -15,16 +15,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from laggard.kit.processes import GONE, STOPPED
-from laggard.locate.job_timings import (
-    MAX_KEPT,
-    NodeFindings,
-    OwnThreads,
-    RankDigests,
-    collected,
-    digest_value,
-    digests,
-    own_threads,
-)
+from laggard.locate import job_timings
 from laggard.rankfile.fact_names import DEEPSPEED, DIGEST_SKIPPED, ENVIRONMENT, OWN_THREADS
 from laggard.recording import records
 from laggard.recording.tables import Tables
@@ -87,11 +78,11 @@ class RecordedPart:
     living: set[int] = dataclasses.field(default_factory=set)
     lines: dict[int, records.RankLine] = dataclasses.field(default_factory=dict)
     states: dict[int, records.StateLine] = dataclasses.field(default_factory=dict)
-    found: dict[str, NodeFindings] = dataclasses.field(default_factory=dict)
+    found: dict[str, job_timings.NodeFindings] = dataclasses.field(default_factory=dict)
     end_lines: dict[int, records.EndLine] = dataclasses.field(default_factory=dict)
     beat_lines: dict[int, records.BeatLine] = dataclasses.field(default_factory=dict)
     environments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
+    threads: dict[int, job_timings.OwnThreads | None] = dataclasses.field(default_factory=dict)
     cpu_waits: dict[int, CpuWait] = dataclasses.field(default_factory=dict)
     _digests: dict[int, dict[int, int]] = dataclasses.field(default_factory=dict)  # by rank and step
     _digest_lines: dict[int, records.DigestLine] = dataclasses.field(default_factory=dict)  # the last
@@ -110,7 +101,7 @@ class RecordedPart:
             self.states[state.rank] = state
         elif kind == "threads":
             threads: records.ThreadsLine = records.decode_as(line, records.ThreadsLine)
-            self.threads[threads.rank] = own_threads({OWN_THREADS: threads.own_threads})
+            self.threads[threads.rank] = job_timings.own_threads({OWN_THREADS: threads.own_threads})
         elif kind == "cpu_wait":
             waited: records.CpuWaitLine = records.decode_as(line, records.CpuWaitLine)
             self.cpu_waits[waited.rank] = CpuWait(*structs.astuple(waited.cpu_wait))
@@ -135,21 +126,22 @@ class RecordedPart:
             self.stacks.append(sampled)
         elif kind == "findings":
             findings: records.FindingsLine = records.decode_as(line, records.FindingsLine)
-            self.found[findings.node] = NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
+            self.found[findings.node] = job_timings.NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
 
     def _add_digest(self, line: records.DigestLine) -> None:
         """Keeps the first and the newest of a rank's digests."""
         self._digest_lines[line.rank] = line
-        kept, value = self._digests.setdefault(line.rank, {}), digest_value(line.value)
+        kept, value = self._digests.setdefault(line.rank, {}), job_timings.digest_value(line.value)
         if line.step is not None and value is not None:
             kept[line.step] = value
-            if len(kept) > MAX_KEPT + 1:
+            if len(kept) > job_timings.MAX_KEPT + 1:
                 del kept[[*itertools.islice(kept, 2)][1]]
 
-    def rank_digests(self) -> dict[int, RankDigests | None]:
+    def rank_digests(self) -> dict[int, job_timings.RankDigests | None]:
         """The digests of each rank that has some, or says why it has none."""
         return {
-            rank: digests({DIGEST_SKIPPED: line.skipped}) or collected(line.every, self._digests[rank].items())
+            rank: job_timings.digests({DIGEST_SKIPPED: line.skipped})
+            or job_timings.collected(line.every, self._digests[rank].items())
             for rank, line in self._digest_lines.items()
         }
 
