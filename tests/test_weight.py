@@ -31,9 +31,9 @@ ROOMS = {
     "probes": 12_620,
     "rankfile": 760,
     "recommend": 1_840,
-    "recording": 2_890,
+    "recording": 2_900,
     "reports": 1_900,
-    "rings": 3_460,
+    "rings": 3_470,
     "stack_answers": 490,
     "stacks": 890,
     "suspects": 690,
@@ -43,10 +43,10 @@ ROOMS = {
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 653
+FILES = 654
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 15_900, "recommend": 16_150, "agent": 20_100, "collector": 29_100, "run": 11_400}
+CARRIED = {"healthcheck": 15_900, "recommend": 16_150, "agent": 20_100, "collector": 29_100, "run": 12_000}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 LEAST_SHARE = 0.93

@@ -34,7 +34,8 @@ from laggard.kit.http_client import NoResponse, post
 from laggard.kit.secret_files import TokenFile
 from laggard.kit.words import printable_line
 from laggard.rings.authentication import new_nonce, signed, signer, token_of_ring
-from laggard.rings.membership import Membership, RingOrder, read_tokens
+from laggard.rings.membership import Membership, RingOrder
+from laggard.rings.place import read_tokens
 from laggard.rings.run import keep_share
 from laggard.wire import WireError, decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue, RingTask

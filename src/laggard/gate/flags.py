@@ -19,7 +19,7 @@ from laggard.probes.choose import choose_probes, is_active
 from laggard.probes.host.host import open_host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import DEFAULT, PROFILES, Profile, find_profile, with_expectations
-from laggard.rings.membership import Meeting, add_meeting, check_join_seconds, find_place, meeting_of, read_tokens
+from laggard.rings.place import Meeting, add_meeting, check_join_seconds, find_place, meeting_of, read_tokens
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership

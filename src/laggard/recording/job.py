@@ -11,8 +11,17 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES
 from laggard.kit.words import counted, printable_line, ranks_text
-from laggard.locate import job_timings
 from laggard.locate.inferred_positions import inferred_indices
+from laggard.locate.job_timings import (
+    FIRST_STEPS,
+    RECORDED_ROWS,
+    RECORDED_STEPS,
+    WARM_UP_STEPS,
+    WINDOW_STEPS,
+    JobTimings,
+    hiding_libraries,
+    window_length,
+)
 from laggard.locate.live_positions import alone_in_stage, group_places, position_classes, replica_classes, stages
 from laggard.locate.medians import distinct
 from laggard.locate.run_environment import merged_environment
@@ -49,7 +58,7 @@ class RecordedJob:
         self.owner = head.owner if self.owner is None else self.owner
         return part
 
-    def timings(self) -> job_timings.JobTimings:
+    def timings(self) -> JobTimings:
         """The newest steps of all that was added, as many as a collector would hold."""
         parts = self._parts_of_one_job()
         self.stacks = tuple(sampled for part in parts for sampled in part.stacks)
@@ -199,10 +208,8 @@ class _StepTable(NamedTuple):
 
 def _by_step(rows: Sequence[RankSteps]) -> _StepTable:
     known = [each.numbers for each in rows]
-    least = min(
-        job_timings.RECORDED_STEPS, max(job_timings.WINDOW_STEPS, job_timings.RECORDED_ROWS // max(1, len(rows)))
-    )
-    length = max((job_timings.window_length(each.seconds, least) for each in rows), default=1)
+    least = min(RECORDED_STEPS, max(WINDOW_STEPS, RECORDED_ROWS // max(1, len(rows))))
+    length = max((window_length(each.seconds, least) for each in rows), default=1)
     numbers = distinct(np.concatenate(known))[-length:] if known else np.zeros(0, np.int64)
     shape = len(numbers), len(rows)
     seconds, waited, starts, work = (np.full(shape, np.nan) for _ in range(4))
@@ -218,7 +225,7 @@ def _by_step(rows: Sequence[RankSteps]) -> _StepTable:
 
 def _timings(
     facts: JobFacts, ranks: NDArray[np.int64], rows: Sequence[RankSteps], tables: Tables, group_names: Sequence[str]
-) -> job_timings.JobTimings:
+) -> JobTimings:
     table = _by_step(rows)
     lines = [facts.lines.get(int(rank)) for rank in ranks]
     listed = [int(rank) for rank in ranks]
@@ -231,7 +238,7 @@ def _timings(
     places = tuple(map(facts.place, listed, inferred_indices(collectives, ranks)))
     positions = position_classes(listed, places)
     alone = alone_in_stage(listed, places, positions)
-    return job_timings.JobTimings(
+    return JobTimings(
         job_id=facts.job_id,
         world_size=facts.world_size(ranks),
         steps=table.numbers,
@@ -262,19 +269,17 @@ def _timings(
         unseen_waits=tuple(
             rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)
         ),
-        hidden_by=tuple(
-            sorted({name for line in lines if line for name in job_timings.hiding_libraries(line.facts or {})})
-        ),
+        hidden_by=tuple(sorted({name for line in lines if line for name in hiding_libraries(line.facts or {})})),
         environment=merged_environment(facts.environments.values()),
     )
 
 
 def _first_phases(rows: Sequence[RankSteps], alone: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The array that JobTimings has under that name."""
-    found = np.full((job_timings.FIRST_STEPS, len(rows), len(PHASES)), np.nan)
+    found = np.full((FIRST_STEPS, len(rows), len(PHASES)), np.nan)
     for column in np.flatnonzero(alone).tolist():
         each = rows[column]
-        kept = each.phases[each.numbers >= job_timings.WARM_UP_STEPS][: job_timings.FIRST_STEPS]
+        kept = each.phases[each.numbers >= WARM_UP_STEPS][:FIRST_STEPS]
         found[: len(kept), column] = kept
     return found
 

@@ -16,8 +16,8 @@ from laggard.rings import membership
 from laggard.rings.describe import render_nccl_tests, ring_parts
 from laggard.rings.document import Ring
 from laggard.rings.member import MemberSettings
-from laggard.rings.membership import add_meeting, check_join_seconds, find_place, meeting_of, read_tokens
 from laggard.rings.options import ELEMENT_BYTES, OPS, RingOptions, parse_size
+from laggard.rings.place import add_meeting, check_join_seconds, find_place, meeting_of, read_tokens
 from laggard.rings.run import run_node
 
 _MAX_BYTES: Final = 1 << 20

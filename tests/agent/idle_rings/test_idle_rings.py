@@ -25,7 +25,7 @@ from laggard.agent.idle_rings.command import IdleRingsSettings, find_tokens
 from laggard.cli import main
 from laggard.kit.errors import UsageError
 from laggard.rings.authentication import is_signed, new_nonce, signed
-from laggard.rings.membership import read_tokens
+from laggard.rings.place import read_tokens
 from laggard.wire import decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 
