@@ -47,8 +47,6 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
         marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
         stacks = _read_stacks(by_kind.pop(Kind.FAULTS, []), by_kind.pop(Kind.STACKS, []), gaps)
         if not by_kind and stacks:
-            from laggard.recording.reader import stacks_alone
-
             return stacks_alone(stacks)
         if not by_kind and marks:
             return unseen_alone(marks)
@@ -104,7 +102,6 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
 def _read_stacks(faults: Sequence[Path], stacks: Sequence[Path], gaps: list[str]) -> list[Sampled]:
     if not faults and not stacks:
         return []
-    from laggard.recording.reader import read_stacks  # of jobs that stood still or crashed
 
     return read_stacks(faults, stacks, gaps)
 
@@ -121,7 +118,6 @@ def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings
         from laggard.recording.kineto import read_traces
 
         return read_traces(files, gaps)
-    from laggard.recording.reader import read_inspector
 
     return read_inspector(files if kind is Kind.INSPECTOR else (), gaps)
 
