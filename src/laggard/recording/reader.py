@@ -45,7 +45,7 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
         for file, kind in _once(paths, gaps):
             by_kind.setdefault(kind, []).append(file)
         marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
-        stacks = _read_stacks(by_kind.pop(Kind.FAULTS, []), by_kind.pop(Kind.STACKS, []), gaps)
+        stacks = read_stacks(by_kind.pop(Kind.FAULTS, []), by_kind.pop(Kind.STACKS, []), gaps)
         if not by_kind and stacks:
             return stacks_alone(stacks)
         if not by_kind and marks:
@@ -99,13 +99,6 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     return RecordedTimings(timings, tuple(job.gaps), job.owner, stacks=job.stacks, moved_at=job.moved_at)
 
 
-def _read_stacks(faults: Sequence[Path], stacks: Sequence[Path], gaps: list[str]) -> list[Sampled]:
-    if not faults and not stacks:
-        return []
-
-    return read_stacks(faults, stacks, gaps)
-
-
 def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     """Reads files of one kind. Of the readers only theirs is imported: most recordings are laggard's own."""
     if kind is Kind.LINES:
@@ -118,7 +111,6 @@ def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings
         from laggard.recording.kineto import read_traces
 
         return read_traces(files, gaps)
-
     return read_inspector(files if kind is Kind.INSPECTOR else (), gaps)
 
 
