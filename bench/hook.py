@@ -27,9 +27,9 @@ from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.collectives.process_group import COLLECTIVE_METHODS, hook
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
+from laggard.trainer_hooks.output.open_outputs import WriterThread
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording_folder import header, identify
-from laggard.trainer_hooks.output.writer_thread import WriterThread
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 
 

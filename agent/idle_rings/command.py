@@ -34,8 +34,7 @@ from laggard.kit.http_client import NoResponse, post
 from laggard.kit.secret_files import TokenFile
 from laggard.kit.words import printable_line
 from laggard.rings.authentication import new_nonce, token_of_ring
-from laggard.rings.membership import Membership
-from laggard.rings.order import RingOrder
+from laggard.rings.membership import Membership, RingOrder
 from laggard.rings.place import read_tokens
 from laggard.rings.run import keep_share
 from laggard.wire import WireError, decode, encode

@@ -21,7 +21,7 @@ from laggard.kit.processes import own_process, read_stat
 from laggard.probes.gpu.busy import BusyThresholds
 from laggard.probes.gpu.model.services import is_service_by
 from laggard.probes.nvml.fields import failure_name
-from laggard.rings.order import MAX_BYTES, MODULE, RingEnd, RingOrder
+from laggard.rings.membership import MAX_BYTES, MODULE, RingEnd, RingOrder
 from laggard.wire import WireError, decode, encode
 
 # The processes on the GPUs, by NVML, again and again: for who has to make room for them. A call may never return where

@@ -13,8 +13,7 @@ from laggard.locate.link_suspects import MAX_RANKS, link_suspects
 from laggard.locate.live_collectives import with_collectives
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
-from laggard.rankfile.fact_names import GROUPS
-from laggard.rankfile.members import member_runs
+from laggard.rankfile.fact_names import GROUPS, member_runs
 from laggard.wire.ranks import CollectiveLane, CollectiveRow, RankCollectives, RankRow
 
 PER_NODE, STEPS = 4, 40

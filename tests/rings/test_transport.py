@@ -14,7 +14,7 @@ from laggard.kit.environment import ENV_NCCL_LOG
 from laggard.kit.errors import UsageError
 from laggard.nccl.log.reader import parse_nccl_log
 from laggard.nccl.transport import LOG_READ, Transport
-from laggard.rings.job_environment import as_the_job, parse_environment, read_job_environment
+from laggard.rings.command import as_the_job, parse_environment, read_job_environment
 from laggard.rings.messages import Observed
 from laggard.rings.transport import judge_transport_used
 from laggard.rings.worker.devices import has_rdma, observe

@@ -81,7 +81,7 @@ def _exit_line(line: str) -> Any:
 def _kernel_rule(line: str) -> Any:
     read = read_line(line)
     text = read.text if read else line
-    return next((rule for rule in judge.RULES if rule.word in text and rule.pattern.search(text)), None)
+    return next((rule for rule in judge.RULES if rule.word in text and re.search(rule.pattern, text)), None)
 
 
 def _kernel_frame(line: str) -> str:
@@ -133,7 +133,7 @@ def _same(text: str) -> str:
 TABLES: Final[dict[str, Table]] = {
     "job": Table(RULES, _job_rule, lambda line: f"{_TRAINING}{line}\n", lambda rule: rule.pattern.pattern),
     "job_exits": Table(EXIT_LINES, _exit_line, lambda line: f"{_TRAINING}{line}\n", lambda rule: rule.pattern),
-    "kernel": Table(judge.RULES, _kernel_rule, _kernel_frame, lambda rule: rule.pattern.pattern),
+    "kernel": Table(judge.RULES, _kernel_rule, _kernel_frame, lambda rule: rule.pattern),
     "smi_messages": Table(
         MESSAGE_RULES,
         _searched(MESSAGE_RULES, [rule.pattern for rule in MESSAGE_RULES], re.MULTILINE),

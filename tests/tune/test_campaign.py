@@ -15,8 +15,7 @@ import pytest
 
 from laggard.kit.errors import UsageError
 from laggard.tune.campaign import Budget, Campaign
-from laggard.tune.plan import Outcome, Plan, Proposal, Status
-from laggard.tune.space import Configuration, Parameter, Space
+from laggard.tune.plan import Configuration, Outcome, Parameter, Plan, Proposal, Space, Status
 from laggard.tune.study import Study
 from laggard.tune.trial import failure_of, run_command
 
@@ -39,7 +38,7 @@ PARTS = textwrap.dedent(
     """
     import time
     from laggard.tune.plan import Outcome, Status
-    from laggard.tune.space import Parameter, Space
+    from laggard.tune.plan import Parameter, Space
     SPACE = Space((Parameter("speed", (1, 2, 4, 8), 1), Parameter("switch", (False, True), False)))
     def measured(configuration, folder):
         time.sleep(0.05)

@@ -19,9 +19,8 @@ from laggard.model import Verdict
 from laggard.rings.document import Ring, RingResult
 from laggard.tune.nccl import Message, environment, judge
 from laggard.tune.nccl_variables import Facts, nccl_space
-from laggard.tune.plan import Found, Outcome, Plan, Status
+from laggard.tune.plan import Configuration, Found, Outcome, Parameter, Plan, Space, Status, changes
 from laggard.tune.search import Search
-from laggard.tune.space import Configuration, Parameter, Space, changes
 from laggard.tune.trial import Ended
 from laggard.wire import encode
 

@@ -10,9 +10,21 @@ import pytest
 
 from laggard.kit.errors import UsageError
 from laggard.tune.board import importances
-from laggard.tune.plan import Found, Outcome, Plan, Status
+from laggard.tune.plan import (
+    Configuration,
+    Constraint,
+    Found,
+    Outcome,
+    Parameter,
+    Plan,
+    Space,
+    Status,
+    changes,
+    check_space,
+    configurations,
+    normal,
+)
 from laggard.tune.search import Search
-from laggard.tune.space import Configuration, Constraint, Parameter, Space, changes, check_space, configurations, normal
 from laggard.tune.statistics import TIE, Word, compare, drift_of
 
 SPACE = Space(

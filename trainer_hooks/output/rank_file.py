@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from laggard.rankfile import Lane
-from laggard.rankfile.fact_names import GROUPS
+from laggard.rankfile.fact_names import GROUPS, MAX_NUMBERS, member_runs
 from laggard.rankfile.layout import GROUP_BYTES, LANE_COUNT
-from laggard.rankfile.members import MAX_NUMBERS, member_runs
 from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.record.ending import FACTS, Facts
 from laggard.trainer_hooks.record.events import StepRecord, Totals

@@ -166,9 +166,10 @@ def _judgement(
     judged: set[str],
 ) -> FileJudgement:
     """Judges a file as one of its formats. `judged`: the formats whose files were all judged; one is added to it."""
-    if file_format.judge_together is None:
+    if file_format.judge is not None:
         content = file.file.read()
         return named(file_format.judge(content, hardware), content)
+    assert file_format.judge_together is not None
     whole = file_format.whole or file_format.name
     if whole in judged:
         return FileJudgement()

@@ -150,7 +150,8 @@ class FileFormat(NamedTuple):
     name: str
     recognise: Callable[[FileContent], bool]
     """Returns whether a file is of this format."""
-    judge: Callable[[FileContent, KnownHardware], FileJudgement]
+    judge: Callable[[FileContent, KnownHardware], FileJudgement] | None = None
+    """None: all files of this format are judged together."""
     read_hardware: Callable[[FileContent], KnownHardware] = lambda content: KnownHardware()
     judge_together: Callable[[Iterable[FileContent], KnownHardware], FileJudgement] | None = None
     """Judges all files of this format at once, where they are parts of one whole."""
@@ -231,9 +232,10 @@ def is_mostly(text: str, is_known: Callable[[str], object]) -> bool:
     return bool(lines) and known >= _MIN_SHARE * len(lines)
 
 
-def is_table(line: str) -> bool:
-    """Returns whether the line is a row of a table drawn with bars."""
-    return line.startswith(("|", "+"))
+def is_table(content: FileContent, head: re.Pattern[str]) -> bool:
+    """Returns whether the text is mostly a table drawn with bars, with a line like `head`."""
+    text = without_colours(content.text[: 1 << 16])
+    return bool(head.search(text)) and is_mostly(text, lambda line: line.startswith(("|", "+")))
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\n]{0,200}\x07|\x1b[()][0-9A-Z]|\r(?=\n)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.findings import judge_job
@@ -13,8 +12,6 @@ from laggard.diagnose.nccl import read_hardware_of_log
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
-
-_MAX_RANKS_TOLD: Final = 64
 
 
 def recognise(content: FileContent) -> bool:
@@ -31,10 +28,6 @@ def recognise(content: FileContent) -> bool:
 def _is_job(evidence: JobEvidence) -> bool:
     trains = bool(evidence.ranks_seen and sum(evidence.progress))
     return bool(evidence.events or evidence.statuses or evidence.nan) or trains
-
-
-def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return judge_together([content], hardware)
 
 
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
@@ -78,22 +71,12 @@ def recognise_training(content: FileContent) -> bool:
 JOB_LOG = FileFormat(
     "job log",
     recognise,
-    judge,
+    None,
     read_hardware_of_log,
     judge_together,
     whole="job",
     end_matters=True,
     holds_others=True,
 )
-TRAINING_OUTPUT = FileFormat(
-    "training output",
-    recognise_training,
-    judge,
-    read_hardware_of_log,
-    judge_together,
-    whole="job",
-    end_matters=True,
-    holds_others=True,
-    fallback=True,
-)
+TRAINING_OUTPUT = JOB_LOG._replace(name="training output", recognise=recognise_training, fallback=True)
 """A job's output that names no rank and no failure: last of all, since the words are everyday ones."""

@@ -168,10 +168,6 @@ def read_hardware_of_log(content: FileContent) -> KnownHardware:
     return KnownHardware(rdma=True if any(map(_DEVICES.search, content.pieces())) else None)
 
 
-def judge_log(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return judge_logs_together([content], hardware)
-
-
 def judge_logs_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files as the log of one job: NCCL_DEBUG_FILE makes a file for each process."""
     reader = NcclLogReader()
@@ -184,7 +180,7 @@ def judge_logs_together(contents: Iterable[FileContent], hardware: KnownHardware
 
 
 NCCL_LOG = FileFormat(
-    "NCCL log", recognise_log, judge_log, read_hardware_of_log, judge_logs_together, end_matters=True, holds_others=True
+    "NCCL log", recognise_log, None, read_hardware_of_log, judge_logs_together, end_matters=True, holds_others=True
 )
 
 

@@ -23,15 +23,7 @@ from laggard.diagnose.file_format import (
 )
 from laggard.kit.words import ascii_line, seconds_text
 from laggard.model import Finding
-from laggard.nccl.inspector import (
-    INSPECTOR_METRIC,
-    NO_NUMBERS,
-    InspectorLog,
-    LastArrival,
-    gaps_of,
-    is_inspector_line,
-    last_arrivals,
-)
+from laggard.nccl import inspector
 from laggard.probes.probe import finding
 
 _MAX_ISSUES: Final = 64
@@ -173,21 +165,17 @@ _GPU = re.compile(r'\bnode="([^"]{1,64})",gpu="([^"]{1,64})"')
 
 
 def recognise_inspector_log(content: FileContent) -> bool:
-    return any(is_inspector_line(line) for line in content.text[: 1 << 18].split("\n")[:_FIRST_LINES])
-
-
-def judge_inspector_log(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return judge_inspector_logs_together([content], hardware)
+    return any(inspector.is_inspector_line(line) for line in content.text[: 1 << 18].split("\n")[:_FIRST_LINES])
 
 
 def judge_inspector_logs_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files of all processes of a job at once: who came last shows in all of them only."""
-    log = InspectorLog()
+    log = inspector.InspectorLog()
     for content in contents:
         for piece in content.pieces():
             log.feed(piece)
         log.end()
-    arrivals = last_arrivals(log)
+    arrivals = inspector.last_arrivals(log)
     facts = {
         "records": log.records,
         "torn_lines": log.torn,
@@ -196,10 +184,10 @@ def judge_inspector_logs_together(contents: Iterable[FileContent], hardware: Kno
         "ranks": arrivals.ranks,
         "ranks_seen": arrivals.ranks_seen,
     }
-    return FileJudgement(tuple(map(_finding, arrivals.late)), facts, "; ".join(gaps_of(log, arrivals)))
+    return FileJudgement(tuple(map(_finding, arrivals.late)), facts, "; ".join(inspector.gaps_of(log, arrivals)))
 
 
-def _finding(late: LastArrival) -> Finding:
+def _finding(late: inspector.LastArrival) -> Finding:
     member = late.member
     host = ascii_line(member.host)
     return finding(
@@ -222,19 +210,18 @@ def _finding(late: LastArrival) -> Finding:
 
 
 def recognise_inspector_metrics(content: FileContent) -> bool:
-    return INSPECTOR_METRIC.search(content.text[: 1 << 18]) is not None
+    return inspector.INSPECTOR_METRIC.search(content.text[: 1 << 18]) is not None
 
 
 def judge_inspector_metrics(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     gpus = {found for piece in content.pieces() for found in _GPU.findall(piece)}
-    samples = sum(len(INSPECTOR_METRIC.findall(piece)) for piece in content.pieces())
-    return FileJudgement((), {"samples": samples, "gpus": len(gpus)}, NO_NUMBERS)
+    samples = sum(len(inspector.INSPECTOR_METRIC.findall(piece)) for piece in content.pieces())
+    return FileJudgement((), {"samples": samples, "gpus": len(gpus)}, inspector.NO_NUMBERS)
 
 
 INSPECTOR_LOG = FileFormat(
     "NCCL Inspector log",
     recognise_inspector_log,
-    judge_inspector_log,
     judge_together=judge_inspector_logs_together,
     end_matters=True,
     holds_others=True,

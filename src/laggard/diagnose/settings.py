@@ -10,17 +10,8 @@ from laggard.deepspeed_config import find_problems, is_deepspeed_config, parse_c
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.kit.words import counted
 from laggard.model import Finding
+from laggard.nccl import tuner
 from laggard.nccl.environment_text import is_environment, parse_environment
-from laggard.nccl.tuner import (
-    ALGORITHMS,
-    COLLECTIVES,
-    PROTOCOLS,
-    OneChannel,
-    find_line_problems,
-    find_one_channel,
-    read_lines,
-    rows_of,
-)
 from laggard.probes.nccl.rules.variable_rules import VariableContext, judge_environment
 from laggard.probes.probe import finding
 
@@ -67,19 +58,19 @@ _MAX_SHOWN = 8
 
 
 def recognise_tuner_table(content: FileContent) -> bool:
-    lines = [line for line in read_lines(content.text[:_SAMPLE]) if line.fields[0].lower() != "collective_type"]
+    lines = [line for line in tuner.read_lines(content.text[:_SAMPLE]) if line.fields[0].lower() != "collective_type"]
     known = sum(
         len(line.fields) >= _MIN_FIELDS
-        and line.fields[0].lower() in COLLECTIVES
-        and (line.fields[3].lower() in ALGORITHMS or line.fields[4].lower() in PROTOCOLS)
+        and line.fields[0].lower() in tuner.COLLECTIVES
+        and (line.fields[3].lower() in tuner.ALGORITHMS or line.fields[4].lower() in tuner.PROTOCOLS)
         for line in lines
     )
     return known > 0 and known >= _MIN_SHARE * len(lines)
 
 
 def judge_tuner_table(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    lines = read_lines(content.text)
-    ranges, problems = find_one_channel(lines), find_line_problems(lines)
+    lines = tuner.read_lines(content.text)
+    ranges, problems = tuner.find_one_channel(lines), tuner.find_line_problems(lines)
     found: list[Finding] = []
     if ranges:
         found.append(_one_channel(ranges))
@@ -94,10 +85,10 @@ def judge_tuner_table(content: FileContent, hardware: KnownHardware) -> FileJudg
                 fix="Correct these lines; `laggard tuner simulate` shows which row each message gets.",
             )
         )
-    return FileJudgement(tuple(found), {"rows": len(rows_of(lines))})
+    return FileJudgement(tuple(found), {"rows": len(tuner.rows_of(lines))})
 
 
-def _one_channel(ranges: tuple[OneChannel, ...]) -> Finding:
+def _one_channel(ranges: tuple[tuner.OneChannel, ...]) -> Finding:
     first = ranges[0]
     collectives = list(dict.fromkeys(each.collective for each in ranges))
     return finding(

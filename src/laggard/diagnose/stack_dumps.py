@@ -26,18 +26,14 @@ from laggard.diagnose.file_format import (
     text_of,
 )
 from laggard.diagnose.job.reader import no_evidence
-from laggard.diagnose.joined.clue import Fault
-from laggard.diagnose.joined.dump_lines import spy_threads
+from laggard.diagnose.joined.dump_lines import is_helper, own_frame, spy_threads, wait_of
 from laggard.diagnose.joined.exhibit import Origin, read_exhibit
 from laggard.diagnose.joined.processes import UNANSWERED_HEAD
-from laggard.diagnose.joined.roster import roster_of
+from laggard.diagnose.joined.roster import Fault, roster_of
 from laggard.diagnose.joined.stacks import (
     KIND,
     Stack,
-    collective_of,
     frame_text,
-    is_helper,
-    own_frame,
     share_of_stacks,
     stacks,
 )
@@ -65,24 +61,24 @@ def recognise_dumps(content: FileContent) -> bool:
 
 
 def judge_dumps(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    found = [stack for stack in stacks(content.text[:_MAX_CHARACTERS]) if not is_helper(stack)]
+    found = [stack for stack in stacks(content.text[:_MAX_CHARACTERS]) if not is_helper(stack.frames)]
     odd = tuple(_odd(found))
     return FileJudgement(odd, {"processes": len(found)}, "" if odd else _what_they_show(found))
 
 
 def _odd(found: Sequence[Stack]) -> Iterator[Finding]:
     """The one process that is in no collective, while all others are in the same one."""
-    calls = [collective_of(stack) for stack in found]
+    calls = [wait_of(stack.frames) for stack in found]
     out = [stack for stack, call in zip(found, calls, strict=True) if not call]
     names = sorted({call for call in calls if call})
     if len(found) < _MIN_PROCESSES or len(out) != 1 or len(names) != 1 or _named(out[0]) is None:
         return
-    where = frame_text(own_frame(out[0]))
+    where = frame_text(own_frame(out[0].frames))
     yield finding(
         "JOB_COLLECTIVE_TIMEOUT",
         str(_named(out[0])),
         f"hung in {where}: it is in no collective, while the {len(found) - 1} others are in {names[0]}",
-        evidence={"line": own_frame(out[0]).text, **({} if out[0].pid is None else {"pid": out[0].pid})},
+        evidence={"line": own_frame(out[0].frames).text, **({} if out[0].pid is None else {"pid": out[0].pid})},
         fix=_FIX,
         commands=("laggard run --record DIR ...",),
     )
@@ -95,10 +91,11 @@ def _named(stack: Stack) -> str | None:
 
 
 def _what_they_show(found: Sequence[Stack]) -> str:
-    calls = {collective_of(stack) for stack in found}
+    calls = {wait_of(stack.frames) for stack in found}
     if len(found) > 1 and len(calls) == 1 and "" not in calls:
         return f"all {len(found)} stand in {calls.pop()}: each waits for the others, and none of them is told apart"
-    places = [f"{collective_of(stack) or 'no collective'}, {frame_text(own_frame(stack))}" for stack in found[:4]]
+    shown = [stack.frames for stack in found[:4]]
+    places = [f"{wait_of(frames) or 'no collective'}, {frame_text(own_frame(frames))}" for frames in shown]
     more = f" and {len(found) - 4} more" if len(found) > 4 else ""
     return (
         f"{counted(len(found), 'stack')} ({'; '.join(places)}{more}): the stacks of all ranks tell whom they wait for"
@@ -152,13 +149,15 @@ def judge_debug_stacks(content: FileContent, hardware: KnownHardware) -> FileJud
 def _of_fault(fault: Fault) -> Finding:
     evidence = {"line": fault.quote, "host": fault.host, ACCUSED: list(fault.ranks)}
     known = {name: value for name, value in evidence.items() if value}
-    return finding(fault.code, fault.device, fault.summary, evidence=known, fix=fault.fix, commands=fault.commands)
+    return finding(
+        fault.code, fault.device, fault.summary, evidence=known, fix=fault.fix.text, commands=fault.fix.commands
+    )
 
 
 def _unreachable(shown: Sequence[Answer], told: Sequence[Answer]) -> Iterator[Finding]:
     """The few ranks whose worker does not answer; whether the others wait for them says how bad that is."""
     gone = [each for each in shown if each.status in _UNREACHABLE]
-    waiting = [it.rank for it in told if any(collective_of(stack) for stack in stacks(it.text))]
+    waiting = [it.rank for it in told if any(wait_of(stack.frames) for stack in stacks(it.text))]
     for each in gone if len(gone) <= len(shown) // 2 else ():
         says = (
             f"does not answer torch's debug server, {_UNREACHABLE[each.status]} ({each.status}): its process is gone, "

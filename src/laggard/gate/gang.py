@@ -21,8 +21,7 @@ from laggard.kit.processes import own_process
 from laggard.model import Report, Verdict
 from laggard.probes.runner.report import ProbeAnswer, build_report, merge_reports
 from laggard.probes.runner.worker import Observation
-from laggard.rings.membership import Membership
-from laggard.rings.order import MAX_BYTES, MODULE, RingEnd, RingOrder
+from laggard.rings.membership import MAX_BYTES, MODULE, Membership, RingEnd, RingOrder
 from laggard.wire import WireError, decode, encode
 
 NAME: Final = "gang"

@@ -15,7 +15,7 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.live_positions import DeclaredGroup, declared_groups
 from laggard.locate.medians import median_over_steps, middle
 from laggard.locate.slow.steps import Steps
-from laggard.rankfile.members import members_of, size_of
+from laggard.rankfile.fact_names import members_of, size_of
 from laggard.wire.ranks import RankRow
 
 MIN_TRANSFER_SHARE = 0.02

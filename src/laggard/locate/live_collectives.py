@@ -11,7 +11,7 @@ from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.live_positions import declared_groups
-from laggard.rankfile.members import members_of
+from laggard.rankfile.fact_names import members_of
 from laggard.wire.ranks import CollectiveRow, RankCollectives, RankRow
 
 _OPS = {name: number for number, name in enumerate(OPS)}

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.inferred_positions import connected
-from laggard.rankfile.fact_names import GROUPS
-from laggard.rankfile.members import Run, index_in, members_of, parse_runs, size_of
+from laggard.rankfile.fact_names import GROUPS, Run, index_in, members_of, parse_runs, size_of
 from laggard.wire.ranks import RankRow
 
 # Finds which ranks do the same work: those in the same place of the pipeline, the tensor and the expert groups. Pure.

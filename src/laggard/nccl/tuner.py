@@ -113,7 +113,6 @@ Cell = tuple[str, str]
 
 NCCLS_OWN: Final = 0
 """The number of channels that leaves the choice to NCCL."""
-_ONE_WAY: Final = ("broadcast", "reduce")
 _GATHERING: Final = ("allgather", "reducescatter")
 
 

@@ -15,33 +15,9 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from laggard.kit.processes import GONE, STOPPED
-from laggard.locate.job_timings import (
-    MAX_KEPT,
-    NodeFindings,
-    OwnThreads,
-    RankDigests,
-    collected,
-    digest_value,
-    digests,
-    own_threads,
-)
+from laggard.locate import job_timings
 from laggard.rankfile.fact_names import DEEPSPEED, DIGEST_SKIPPED, ENVIRONMENT, OWN_THREADS
-from laggard.recording.records import (
-    BeatLine,
-    Columns,
-    CpuWaitLine,
-    DigestLine,
-    EndLine,
-    EnvironmentLine,
-    FindingsLine,
-    LeftLine,
-    RankLine,
-    SawLine,
-    StacksLine,
-    StateLine,
-    ThreadsLine,
-    decode_as,
-)
+from laggard.recording import records
 from laggard.recording.tables import Tables
 from laggard.stacks.sampled import Sampled, decode
 from laggard.wire.ranks import CpuWait
@@ -97,78 +73,79 @@ class RecordedPart:
     job_id: str | None
     ends: bool
     beats: bool
-    columns: Columns
+    columns: records.Columns
     writer: Writer = UNKNOWN_WRITER
     living: set[int] = dataclasses.field(default_factory=set)
-    lines: dict[int, RankLine] = dataclasses.field(default_factory=dict)
-    states: dict[int, StateLine] = dataclasses.field(default_factory=dict)
-    found: dict[str, NodeFindings] = dataclasses.field(default_factory=dict)
-    end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
-    beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
+    lines: dict[int, records.RankLine] = dataclasses.field(default_factory=dict)
+    states: dict[int, records.StateLine] = dataclasses.field(default_factory=dict)
+    found: dict[str, job_timings.NodeFindings] = dataclasses.field(default_factory=dict)
+    end_lines: dict[int, records.EndLine] = dataclasses.field(default_factory=dict)
+    beat_lines: dict[int, records.BeatLine] = dataclasses.field(default_factory=dict)
     environments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
+    threads: dict[int, job_timings.OwnThreads | None] = dataclasses.field(default_factory=dict)
     cpu_waits: dict[int, CpuWait] = dataclasses.field(default_factory=dict)
     _digests: dict[int, dict[int, int]] = dataclasses.field(default_factory=dict)  # by rank and step
-    _digest_lines: dict[int, DigestLine] = dataclasses.field(default_factory=dict)  # the last
+    _digest_lines: dict[int, records.DigestLine] = dataclasses.field(default_factory=dict)  # the last
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
     departed: set[int] = dataclasses.field(default_factory=set)  # and recorded nothing after that
-    saw: list[SawLine] = dataclasses.field(default_factory=list)
+    saw: list[records.SawLine] = dataclasses.field(default_factory=list)
     stacks: list[Sampled] = dataclasses.field(default_factory=list)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
 
     def add(self, kind: str, line: bytes) -> None:
         """Adds a record that is not timed; one of an unknown kind is passed over. Raises INVALID."""
         if kind == "rank":
-            self._add_rank(decode_as(line, RankLine))
+            self._add_rank(records.decode_as(line, records.RankLine))
         elif kind == "state":
-            state: StateLine = decode_as(line, StateLine)
+            state: records.StateLine = records.decode_as(line, records.StateLine)
             self.states[state.rank] = state
         elif kind == "threads":
-            threads: ThreadsLine = decode_as(line, ThreadsLine)
-            self.threads[threads.rank] = own_threads({OWN_THREADS: threads.own_threads})
+            threads: records.ThreadsLine = records.decode_as(line, records.ThreadsLine)
+            self.threads[threads.rank] = job_timings.own_threads({OWN_THREADS: threads.own_threads})
         elif kind == "cpu_wait":
-            waited: CpuWaitLine = decode_as(line, CpuWaitLine)
+            waited: records.CpuWaitLine = records.decode_as(line, records.CpuWaitLine)
             self.cpu_waits[waited.rank] = CpuWait(*structs.astuple(waited.cpu_wait))
         elif kind == "digest":
-            self._add_digest(decode_as(line, DigestLine))
+            self._add_digest(records.decode_as(line, records.DigestLine))
         elif kind == "environment":
-            around: EnvironmentLine = decode_as(line, EnvironmentLine)
+            around: records.EnvironmentLine = records.decode_as(line, records.EnvironmentLine)
             self.environments[around.rank] = {ENVIRONMENT: around.environment, DEEPSPEED: around.deepspeed}
         elif kind == "end":
-            end: EndLine = decode_as(line, EndLine)
+            end: records.EndLine = records.decode_as(line, records.EndLine)
             self.end_lines[end.rank] = end
         elif kind == "saw" and len(self.saw) < _MAX_SAW:
-            self.saw.append(decode_as(line, SawLine))
+            self.saw.append(records.decode_as(line, records.SawLine))
         elif kind == "left":
-            left: LeftLine = decode_as(line, LeftLine)
+            left: records.LeftLine = records.decode_as(line, records.LeftLine)
             self.left[left.rank] = left.at_unix
         elif kind == "beat":
-            beat: BeatLine = decode_as(line, BeatLine)
+            beat: records.BeatLine = records.decode_as(line, records.BeatLine)
             self.beat_lines[beat.rank] = beat
         elif kind == "stacks" and len(self.stacks) < _MAX_STACKS:
-            sampled = decode(bytes(decode_as(line, StacksLine).stacks))
+            sampled = decode(bytes(records.decode_as(line, records.StacksLine).stacks))
             self.stacks.append(sampled)
         elif kind == "findings":
-            findings: FindingsLine = decode_as(line, FindingsLine)
-            self.found[findings.node] = NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
+            findings: records.FindingsLine = records.decode_as(line, records.FindingsLine)
+            self.found[findings.node] = job_timings.NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
 
-    def _add_digest(self, line: DigestLine) -> None:
+    def _add_digest(self, line: records.DigestLine) -> None:
         """Keeps the first and the newest of a rank's digests."""
         self._digest_lines[line.rank] = line
-        kept, value = self._digests.setdefault(line.rank, {}), digest_value(line.value)
+        kept, value = self._digests.setdefault(line.rank, {}), job_timings.digest_value(line.value)
         if line.step is not None and value is not None:
             kept[line.step] = value
-            if len(kept) > MAX_KEPT + 1:
+            if len(kept) > job_timings.MAX_KEPT + 1:
                 del kept[[*itertools.islice(kept, 2)][1]]
 
-    def rank_digests(self) -> dict[int, RankDigests | None]:
+    def rank_digests(self) -> dict[int, job_timings.RankDigests | None]:
         """The digests of each rank that has some, or says why it has none."""
         return {
-            rank: digests({DIGEST_SKIPPED: line.skipped}) or collected(line.every, self._digests[rank].items())
+            rank: job_timings.digests({DIGEST_SKIPPED: line.skipped})
+            or job_timings.collected(line.every, self._digests[rank].items())
             for rank, line in self._digest_lines.items()
         }
 
-    def _add_rank(self, line: RankLine) -> None:
+    def _add_rank(self, line: records.RankLine) -> None:
         before = self.lines.get(line.rank)
         if before is not None:
             if before.node and line.node and before.node != line.node:

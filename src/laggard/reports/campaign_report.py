@@ -5,38 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from laggard.recommend.outliers import MIN_RUNS, Outlier, find_outliers, find_table_errors
-from laggard.recommend.runs import (
-    Configuration,
+from laggard.reports.documents import (
+    CampaignDocument,
+    CellError,
+    OutlierRow,
+    PortabilityDocument,
+    PortabilityRow,
+    ScalingDocument,
+    ScalingRow,
+    TableDocument,
+    TableNote,
+)
+from laggard.reports.outliers import MIN_RUNS, Outlier, find_outliers, find_table_errors
+from laggard.reports.runs import (
     Point,
     Portability,
     Run,
-    Scaling,
     find_best,
     find_gains,
     find_portability,
     find_scaling,
     find_winners,
     merge_repeats,
-    speed,
 )
-from laggard.recommend.step_model import Crossover, find_crossovers
-from laggard.reports.documents import (
-    BestConfiguration,
-    CampaignDocument,
-    CellError,
-    GainOverBaseline,
-    MeasuredConfiguration,
-    OutlierRow,
-    PortabilityDocument,
-    PortabilityRow,
-    ScalingDocument,
-    ScalingRow,
-    StageCrossover,
-    StageWinner,
-    TableDocument,
-    TableNote,
-)
+from laggard.reports.step_model import find_crossovers
 from laggard.reports.table import OUT_OF_MEMORY, Row, Table, campaign_notes, empty_notes, repeat_notes
 
 COLUMNS: Final = ("platform", "stage", "micro_batch", "grad_accum", "samples_per_second")
@@ -81,25 +73,11 @@ def campaign_document(table: Table, within: float) -> CampaignDocument:
     configurations = merge_repeats(runs)
     outliers = find_outliers(runs)
     return CampaignDocument(
-        best=tuple(
-            BestConfiguration(*_core(best.configuration), tuple(map(measured, best.ties)))
-            for best in find_best(configurations, within)
-        ),
+        best=find_best(configurations, within),
         outliers=tuple(map(outlier_row, outliers)),
-        winners=tuple(
-            StageWinner(
-                winner.configuration.platform,
-                winner.configuration.grad_accum,
-                winner.configuration.micro_batch,
-                winner.configuration.stage,
-                speed(winner.configuration),
-                winner.lead,
-                tuple(each.stage for each in winner.ties),
-            )
-            for winner in find_winners(configurations, within)
-        ),
-        crossovers=tuple(map(_crossover, find_crossovers(configurations))),
-        gains=gains_of(configurations),
+        winners=find_winners(configurations, within),
+        crossovers=find_crossovers(configurations),
+        gains=find_gains(configurations),
         out_of_memory=tuple(dict(run.row) for run in runs if run.samples_per_second is None),
         errors=cell_errors(table),
         notes=campaign_notes(configurations, outliers, empty, within, MIN_RUNS),
@@ -134,35 +112,8 @@ def cell_errors(table: Table) -> tuple[CellError, ...]:
     )
 
 
-def gains_of(configurations: Sequence[Configuration]) -> tuple[GainOverBaseline, ...]:
-    return tuple(
-        GainOverBaseline(gain.best.platform, measured(gain.baseline), measured(gain.best), gain.ratio)
-        for gain in find_gains(configurations)
-    )
-
-
 def outlier_row(outlier: Outlier) -> OutlierRow:
     return OutlierRow(dict(outlier.run.row), outlier.expected, outlier.ratio, outlier.run.line)
-
-
-def measured(configuration: Configuration) -> MeasuredConfiguration:
-    return MeasuredConfiguration(*_core(configuration))
-
-
-def _core(each: Configuration) -> tuple[str, int, int, int, float]:
-    return each.platform, each.stage, each.micro_batch, each.grad_accum, speed(each)
-
-
-def _crossover(each: Crossover) -> StageCrossover:
-    return StageCrossover(
-        each.platform,
-        (each.lower_stage, each.higher_stage),
-        each.grad_accum,
-        each.low,
-        each.high,
-        each.basis,
-        each.winner_everywhere,
-    )
 
 
 def _row_values(row: Row) -> dict[str, Any]:
@@ -185,7 +136,7 @@ def portability_document(table: Table, within: float) -> PortabilityDocument:
     found = find_portability(configurations, named)
     return PortabilityDocument(
         tuple(PortabilityRow(each.config, *_known(each), each.value, each.efficiencies) for each in found),
-        gains_of(configurations),
+        find_gains(configurations),
         tuple(map(outlier_row, find_outliers([run for run in runs if UNKNOWN not in run[2:5]]))),
         (
             *empty_notes(empty),
@@ -220,7 +171,7 @@ def scaling_document(table: Table) -> ScalingDocument:
     if "samples_per_second" not in table.columns and "micro_batch" not in table.columns:
         table.require("samples_per_second")
     points = tuple(map(_point, table.rows))
-    rows = tuple(map(_scaling_row, find_scaling(points)))
+    rows = find_scaling(points)
     return ScalingDocument(rows, tuple(row for row in rows if row.alarm), tuple(_scaling_notes(points, rows)))
 
 
@@ -231,22 +182,6 @@ def _point(row: Row) -> Point:
         row.fail(f"{gpus} gpus on {nodes} nodes: gpus counts those of all nodes together")
     group = ", ".join(filter(None, (row.text(name) for name in _GROUPS)))
     return Point(row.line, group, nodes, gpus, speed if isinstance(speed, float) else None, row.positive("micro_batch"))
-
-
-def _scaling_row(each: Scaling) -> ScalingRow:
-    point = each.point
-    return ScalingRow(
-        point.group,
-        point.nodes,
-        point.gpus,
-        point.samples_per_second,
-        each.per_gpu,
-        each.factor,
-        each.step_factor,
-        each.alarm,
-        point.micro_batch,
-        each.z_gain,
-    )
 
 
 def _scaling_notes(points: Sequence[Point], rows: Sequence[ScalingRow]) -> Iterator[TableNote]:

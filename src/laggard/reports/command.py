@@ -17,18 +17,10 @@ from laggard.kit.parts import Part, ascii_parts
 from laggard.kit.terminal import show
 from laggard.nccl.comparison import LogSummary, compare, moved_defaults, summarise
 from laggard.nccl.log.reader import NcclLogReader
-from laggard.recommend.runs import ALARM_RATIO, TIE_RATIO
+from laggard.reports import documents
 from laggard.reports.campaign_report import campaign_document, portability_document, scaling_document, table_document
-from laggard.reports.documents import (
-    CampaignDocument,
-    DefaultChange,
-    LogChange,
-    ModelDocument,
-    NcclComparison,
-    PortabilityDocument,
-    ScalingDocument,
-)
 from laggard.reports.model_report import ModelSettings, model_document
+from laggard.reports.runs import ALARM_RATIO, TIE_RATIO
 from laggard.reports.svg import Chart, Series, render_charts
 from laggard.reports.table import Table, read_table
 from laggard.reports.text import (
@@ -44,12 +36,12 @@ MAX_BYTES: Final = 1 << 30
 _PIECE: Final = 1 << 20
 
 
-def nccl_document(old_path: str, new_path: str) -> NcclComparison:
+def nccl_document(old_path: str, new_path: str) -> documents.NcclComparison:
     old, new = _read(old_path), _read(new_path)
-    return NcclComparison(
-        tuple(LogChange(*change) for change in compare(old, new)),
+    return documents.NcclComparison(
+        tuple(documents.LogChange(*change) for change in compare(old, new)),
         tuple(
-            DefaultChange(each.variable, ".".join(map(str, each.since)), each.before, each.after)
+            documents.DefaultChange(each.variable, ".".join(map(str, each.since)), each.before, each.after)
             for each in moved_defaults(old, new)
         ),
         tuple(_gaps(old_path, old)) + tuple(_gaps(new_path, new)),
@@ -98,7 +90,7 @@ def _gaps(path: str, summary: LogSummary) -> Iterator[str]:
 Points = list[tuple[float, float]]
 
 
-def campaign_charts(table: Table, document: CampaignDocument) -> list[Chart]:
+def campaign_charts(table: Table, document: documents.CampaignDocument) -> list[Chart]:
     """Returns a chart a platform: speed over accumulation, a line a stage, with a ring around each outlier."""
     platforms: dict[str, dict[str, Points]] = {}
     for row in (row.values() for row in table.rows):
@@ -114,7 +106,7 @@ def campaign_charts(table: Table, document: CampaignDocument) -> list[Chart]:
     ]
 
 
-def portability_charts(table: Table, document: PortabilityDocument) -> list[Chart]:
+def portability_charts(table: Table, document: documents.PortabilityDocument) -> list[Chart]:
     """Returns one chart: the value of each configuration, the most portable first, and its efficiencies."""
     series: dict[str, Points] = {}
     for place, row in enumerate(document.portability, 1):
@@ -125,7 +117,7 @@ def portability_charts(table: Table, document: PortabilityDocument) -> list[Char
     return [Chart("Performance portability", "configuration, by rank", "efficiency", _series(series))]
 
 
-def scaling_charts(table: Table, document: ScalingDocument) -> list[Chart]:
+def scaling_charts(table: Table, document: documents.ScalingDocument) -> list[Chart]:
     """Returns the scaling factors over the nodes, and Z-gain where micro-batches are given."""
     factors: dict[str, Points] = {}
     gains: dict[str, Points] = {}
@@ -152,7 +144,7 @@ class Report(NamedTuple):
     charts: Callable[[Table, Any], list[Chart]] | None = None
 
 
-def _model(table: Table, arguments: argparse.Namespace) -> ModelDocument:
+def _model(table: Table, arguments: argparse.Namespace) -> documents.ModelDocument:
     if arguments.gpu_memory and not (arguments.parameters and arguments.gpus):
         raise UsageError("--gpu-memory needs --parameters and --gpus: what a GPU holds follows from them")
     return model_document(

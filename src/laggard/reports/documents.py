@@ -57,8 +57,11 @@ class StageCrossover(msgspec.Struct, frozen=True):
     stages: tuple[int, int]
     grad_accum: float | None
     low: float | None
+    """`low` to `high` holds the crossing with 90 %; None: not known, or without a bound."""
     high: float | None
     basis: str
+    """The basis of the point. fit: of three points and more; bracket: between two neighbours; one_side: one stage wins
+    everywhere."""
     winner: int | None
     """The stage that wins at every accumulation measured."""
 
@@ -118,12 +121,13 @@ class ScalingRow(msgspec.Struct, frozen=True):
     samples_per_second: float | None
     samples_per_second_per_gpu: float | None
     scaling_factor: float | None
+    """The throughput per GPU over that of the smallest configuration of the group."""
     step_factor: float | None
-    """The throughput per GPU over that of the next smaller configuration."""
+    """The throughput per GPU over that of the next smaller one, which shows where the loss happens."""
     alarm: bool
     micro_batch: float | None
     z_gain: float | None
-    """Share by which the micro-batch is larger than on the smallest configuration."""
+    """Share by which the micro-batch is larger than on the smallest configuration; 0: ZeRO adds nothing."""
 
 
 class ScalingDocument(msgspec.Struct, frozen=True):

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from laggard.kit.errors import UsageError
 from laggard.kit.words import printable_line
-from laggard.recommend.outliers import Outlier
-from laggard.recommend.runs import Configuration, by_platform, speed
 from laggard.reports.documents import TableNote
+from laggard.reports.outliers import Outlier
+from laggard.reports.runs import Configuration, by_platform, speed
 
 MAX_BYTES: Final = 16 << 20
 MAX_ROWS: Final = 20_000

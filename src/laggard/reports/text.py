@@ -8,28 +8,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from laggard.kit.parts import Line, Part, Table
 from laggard.kit.words import counted
-from laggard.recommend.runs import ALARM_RATIO
-from laggard.reports.documents import (
-    ActivationMemory,
-    BestConfiguration,
-    CampaignDocument,
-    CellError,
-    GainOverBaseline,
-    MeasuredConfiguration,
-    ModelDocument,
-    ModelParameter,
-    NcclComparison,
-    OutlierRow,
-    PlatformModel,
-    PortabilityDocument,
-    PortabilityRow,
-    ScalingDocument,
-    ScalingRow,
-    StageCrossover,
-    StageWinner,
-    TableDocument,
-    TableNote,
-)
+from laggard.reports import documents
+from laggard.reports.runs import ALARM_RATIO
 
 _OUTLIERS: Final = "Measure again, these rows are off the surface through the others:"
 
@@ -47,7 +27,7 @@ class Columns(Generic[T]):
     spare: tuple[str, ...] = ()
 
 
-def campaign_parts(document: CampaignDocument) -> Iterator[Part]:
+def campaign_parts(document: documents.CampaignDocument) -> Iterator[Part]:
     yield from (Line(_best_line(best), "name") for best in document.best)
     if not document.best:
         yield Line("No configuration ran.", "unknown")
@@ -60,7 +40,7 @@ def campaign_parts(document: CampaignDocument) -> Iterator[Part]:
     yield from _notes(document.notes)
 
 
-def portability_parts(document: PortabilityDocument) -> Iterator[Part]:
+def portability_parts(document: documents.PortabilityDocument) -> Iterator[Part]:
     known = [row for row in document.portability if row.value is not None]
     if known:
         best = known[0]
@@ -75,13 +55,13 @@ def portability_parts(document: PortabilityDocument) -> Iterator[Part]:
     yield from _notes(document.notes)
 
 
-def scaling_parts(document: ScalingDocument) -> Iterator[Part]:
+def scaling_parts(document: documents.ScalingDocument) -> Iterator[Part]:
     yield _scaling_headline(document)
     yield from _table("By size:", document.scaling, _SCALING)
     yield from _notes(document.notes)
 
 
-def table_parts(document: TableDocument) -> Iterator[Part]:
+def table_parts(document: documents.TableDocument) -> Iterator[Part]:
     count = len(document.errors)
     text = f"{counted(count, 'row')} with a contradiction." if count else "No row contradicts the others."
     yield Line(text, "fail" if count else "ok")
@@ -89,7 +69,7 @@ def table_parts(document: TableDocument) -> Iterator[Part]:
     yield from _notes(document.notes)
 
 
-def model_parts(document: ModelDocument) -> Iterator[Part]:
+def model_parts(document: documents.ModelDocument) -> Iterator[Part]:
     for model in document.models:
         yield Line(_model_headline(model), "name")
         if model.parameters:
@@ -105,7 +85,7 @@ def model_parts(document: ModelDocument) -> Iterator[Part]:
     yield from _notes(document.notes)
 
 
-def nccl_parts(document: NcclComparison) -> Iterator[Part]:
+def nccl_parts(document: documents.NcclComparison) -> Iterator[Part]:
     count = len(document.changes)
     text = f"{counted(count, 'difference')} between the logs." if count else "Nothing differs, as far as the logs tell."
     yield Line(text, "name")
@@ -118,7 +98,7 @@ def nccl_parts(document: NcclComparison) -> Iterator[Part]:
     yield from _section("Before you believe it:", document.notes)
 
 
-def _model_headline(model: PlatformModel) -> str:
+def _model_headline(model: documents.PlatformModel) -> str:
     best = max(model.predictions, key=lambda each: each.samples_per_second, default=None)
     noise = "" if model.noise is None else f", runs differ from it by {model.noise:.1%}"
     if best is None:
@@ -132,7 +112,7 @@ def _model_headline(model: PlatformModel) -> str:
     )
 
 
-_PARAMETERS: Final = Columns[ModelParameter](
+_PARAMETERS: Final = Columns[documents.ModelParameter](
     ("part", "ms", "90 %", ""),
     lambda it: (
         it.name,
@@ -144,20 +124,20 @@ _PARAMETERS: Final = Columns[ModelParameter](
 )
 
 
-def _memory_line(each: ActivationMemory) -> str:
+def _memory_line(each: documents.ActivationMemory) -> str:
     if not each.consistent:
         return f"{each.platform}: no size of activations explains which runs fitted: check parameters, GPUs and memory"
     high = "" if each.high is None else f", at most {each.high / 1e9:.3g} GB"
     return f"{each.platform}: a unit of micro-batch takes more than {each.low / 1e9:.3g} GB{high}"
 
 
-def _best_line(best: BestConfiguration) -> str:
+def _best_line(best: documents.BestConfiguration) -> str:
     ties = ", ".join(f"{_short(tie)} ({tie.samples_per_second:g})" for tie in best.ties)
     as_fast = f" As fast, as far as can be measured: {ties}." if ties else ""
     return f"{best.platform}: {_short(best)} is best with {best.samples_per_second:g} samples/s.{as_fast}"
 
 
-def _short(each: BestConfiguration | MeasuredConfiguration) -> str:
+def _short(each: documents.BestConfiguration | documents.MeasuredConfiguration) -> str:
     return f"stage {each.stage}, micro-batch {each.micro_batch}, accumulation {each.grad_accum}"
 
 
@@ -165,20 +145,20 @@ def _row_text(row: dict[str, Any]) -> str:
     return ",".join(str(value) for value in row.values())
 
 
-def _outliers(outliers: Sequence[OutlierRow]) -> Iterator[str]:
+def _outliers(outliers: Sequence[documents.OutlierRow]) -> Iterator[str]:
     for each in outliers:
         place = f"line {each.line} ({_row_text(each.row)})"
         yield f"{place}: {each.expected:.4g} samples/s expected, {each.ratio:.2f} of it measured"
 
 
-def _error_line(error: CellError) -> str:
+def _error_line(error: documents.CellError) -> str:
     return (
         f"line {error.line}: {error.column} is {error.measured:g}, and {error.expected:.5g} by {error.relation}, "
         "which most rows keep"
     )
 
 
-_WINNERS: Final = Columns[StageWinner](
+_WINNERS: Final = Columns[documents.StageWinner](
     ("platform", "accumulation", "stage", "ahead", "as fast"),
     lambda it: (
         it.platform,
@@ -191,7 +171,7 @@ _WINNERS: Final = Columns[StageWinner](
 )
 
 
-def _crossover_line(each: StageCrossover) -> str:
+def _crossover_line(each: documents.StageCrossover) -> str:
     lower, higher = each.stages
     if each.winner is not None:
         return f"{each.platform}: stage {each.winner} beats stage {min(set(each.stages) - {each.winner})} everywhere"
@@ -206,7 +186,7 @@ def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}"
 
 
-_GAINS: Final = Columns[GainOverBaseline](
+_GAINS: Final = Columns[documents.GainOverBaseline](
     ("platform", "times", "baseline", "samples/s", "best", "samples/s then"),
     lambda it: (
         it.platform,
@@ -221,11 +201,11 @@ _GAINS: Final = Columns[GainOverBaseline](
 )
 
 
-def _portability_columns(rows: Sequence[PortabilityRow]) -> Columns[PortabilityRow]:
+def _portability_columns(rows: Sequence[documents.PortabilityRow]) -> Columns[documents.PortabilityRow]:
     """A column for each platform."""
     platforms = tuple(dict.fromkeys(platform for row in rows for platform in row.efficiencies))
 
-    def cells(row: PortabilityRow) -> tuple[str, ...]:
+    def cells(row: documents.PortabilityRow) -> tuple[str, ...]:
         found = (row.efficiencies.get(platform) for platform in platforms)
         shares = ("" if share is None else f"{share:.3f}" for share in found)
         return "not known" if row.value is None else f"{row.value:.3f}", *shares, _portable_name(row)
@@ -235,7 +215,7 @@ def _portability_columns(rows: Sequence[PortabilityRow]) -> Columns[PortabilityR
     )
 
 
-def _portable_name(row: PortabilityRow) -> str:
+def _portable_name(row: documents.PortabilityRow) -> str:
     parts = [
         f"{word} {value}"
         for word, value in (("stage", row.stage), ("micro-batch", row.micro_batch), ("accumulation", row.grad_accum))
@@ -244,7 +224,7 @@ def _portable_name(row: PortabilityRow) -> str:
     return ": ".join(filter(None, (row.config, ", ".join(parts))))
 
 
-def _scaling_headline(document: ScalingDocument) -> Line:
+def _scaling_headline(document: documents.ScalingDocument) -> Line:
     if document.alarms:
         worst = min(document.alarms, key=lambda row: row.scaling_factor or 0.0)
         return Line(
@@ -258,7 +238,7 @@ def _scaling_headline(document: ScalingDocument) -> Line:
     return Line(f"It scales: every GPU does at least {min(factors):.2f} of what it does on the fewest nodes.", "ok")
 
 
-_SCALING: Final = Columns[ScalingRow](
+_SCALING: Final = Columns[documents.ScalingRow](
     ("group", "nodes", "GPUs", "factor", "", "micro-batch", "Z-gain"),
     lambda it: (
         it.group,
@@ -277,7 +257,7 @@ def _optional(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _notes(notes: Sequence[TableNote]) -> Iterator[Part]:
+def _notes(notes: Sequence[documents.TableNote]) -> Iterator[Part]:
     yield from _section("Before you believe it:", (note.text for note in notes))
 
 

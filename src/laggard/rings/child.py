@@ -13,8 +13,8 @@ from typing import Final
 from laggard.kit.environment import ENV_NODE
 from laggard.kit.errors import UsageError
 from laggard.rings.member import MemberSettings
+from laggard.rings.membership import MAX_BYTES, RingEnd, RingOrder
 from laggard.rings.options import RingOptions
-from laggard.rings.order import MAX_BYTES, RingEnd, RingOrder
 from laggard.rings.run import pairs_of, run_node
 from laggard.wire import decode, encode
 

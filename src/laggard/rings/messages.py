@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from laggard.rings.membership import NodeShare
 from laggard.rings.options import RingOptions
-from laggard.rings.order import NodeShare
 from laggard.wire import decode, encode
 
 MAX_BYTES: Final = 1 << 16

@@ -22,8 +22,7 @@ from laggard.probes.nccl.last_ring import LAST_RING_PATH, LastRing
 from laggard.rings.coordinator import ONE_MACHINE, Coordinator, NotAllCame
 from laggard.rings.document import Ring
 from laggard.rings.member import Member, MemberSettings, NotReached, RingBroken
-from laggard.rings.membership import Membership, second_leads
-from laggard.rings.order import NodeShare
+from laggard.rings.membership import Membership, NodeShare, second_leads
 from laggard.rings.session import Session, broken_ring
 from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, RingPairs
 

@@ -17,9 +17,8 @@ from laggard.rings.judge import ring_result
 from laggard.rings.messages import Compute, Computed, Done, Join, Measured, Observe, Observed, Sweep
 from laggard.rings.options import RingOptions, size_text
 from laggard.rings.pairs.findings import judge_measured
-from laggard.rings.pairs.judge import Judgement
+from laggard.rings.pairs.judge import MIN_PEERS, Judgement, judge_suspect, judgement_of
 from laggard.rings.pairs.rounds import Computing, PairRounds, PairsMeasured, pairs_without_places, suspect_of
-from laggard.rings.pairs.suspect import MIN_PEERS, judge_suspect, judgement_of
 from laggard.rings.transport import judge_transport_used
 
 _JOIN_SECONDS: Final = 60.0

@@ -28,18 +28,10 @@ from laggard.stack_answers.answer import Answers, answer_lines
 from laggard.stack_answers.node import Gathered, Told, ask_node
 from laggard.stacks.ask import MAX_SAMPLES, MAX_SECONDS, SAMPLES, SECONDS
 from laggard.stacks.sampled import SUFFIX, Sampled, SampledError, write
+from laggard.wire import stacks
 from laggard.wire.signing import STACKS, signed
-from laggard.wire.stacks import (
-    MAX_RANKS,
-    MissingStacks,
-    StacksAsk,
-    StacksAsked,
-    StacksDocument,
-    rank_stacks,
-    sampled_of,
-)
 
-Document = TypeVar("Document", StacksDocument, StacksAsked)
+Document = TypeVar("Document", stacks.StacksDocument, stacks.StacksAsked)
 
 WAIT_SECONDS: Final = 28.0
 """The time for which a collector looks for answers, beyond the samples themselves."""
@@ -54,15 +46,17 @@ def ask_collector(
     answered anew. Raises UsageError."""
     if not token:
         return _gathered(_held(url, name, ranks), {})
-    asked = StacksAsk(time.time(), secrets.token_hex(16), name or "", tuple(ranks), samples, seconds)
-    reply = _decoded(ask(url, "stacks/ask", wire.encode(signed(token, STACKS, asked))), StacksAsked, url)
+    asked = stacks.StacksAsk(time.time(), secrets.token_hex(16), name or "", tuple(ranks), samples, seconds)
+    reply = _decoded(ask(url, "stacks/ask", wire.encode(signed(token, STACKS, asked))), stacks.StacksAsked, url)
     refused = {it.rank: it.reason for it in reply.missing}
     if not reply.ranks:
-        return Gathered(reply.owner, reply.job_id, {}, tuple(MissingStacks(*it) for it in sorted(refused.items())))
+        return Gathered(
+            reply.owner, reply.job_id, {}, tuple(stacks.MissingStacks(*it) for it in sorted(refused.items()))
+        )
     return _waited(url, reply, refused, told)
 
 
-def _waited(url: str, reply: StacksAsked, refused: dict[int, str], told: Told) -> Gathered:
+def _waited(url: str, reply: stacks.StacksAsked, refused: dict[int, str], told: Told) -> Gathered:
     key, idents, began = f"{reply.owner}:{reply.job_id}", set(reply.idents), time.monotonic()
     while True:
         waited = time.monotonic() - began
@@ -76,13 +70,13 @@ def _waited(url: str, reply: StacksAsked, refused: dict[int, str], told: Told) -
             return _gathered(held, refused, idents)
 
 
-def _gathered(held: StacksDocument, refused: dict[int, str], idents: set[str] | None = None) -> Gathered:
+def _gathered(held: stacks.StacksDocument, refused: dict[int, str], idents: set[str] | None = None) -> Gathered:
     sampled: dict[int, Sampled] = {}
     missing = {it.rank: it.reason for it in held.missing} | refused
     kernel = {it.rank: it.kernel for it in held.missing}
     for each in held.ranks:
         try:
-            found = sampled_of(each)
+            found = stacks.sampled_of(each)
         except SampledError as error:
             missing[each.rank] = str(error)
             continue
@@ -90,16 +84,16 @@ def _gathered(held: StacksDocument, refused: dict[int, str], idents: set[str] | 
             missing[each.rank] = "it has not answered this ask; an older answer is left out"
         else:
             sampled[each.rank] = found
-    without = (MissingStacks(rank, reason, kernel.get(rank, "")) for rank, reason in sorted(missing.items()))
+    without = (stacks.MissingStacks(rank, reason, kernel.get(rank, "")) for rank, reason in sorted(missing.items()))
     return Gathered(held.owner, held.job_id, sampled, tuple(without))
 
 
-def _held(url: str, name: str | None, ranks: Sequence[int]) -> StacksDocument:
+def _held(url: str, name: str | None, ranks: Sequence[int]) -> stacks.StacksDocument:
     query = {"job": name} if name else {}
     if ranks:
         query["ranks"] = ",".join(map(str, ranks))
     with answer(url, "stacks", query) as found:
-        return _decoded(found.read(), StacksDocument, url)
+        return _decoded(found.read(), stacks.StacksDocument, url)
 
 
 def _decoded(body: bytes, kind: type[Document], url: str) -> Document:
@@ -163,9 +157,9 @@ def _gather(arguments: argparse.Namespace) -> Gathered:
         return ask_node(files, *asked, bar.show)
 
 
-def _document(gathered: Gathered) -> StacksDocument:
-    ranks = tuple(rank_stacks(each) for _, each in sorted(gathered.sampled.items()))
-    return StacksDocument(gathered.owner, gathered.job_id, ranks, gathered.missing)
+def _document(gathered: Gathered) -> stacks.StacksDocument:
+    ranks = tuple(stacks.rank_stacks(each) for _, each in sorted(gathered.sampled.items()))
+    return stacks.StacksDocument(gathered.owner, gathered.job_id, ranks, gathered.missing)
 
 
 def _save(folder: str, gathered: Gathered) -> None:
@@ -186,8 +180,10 @@ def _ranks(text: str) -> tuple[int, ...]:
         if not all(end.isascii() and end.isdecimal() and len(end) < 11 for end in ends) or (dash and not last):
             raise argparse.ArgumentTypeError(f"{text[:80]!r} is no list of ranks: write 0,3-5")
         low, high = map(int, ends)
-        if low > high or high >= _MAX_RANK or len(found) + high - low >= MAX_RANKS:
-            raise argparse.ArgumentTypeError(f"{text[:80]!r}: up to {MAX_RANKS} ranks, each range from low to high")
+        if low > high or high >= _MAX_RANK or len(found) + high - low >= stacks.MAX_RANKS:
+            raise argparse.ArgumentTypeError(
+                f"{text[:80]!r}: up to {stacks.MAX_RANKS} ranks, each range from low to high"
+            )
         found.update(dict.fromkeys(range(low, high + 1)))
     return tuple(found)
 

@@ -18,8 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from laggard.tune.plan import Outcome, Status
-from laggard.tune.space import Configuration, Parameter, Space, Value, allowed, is_active, key, normal
+from laggard.tune.plan import Configuration, Outcome, Parameter, Space, Status, Value, allowed, is_active, key, normal
 from laggard.tune.statistics import Drift, drift_of, level_at, noise_of, without_spikes
 
 _BLAME = 4.0

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from laggard.recommend.advice.situation import Situation
-from laggard.tune.plan import Found, Outcome, Plan, Proposal, Settings, Status
+from laggard.tune.plan import Configuration, Found, Outcome, Plan, Proposal, Settings, Space, Status, Value
 from laggard.tune.search import Search
-from laggard.tune.space import Configuration, Space, Value
 from laggard.tune.study import Study
 
 Measure = Callable[[Configuration, Path], Outcome]

@@ -23,9 +23,8 @@ from laggard.recommend.inputs import GivenFiles
 from laggard.tune.campaign import Budget, Campaign, Subject
 from laggard.tune.nccl import nccl_subject, of_recording, parse_messages, settings_of
 from laggard.tune.nccl_variables import TRANSPORTS
-from laggard.tune.plan import Plan
+from laggard.tune.plan import Plan, Value, changes
 from laggard.tune.report import TuneDocument, changes_text, conclude, evidence, progress_line
-from laggard.tune.space import Value, changes
 from laggard.tune.statistics import Word, compare
 from laggard.tune.study import Study, campaign_of
 from laggard.tune.training import training_subject

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from laggard.tune.board import Board
-from laggard.tune.plan import MIN_ROUNDS, Finalist, Found, Part, Plan, Proposal, Settings, Status, Steps
-from laggard.tune.space import changes, key
+from laggard.tune.plan import MIN_ROUNDS, Finalist, Found, Part, Plan, Proposal, Settings, Status, Steps, changes, key
 from laggard.tune.statistics import Comparison, Word, compare
 
 FINALISTS: Final = 3

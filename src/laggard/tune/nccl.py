@@ -29,8 +29,7 @@ from laggard.rings.document import Ring
 from laggard.rings.options import parse_size
 from laggard.tune.campaign import Change, Subject
 from laggard.tune.nccl_variables import TRANSPORTS, Facts, nccl_space
-from laggard.tune.plan import Outcome, Settings, Status
-from laggard.tune.space import Configuration, check_space
+from laggard.tune.plan import Configuration, Outcome, Settings, Status, check_space
 from laggard.tune.trial import Ended, failure_of, fill, parse_command, run_command
 
 if TYPE_CHECKING:

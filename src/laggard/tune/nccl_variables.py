@@ -15,7 +15,7 @@ from laggard.kit.errors import UsageError
 from laggard.nccl.values import check_value
 from laggard.nccl.variable_table import TABLE_VERSION, Category, Variable, Version
 from laggard.nccl.variables import parse_version, variables
-from laggard.tune.space import Configuration, Constraint, Parameter, Space, Value
+from laggard.tune.plan import Configuration, Constraint, Parameter, Space, Value
 
 SEARCHED: Final = frozenset({Category.TUNING, Category.SOCKETS})
 _PER_FUNCTION: Final[Version] = (2, 24)

@@ -18,8 +18,7 @@ from laggard.recommend.advice.values import Gain, Item, Recommendation, gain_tex
 from laggard.reports.svg import Chart, Series, render_charts
 from laggard.tune.board import Board, importances
 from laggard.tune.campaign import Ended, Progress, Subject
-from laggard.tune.plan import Finalist, Found
-from laggard.tune.space import Space, changes
+from laggard.tune.plan import Finalist, Found, Space, changes
 from laggard.tune.statistics import TIE, Comparison
 from laggard.tune.study import Kept
 

@@ -17,8 +17,20 @@ from typing import Final
 
 from laggard.tune.board import Board, guess, newly_active, with_value
 from laggard.tune.confirm import FINALISTS, confirm
-from laggard.tune.plan import Found, Outcome, Part, Plan, Proposal, Settings, Steps
-from laggard.tune.space import Parameter, Space, is_active, key, normal
+from laggard.tune.plan import (
+    Found,
+    Outcome,
+    Parameter,
+    Part,
+    Plan,
+    Proposal,
+    Settings,
+    Space,
+    Steps,
+    is_active,
+    key,
+    normal,
+)
 
 _DEFAULT_FIRST: Final = 3
 _DEFAULT_EVERY: Final = 12

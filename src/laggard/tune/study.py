@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from laggard.kit.errors import UsageError
 from laggard.tune.board import distributions_of
-from laggard.tune.plan import Outcome, Proposal, Status
-from laggard.tune.space import Configuration, Space, Value, fingerprint, key
+from laggard.tune.plan import Configuration, Outcome, Proposal, Space, Status, Value, fingerprint, key
 
 _SPACE: Final = "laggard:space"
 _CAMPAIGN: Final = "laggard:campaign"

@@ -28,8 +28,17 @@ from laggard.recommend.communication import Network, stage_seconds
 from laggard.recommend.memory import MemoryPlan, free_bytes
 from laggard.recording.reader import read_recording
 from laggard.tune.campaign import Change, Subject
-from laggard.tune.plan import Outcome, Settings, Status
-from laggard.tune.space import Configuration, Constraint, Parameter, Space, allowed, check_space
+from laggard.tune.plan import (
+    Configuration,
+    Constraint,
+    Outcome,
+    Parameter,
+    Settings,
+    Space,
+    Status,
+    allowed,
+    check_space,
+)
 from laggard.tune.trial import Ended, failure_of, fill, parse_command, run_command
 
 _STAGES: Final = (0, 1, 2, 3)

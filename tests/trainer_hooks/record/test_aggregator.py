@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
-from laggard.trainer_hooks.output.writer_thread import WriterThread
+from laggard.trainer_hooks.output.open_outputs import WriterThread
 from laggard.trainer_hooks.record.events import EVENT_NUMBERS, StepRecord, Totals
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 

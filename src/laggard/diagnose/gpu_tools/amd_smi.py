@@ -207,10 +207,6 @@ def recognise(content: FileContent) -> bool:
     return is_short or any(pattern.search(text) for pattern in heads)
 
 
-def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return judge_together([content], hardware)
-
-
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     texts = [without_colours(content.text[:_MAX_CHARACTERS]) for content in contents]
     gpus: dict[int, dict[str, list[str]]] = {}
@@ -336,4 +332,4 @@ def _finding(
     return finding(code, device, summary, evidence=evidence, fix=fix, commands=commands, severity=severity)
 
 
-AMD_SMI = FileFormat("amd-smi", recognise, judge, judge_together=judge_together)
+AMD_SMI = FileFormat("amd-smi", recognise, judge_together=judge_together)

@@ -22,7 +22,6 @@ from laggard.diagnose.file_format import (
     FileFormat,
     FileJudgement,
     KnownHardware,
-    is_mostly,
     is_table,
     without_colours,
 )
@@ -119,8 +118,7 @@ _JSON_HEAD: Final = re.compile(r'"DCGM (?:GPU )?Diagnostic"')
 
 
 def recognise_diag(content: FileContent) -> bool:
-    text = without_colours(content.text[: 1 << 16])
-    return bool(_HEAD.search(text)) and is_mostly(text, is_table)
+    return is_table(content, _HEAD)
 
 
 def judge_diag(content: FileContent, hardware: KnownHardware) -> FileJudgement:
@@ -245,8 +243,7 @@ _HEALTH_COMMANDS: Final = ("dcgmi health -c -j", "dcgmi diag -r 2")
 
 
 def recognise_health(content: FileContent) -> bool:
-    text = without_colours(content.text[: 1 << 16])
-    return bool(_HEALTH_HEAD.search(text)) and is_mostly(text, is_table)
+    return is_table(content, _HEALTH_HEAD)
 
 
 def judge_health(content: FileContent, hardware: KnownHardware) -> FileJudgement:

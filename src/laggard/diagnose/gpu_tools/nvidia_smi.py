@@ -245,10 +245,6 @@ def read_hardware_of_plain(content: FileContent) -> KnownHardware:
     return KnownHardware(gpus=count or None)
 
 
-def judge_plain(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return judge_together([content], hardware)
-
-
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     outputs = [_Output(content, text := _text(content), read_table(text)) for content in contents]
     findings = [
@@ -293,4 +289,4 @@ def _text(content: FileContent) -> str:
     return without_colours(content.text[:_MAX_PLAIN_CHARACTERS])
 
 
-NVIDIA_SMI_TABLE = FileFormat("nvidia-smi", recognise_plain, judge_plain, read_hardware_of_plain, judge_together)
+NVIDIA_SMI_TABLE = FileFormat("nvidia-smi", recognise_plain, None, read_hardware_of_plain, judge_together)

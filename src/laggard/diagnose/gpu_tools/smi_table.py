@@ -16,7 +16,6 @@ from laggard.diagnose.file_format import (
     FileFormat,
     FileJudgement,
     KnownHardware,
-    is_mostly,
     is_table,
     without_colours,
 )
@@ -218,8 +217,7 @@ _FIX: Final = (
 
 
 def recognise_hl_smi(content: FileContent) -> bool:
-    text = without_colours(content.text[: 1 << 16])
-    return bool(_HEAD.search(text)) and is_mostly(text, is_table)
+    return is_table(content, _HEAD)
 
 
 def judge_hl_smi(content: FileContent, hardware: KnownHardware) -> FileJudgement:

@@ -235,12 +235,6 @@ def _last_time(text: str, year: int | None) -> float | None:
     return next(filter(None, (wall_time(line, year) for line in reversed(lines))), None)
 
 
-def year_in(texts: Iterable[str]) -> int | None:
-    """Returns the latest year that a line of any text tells."""
-    years = {int(year) for text in texts for year in re.findall(r"\b(20\d\d)[-/]\d\d[-/]\d\d[T _]\d\d:", text)}
-    return max(years, default=None)
-
-
 MAX_ZONE_SECONDS: Final = 14.5 * 3600
 """The time that the logs of one incident lie apart at most: clocks of hosts may stand in different time zones."""
 _OTHER = re.compile(

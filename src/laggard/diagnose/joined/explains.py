@@ -3,16 +3,16 @@ complain."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.job.cause import Cause
 from laggard.diagnose.job.events import Event, Weight
-from laggard.diagnose.joined.clue import Clue, First, JobFile, Role
-from laggard.diagnose.joined.roster import OF_A_LAUNCHER, Roster
-from laggard.kit.words import joined as listed
+from laggard.diagnose.joined.roster import OF_A_LAUNCHER, Clue, First, Role, Roster
 from laggard.kit.words import ranks_text
+from laggard.model import Fix
 
 HARDWARE: Final = frozenset((
     "GPU_LOST", "GPU_ECC_UNCORRECTED", "GPU_XID", "GPU_DRIVER_FAILED", "GPU_DRIVER_HUNG", "GPU_MISSING",
@@ -69,60 +69,49 @@ def victims_of(cause: Cause, of: Iterable[int] = ()) -> Victims:
     return Victims(events, tuple(sorted(event.writer.rank for event in events if event.writer.rank is not None)))
 
 
-def then(events: Iterable[Event], files: Sequence[JobFile]) -> tuple[Clue, ...]:
-    listed_events = list(events)[:MAX_SHOWN]
-    return tuple(Clue.of_event(Role.THEN, event, files[event.place.file].path) for event in listed_events)
+def shown(role: Role, events: Iterable[Event], roster: Roster) -> tuple[Clue, ...]:
+    return tuple(Clue.of_event(role, event, roster) for event in itertools.islice(events, MAX_SHOWN))
 
 
 def on_host(host: str | None, roster: Roster) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, its in roster.hosts.items() if host and its == host))
 
 
-_SILENT_FIX: Final = (
+_SILENT_FIX: Final = Fix(
     "Look at that process: `py-spy dump --pid PID` and /proc/PID/status while it hangs; start the job under `laggard "
-    "run` and the next time the step and the line are told."
+    "run` and the next time the step and the line are told.",
+    ("laggard run --record DIR ...",),
 )
-_LOST_FIX: Final = (
-    "Look at that host: its kernel's log (dmesg), the scheduler's account of the job, and whether it is up at all."
+_LOST_FIX: Final = Fix(
+    "Look at that host: its kernel's log (dmesg), the scheduler's account of the job, and whether it is up at all.",
+    ("dmesg -T | tail -50",),
 )
 
 
-def of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
+def of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster) -> First:
     victims = victims_of(cause, ranks)
     waiters = ranks_text(victims.ranks) or "the others"
     timed_out = any(event.weight is Weight.WAITED for event in victims.events)
-    lost = "hung or was lost" if timed_out else "was lost"
-    if len(ranks) > 1:
-        lost = "hung or were lost" if timed_out else "were lost"
+    it, were = ("it", "was") if len(ranks) == 1 else ("they", "were")
+    lost = f"hung or {were} lost" if timed_out else f"{were} lost"
     if behind:
-        says = f"hung: {'it' if len(ranks) == 1 else 'they'} {behind} {waiters} waited"
+        says = f"hung: {it} {behind} {waiters} waited"
     elif roster.stuck & set(ranks):
-        it = "it" if len(ranks) == 1 else "they"
         says = f"hung: {it} did not even end on SIGTERM (stopped, or stuck in the kernel), while {waiters} waited"
     elif timed_out:
         says = f"{lost}: {_own_log(ranks, roster)}, while {waiters} waited until they timed out"
     else:
         says = f"{lost}: {_own_log(ranks, roster)}, and the connections of {waiters} to it closed"
-    hosts = sorted({roster.hosts[rank] for rank in ranks if rank in roster.hosts})
-    subject = ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
     if not (behind or roster.stuck) and not _are_one(ranks, roster):
-        return _of_one_among(ranks, subject, victims, timed_out, roster, files)
+        return _of_one_among(ranks, victims, timed_out, roster)
     if not (behind or roster.stuck or any(rank in roster.files for rank in ranks)):
         if _have_logs_each(roster) or _have_hosts_each(ranks, roster):
-            return _of_missing_log(subject, cause, victims, timed_out, files)
+            return _of_missing_log(ranks, cause, victims, timed_out, roster)
         says = f"{lost}, or no log of it is here, while {waiters} waited"
-    clues = (*silent_clues(ranks, roster), *_stuck_clues(roster, files), *then(victims.events, files))
-    return First(
-        cause.first.code if timed_out else "JOB_KILLED",
-        subject,
-        says,
-        _SILENT_FIX if timed_out else _LOST_FIX,
-        ("laggard run --record DIR ...",) if timed_out else ("dmesg -T | tail -50",),
-        clues,
-        hosts[0] if len(hosts) == 1 else None,
-        tuple(ranks),
-        True,
-    )
+    stuck = (event for event in roster.evidence.events if event.kind == "stuck_process")
+    clues = (*silent_clues(ranks, roster), *shown(Role.SHOWS, stuck, roster), *shown(Role.THEN, victims.events, roster))
+    code, fix = (cause.first.code, _SILENT_FIX) if timed_out else ("JOB_KILLED", _LOST_FIX)
+    return First(code, roster.named(ranks), says, fix, clues, roster.one_host(ranks), tuple(ranks))
 
 
 def _are_one(ranks: Sequence[int], roster: Roster) -> bool:
@@ -148,37 +137,24 @@ def _have_hosts_each(ranks: Sequence[int], roster: Roster) -> bool:
     )
 
 
-def _of_missing_log(subject: str, cause: Cause, victims: Victims, timed_out: bool, files: Sequence[JobFile]) -> First:
-    waited = "waited until they timed out" if timed_out else "found peers gone"
-    return First(
-        cause.first.code,
-        ranks_text(victims.ranks),
-        f"{waited}, none of them was first, and no log of {subject} is here: give it too",
-        _SILENT_FIX if timed_out else _LOST_FIX,
-        ("laggard run --record DIR ...",) if timed_out else ("dmesg -T | tail -50",),
-        then(victims.events, files),
-        None,
-        (),
-        False,
-    )
+def _of_missing_log(ranks: Sequence[int], cause: Cause, victims: Victims, timed_out: bool, roster: Roster) -> First:
+    waited, fix = ("waited until they timed out", _SILENT_FIX) if timed_out else ("found peers gone", _LOST_FIX)
+    says = f"{waited}, none of them was first, and no log of {roster.named(ranks)} is here: give it too"
+    clues = shown(Role.THEN, victims.events, roster)
+    return First(cause.first.code, ranks_text(victims.ranks), says, fix, clues, by_cause=False)
 
 
-def _of_one_among(
-    ranks: Sequence[int], subject: str, victims: Victims, timed_out: bool, roster: Roster, files: Sequence[JobFile]
-) -> First:
+def _of_one_among(ranks: Sequence[int], victims: Victims, timed_out: bool, roster: Roster) -> First:
     """Several ranks say nothing: one of them was first, and it is not told which."""
     waited = "waited until they timed out" if timed_out else "found their peers gone"
     hosts = {roster.hosts.get(rank) for rank in ranks}
     return First(
         "JOB_COLLECTIVE_TIMEOUT" if timed_out else "JOB_KILLED",
-        f"one of {subject}",
+        f"one of {roster.named(ranks)}",
         f"was first, and nothing says which: none of them has an error, while {ranks_text(victims.ranks)} {waited}",
-        _SILENT_FIX if timed_out else _LOST_FIX,
-        ("dmesg -T | tail -50",),
-        (*silent_clues(ranks, roster), *then(victims.events, files)),
+        Fix(_SILENT_FIX.text, _LOST_FIX.commands) if timed_out else _LOST_FIX,
+        (*silent_clues(ranks, roster), *shown(Role.THEN, victims.events, roster)),
         hosts.pop() if len(hosts) == 1 else None,
-        (),
-        True,
     )
 
 
@@ -195,8 +171,3 @@ def silent_clues(ranks: Sequence[int], roster: Roster, role: Role = Role.FIRST) 
         for path in roster.files.get(rank, ())
         if path not in roster.dumps
     )
-
-
-def _stuck_clues(roster: Roster, files: Sequence[JobFile]) -> tuple[Clue, ...]:
-    found = [event for event in roster.evidence.events if event.kind == "stuck_process"]
-    return tuple(Clue.of_event(Role.SHOWS, event, files[event.place.file].path) for event in found[:MAX_SHOWN])

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from laggard.diagnose.kernel.accelerator_rules import AMD_RULES, GAUDI_RULES, INTEL_RULES, NVIDIA_RULES
 from laggard.diagnose.kernel.host_rules import DISK_RULES, HOST_RULES, NETWORK_FILE_SYSTEM_RULES, NIC_RULES, PCI_RULES
 from laggard.diagnose.kernel.lines import LogLine
-from laggard.diagnose.kernel.rule import KernelRule
+from laggard.diagnose.kernel.rule import STARTS, Rule
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 
@@ -67,6 +67,8 @@ RULES: Final = (
     *NETWORK_FILE_SYSTEM_RULES,
 )  # fmt: skip
 """All rules; of several that take one record the first counts."""
+_PATTERNS: Final = tuple(re.compile(rule.pattern) for rule in RULES)
+_CLOSING: Final = tuple(re.compile(f"{rule.closed_by}|{STARTS}") if rule.closed_by else None for rule in RULES)
 _MAX_HITS: Final = 256
 """The most pairs of a rule and a device that one log is judged by."""
 _IN_MODULE = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(\w+)")
@@ -108,7 +110,7 @@ class RuleJudge:
         self._note_trace(text)
         known = self._close(record)
         for number, rule in enumerate(RULES):
-            if rule.word in text and (found := rule.pattern.search(text)):
+            if rule.word in text and (found := _PATTERNS[number].search(text)):
                 groups = {name: value or "" for name, value in found.groupdict().items()}
                 if not rule.is_usual_at_start or not self.devices.is_starting(groups["device"], record.seconds):
                     self._hit(number, groups, record)
@@ -131,7 +133,7 @@ class RuleJudge:
     def _close(self, record: LogLine) -> bool:
         closed = False
         for (number, device), hit in self._hits.items():
-            closing = RULES[number].closed_by
+            closing = _CLOSING[number]
             if hit.closed or closing is None or not (found := closing.search(record.text)):
                 continue
             if _is_settling(RULES[number], hit, record.seconds):
@@ -172,7 +174,7 @@ class RuleJudge:
                 best[made.code, made.device] = severity, hit.first, made
         return tuple(made for _, _, made in sorted(best.values(), key=lambda each: each[1]))
 
-    def _finding(self, rule: KernelRule, severity: Severity, hit: Hit) -> Finding:
+    def _finding(self, rule: Rule, severity: Severity, hit: Hit) -> Finding:
         groups = defaultdict(str, hit.groups)
         if address := pci_address(groups["device"]):
             groups["device"] = address
@@ -192,7 +194,7 @@ class RuleJudge:
         )
 
 
-def _is_settling(rule: KernelRule, hit: Hit, seconds: float | None) -> bool:
+def _is_settling(rule: Rule, hit: Hit, seconds: float | None) -> bool:
     if not rule.settle_seconds:
         return False
     return hit.seconds is None or seconds is None or 0 <= seconds - hit.seconds <= rule.settle_seconds

@@ -20,7 +20,7 @@ from laggard.kit.words import counted, seconds_text
 from laggard.locate.against.alike import differences, not_alike
 from laggard.locate.against.estimate import MIN_STEPS
 from laggard.model import MAX_NAMED_RANKS, Note, Verdict
-from laggard.rankfile.members import parse_runs
+from laggard.rankfile.fact_names import parse_runs
 from laggard.wire.digest import IN_FEW_STEPS, Change, Comparison, Digest, DigestOperation, DigestRow, Estimate
 
 _WORLD = 1 << 20

@@ -17,7 +17,7 @@ from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.links.channels import Channel, Transfers, channels_and_transfers
 from laggard.locate.medians import distinct, last_axis_median, median
 from laggard.locate.step_tables import over_phases
-from laggard.rankfile.members import member_runs
+from laggard.rankfile.fact_names import member_runs
 from laggard.wire.digest import (
     IN_FEW_STEPS,
     MAX_NODES,

@@ -15,8 +15,7 @@ from msgspec import structs
 from laggard.kit.words import capital, printable_line
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit, Severity
-from laggard.recommend.advice.rule import Rule
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation
 from laggard.recommend.advice.values import Gain, Item, Recommendation
 
 

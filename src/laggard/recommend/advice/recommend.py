@@ -6,55 +6,44 @@ from typing import Final
 
 from laggard.nccl.variables import shown
 from laggard.recommend.advice.decide import decide
-from laggard.recommend.advice.rule import Rule
-from laggard.recommend.advice.rules import small_messages
-from laggard.recommend.advice.rules.communication import (
-    ACCUMULATION_RULE,
-    BUCKETS_RULE,
-    COLLECTIVE_RULE,
-    LAYERED_ACCUMULATION_RULE,
-    OVERLAP_RULE,
+from laggard.recommend.advice.rules import (
+    communication,
+    host,
+    memory,
+    network,
+    network_settings,
+    slow_ranks,
+    small_messages,
+    variables,
 )
-from laggard.recommend.advice.rules.host import GPUDIRECT_RULE, HOST_RULE, PCIE_RULE
-from laggard.recommend.advice.rules.memory import MODEL_STATES_RULE, OFFLOAD_RULE, RECOMPUTATION_RULE
-from laggard.recommend.advice.rules.network import ROCE_RULE, TCP_FALLBACK_RULE
-from laggard.recommend.advice.rules.network_settings import MIXED_NICS_RULE, QUEUE_PAIRS_RULE, TRAFFIC_CLASS_RULE
-from laggard.recommend.advice.rules.slow_ranks import (
-    DATA_LOADER_RULE,
-    DEBUG_VARIABLES_RULE,
-    GARBAGE_COLLECTION_RULE,
-    OWN_PROGRAM_RULE,
-    SLOW_RANK_RULE,
-)
-from laggard.recommend.advice.rules.variables import PROVIDER_RULE, VARIABLES_RULE
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation
 from laggard.recommend.advice.values import Recommendation
 
 RULES: Final[tuple[Rule, ...]] = (
-    TCP_FALLBACK_RULE,
-    SLOW_RANK_RULE,
-    OWN_PROGRAM_RULE,
-    GPUDIRECT_RULE,
-    PCIE_RULE,
-    ROCE_RULE,
-    TRAFFIC_CLASS_RULE,
-    HOST_RULE,
-    VARIABLES_RULE,
-    DEBUG_VARIABLES_RULE,
-    PROVIDER_RULE,
-    QUEUE_PAIRS_RULE,
-    DATA_LOADER_RULE,
-    GARBAGE_COLLECTION_RULE,
-    ACCUMULATION_RULE,
-    OVERLAP_RULE,
-    BUCKETS_RULE,
-    COLLECTIVE_RULE,
-    OFFLOAD_RULE,
-    MODEL_STATES_RULE,
-    RECOMPUTATION_RULE,
-    MIXED_NICS_RULE,
+    network.TCP_FALLBACK_RULE,
+    slow_ranks.SLOW_RANK_RULE,
+    slow_ranks.OWN_PROGRAM_RULE,
+    host.GPUDIRECT_RULE,
+    host.PCIE_RULE,
+    network.ROCE_RULE,
+    network_settings.TRAFFIC_CLASS_RULE,
+    host.HOST_RULE,
+    variables.VARIABLES_RULE,
+    slow_ranks.DEBUG_VARIABLES_RULE,
+    variables.PROVIDER_RULE,
+    network_settings.QUEUE_PAIRS_RULE,
+    slow_ranks.DATA_LOADER_RULE,
+    slow_ranks.GARBAGE_COLLECTION_RULE,
+    communication.ACCUMULATION_RULE,
+    communication.OVERLAP_RULE,
+    communication.BUCKETS_RULE,
+    communication.COLLECTIVE_RULE,
+    memory.OFFLOAD_RULE,
+    memory.MODEL_STATES_RULE,
+    memory.RECOMPUTATION_RULE,
+    network_settings.MIXED_NICS_RULE,
     small_messages.RULE,
-    LAYERED_ACCUMULATION_RULE,
+    communication.LAYERED_ACCUMULATION_RULE,
 )
 
 

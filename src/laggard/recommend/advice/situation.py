@@ -1,9 +1,12 @@
 """Everything that is known of a job and its cluster, its timings' median step among it, as the rules of a
-recommendation see it. None and empty: not known."""
+recommendation see it. None and empty: not known.
+
+A rule is one file of the folder `rules`, which ends with its RULE.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -13,6 +16,7 @@ from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import median
 from laggard.model import Culprit, Finding
+from laggard.recommend.advice.values import Gain, Item
 
 if TYPE_CHECKING:
     from laggard.deepspeed_config import DeepSpeedConfig
@@ -139,3 +143,55 @@ def _by_operation(collectives: Collectives, seconds: Floats) -> Mapping[str, tup
         if own.any():
             found[name] = (float(own.sum()) / cells, float(sizes.mean()) if len(sizes) else 0.0)
     return found
+
+
+class Rule(NamedTuple):
+    name: str
+    judge: Callable[[Situation], Iterator[Item]]
+    source: str
+    versions: str = ""
+    """The versions of the software that it holds for; empty: all."""
+
+
+def repair(
+    found: Finding, target: str, key: str, gain: Gain, source: str, current: Any = None, recommended: Any = None
+) -> Item:
+    """Returns the item that repairs what a finding names, in the finding's own words."""
+    commands = "\n".join(found.fix.commands)
+    return Item(
+        target=target,
+        key=key,
+        current=current,
+        recommended=recommended,
+        reason=f"{found.device} {found.summary}",
+        evidence=(found.code, *(f"{name}: {value}" for name, value in list(found.evidence.items())[:6])),
+        gain=gain,
+        risk="Read the commands before you run them.",
+        apply=f"{found.fix.text}\n{commands}".strip(),
+        revert="Undo the same setting; note its value before.",
+        source=source,
+        repairs=True,
+        commands=found.fix.commands,
+    )
+
+
+def for_each_finding(
+    codes: Mapping[str, tuple[str, str]], gain: Gain, source: str
+) -> Callable[[Situation], Iterator[Item]]:
+    """Returns a rule's function that repairs each finding of these codes. `codes`: target and key, by code."""
+
+    def judge(situation: Situation) -> Iterator[Item]:
+        for found in situation.findings:
+            if found.code in codes:
+                yield repair(found, *codes[found.code], gain, source)
+
+    return judge
+
+
+def variable(name: str, current: str | None, recommended: str | None) -> tuple[str, str]:
+    """Returns the commands that set or remove an environment variable, and that put it back."""
+
+    def command(value: str | None) -> str:
+        return f"unset {name}" if value is None else f"export {name}={value}"
+
+    return command(recommended), command(current)

@@ -11,8 +11,7 @@ from laggard.probes.active.measuring.devices import ComputeDevice
 from laggard.rings.judge import measured
 from laggard.rings.messages import Computed, Connected, Join, Measured, Pair, Paired, Sweep
 from laggard.rings.options import Counts, counts
-from laggard.rings.worker.channel import Channel
-from laggard.rings.worker.group import Group, connections, make_store
+from laggard.rings.worker.group import Channel, Group, connections, make_store
 
 # The collectives of a sweep, with inputs whose results are known exactly.
 #

@@ -16,8 +16,7 @@ from typing import Final
 from laggard.deepspeed_config import BUCKET_ELEMENTS, DeepSpeedConfig
 from laggard.kit.environment import ENV_REDUCE_SCATTER
 from laggard.recommend.advice.deepspeed import exposed_evidence, exposed_share, gain_of_saving, need, setting
-from laggard.recommend.advice.rule import Rule
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation
 from laggard.recommend.advice.values import Gain, Item
 
 ACCUMULATION_SOURCE: Final = (

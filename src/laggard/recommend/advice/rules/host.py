@@ -3,7 +3,7 @@ read the GPUs' memory."""
 
 from __future__ import annotations
 
-from laggard.recommend.advice.rule import Rule, for_each_finding
+from laggard.recommend.advice.situation import Rule, for_each_finding
 from laggard.recommend.advice.values import Gain
 
 HOST_SOURCE = "NCCL's user guide, troubleshooting; the findings' own pages"

@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from laggard.recommend.advice.deepspeed import Need, exposed_evidence, exposed_share, need, need_text, setting
-from laggard.recommend.advice.rule import Rule
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation
 from laggard.recommend.advice.values import Gain, Item
 
 MODEL_STATES_SOURCE: Final = (

@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from laggard.recommend.advice.rule import Rule, for_each_finding, repair, variable
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation, for_each_finding, repair, variable
 from laggard.recommend.advice.values import Gain, Item
 
 TCP_FALLBACK_SOURCE: Final = (

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.recommend.advice.rule import Rule, variable
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation, variable
 from laggard.recommend.advice.values import Gain, Item
 
 TRAFFIC_CLASS_SOURCE: Final = (

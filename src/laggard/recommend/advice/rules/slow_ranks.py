@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 from laggard.locate.describe import culprit_name, culprit_text
 from laggard.model import Culprit
-from laggard.recommend.advice.rule import Rule, variable
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation, variable
 from laggard.recommend.advice.values import Gain, Item
 
 SLOW_RANK_SOURCE: Final = "docs/location.md: recoverable_ratio is the share of the step that fixing the culprit saves"

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.recommend.advice.rule import Rule
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation
 from laggard.recommend.advice.values import Gain, Item
 
 MIN_BYTES: Final = 128 << 10

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.model import Severity
-from laggard.recommend.advice.rule import Rule, variable
 from laggard.recommend.advice.rules.network import gain_without
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Rule, Situation, variable
 from laggard.recommend.advice.values import Gain, Item
 
 VARIABLES_SOURCE: Final = "NCCL's user guide, environment variables; NCCL's source by release"

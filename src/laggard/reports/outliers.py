@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from laggard.recommend.runs import Configuration, Run, merge_repeats, speed
+from laggard.reports.runs import Configuration, Run, merge_repeats, speed
 
 Floats = npt.NDArray[np.float64]
 

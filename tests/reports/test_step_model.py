@@ -22,8 +22,8 @@ from laggard.recommend.memory import (
     fits,
     state_bytes,
 )
-from laggard.recommend.runs import Configuration
-from laggard.recommend.step_model import fit_step_model, predict, solve_nonnegative
+from laggard.reports.runs import Configuration
+from laggard.reports.step_model import fit_step_model, predict, solve_nonnegative
 
 SAMPLE, MICRO_STEP = 3e-3, 8e-3
 EXTRA = {1: 0.0, 2: 20e-3}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laggard.recommend.outliers import find_outliers
-from laggard.recommend.runs import Run
+from laggard.reports.outliers import find_outliers
+from laggard.reports.runs import Run
 
 MICRO_BATCHES = (16, 32, 64, 128)
 SAMPLES = 512

@@ -16,6 +16,14 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from laggard.reports.documents import (
+    BestConfiguration,
+    GainOverBaseline,
+    MeasuredConfiguration,
+    ScalingRow,
+    StageWinner,
+)
+
 TIE_RATIO: Final = 0.01
 """The share within which runs are as fast as each other: training steps repeat within about as much."""
 
@@ -93,41 +101,22 @@ BASELINE: Final = "baseline"
 """The word in a column `config` that names the configuration to compare with."""
 
 
-class Best(NamedTuple):
-    configuration: Configuration
-    ties: tuple[Configuration, ...]
+def measured(each: Configuration) -> MeasuredConfiguration:
+    return MeasuredConfiguration(each.platform, each.stage, each.micro_batch, each.grad_accum, speed(each))
 
 
-class Winner(NamedTuple):
-    """The fastest stage of a platform at one accumulation."""
-
-    configuration: Configuration
-    ties: tuple[Configuration, ...]
-    """The other stages that are as fast."""
-    lead: float
-    """Its speed over that of the fastest other stage."""
-
-
-class Gain(NamedTuple):
-    baseline: Configuration
-    best: Configuration
-
-    @property
-    def ratio(self) -> float:
-        return speed(self.best) / speed(self.baseline)
-
-
-def find_best(configurations: Sequence[Configuration], within: float = TIE_RATIO) -> tuple[Best, ...]:
+def find_best(configurations: Sequence[Configuration], within: float = TIE_RATIO) -> tuple[BestConfiguration, ...]:
     """Returns the fastest configuration of each platform that has one that runs."""
     found = []
     for own in by_platform(configurations).values():
         best = max(own, key=speed)
         if best.samples_per_second:
-            found.append(Best(best, ties_of(best, sorted(own, key=speed, reverse=True), within)))
+            ties = ties_of(best, sorted(own, key=speed, reverse=True), within)
+            found.append(BestConfiguration(*best[:4], speed(best), tuple(map(measured, ties))))
     return tuple(found)
 
 
-def find_winners(configurations: Sequence[Configuration], within: float = TIE_RATIO) -> tuple[Winner, ...]:
+def find_winners(configurations: Sequence[Configuration], within: float = TIE_RATIO) -> tuple[StageWinner, ...]:
     """Returns which stage wins, for each platform and accumulation at which two stages were measured; the largest
     accumulation first. Stages are compared at the same micro-batch."""
     groups: dict[tuple[str, int, int], list[Configuration]] = {}
@@ -136,29 +125,21 @@ def find_winners(configurations: Sequence[Configuration], within: float = TIE_RA
             groups.setdefault((each.platform, each.grad_accum, each.micro_batch), []).append(each)
     winners = [_winner(group, within) for group in groups.values() if len({each.stage for each in group}) > 1]
     platforms = list(by_platform(configurations))
-    return tuple(
-        sorted(
-            winners,
-            key=lambda winner: (
-                platforms.index(winner.configuration.platform),
-                -winner.configuration.grad_accum,
-                -winner.configuration.micro_batch,
-            ),
-        )
-    )
+    return tuple(sorted(winners, key=lambda it: (platforms.index(it.platform), -it.grad_accum, -it.micro_batch)))
 
 
-def _winner(group: Sequence[Configuration], within: float) -> Winner:
+def _winner(group: Sequence[Configuration], within: float) -> StageWinner:
     stages = {stage: max((each for each in group if each.stage == stage), key=speed) for stage in _stages(group)}
     first, *rest = sorted(stages.values(), key=speed, reverse=True)
-    return Winner(first, ties_of(first, rest, within), speed(first) / speed(rest[0]))
+    lead, ties = speed(first) / speed(rest[0]), tuple(each.stage for each in ties_of(first, rest, within))
+    return StageWinner(first.platform, first.grad_accum, first.micro_batch, first.stage, speed(first), lead, ties)
 
 
 def _stages(group: Sequence[Configuration]) -> list[int]:
     return sorted({each.stage for each in group})
 
 
-def find_gains(configurations: Sequence[Configuration]) -> tuple[Gain, ...]:
+def find_gains(configurations: Sequence[Configuration]) -> tuple[GainOverBaseline, ...]:
     """Returns what each platform's best gains over its baseline: the configuration that the column `config` calls so;
     without one, ZeRO stage 1 with the largest micro-batch that runs, which is where users start."""
     found = []
@@ -166,7 +147,9 @@ def find_gains(configurations: Sequence[Configuration]) -> tuple[Gain, ...]:
         running = [each for each in own if each.samples_per_second]
         baseline = _baseline(running)
         if baseline:
-            found.append(Gain(baseline, max(running, key=speed)))
+            best = max(running, key=speed)
+            gain = speed(best) / speed(baseline)
+            found.append(GainOverBaseline(best.platform, measured(baseline), measured(best), gain))
     return tuple(found)
 
 
@@ -259,19 +242,7 @@ class Point(NamedTuple):
     """Samples that a GPU takes at once; None: not in the table."""
 
 
-class Scaling(NamedTuple):
-    point: Point
-    per_gpu: float | None
-    factor: float | None
-    """The throughput per GPU over that of the smallest configuration of the group."""
-    step_factor: float | None
-    """The throughput per GPU over that of the next smaller one, which shows where the loss happens."""
-    alarm: bool
-    z_gain: float | None
-    """Share by which the micro-batch is larger than on the smallest configuration; 0: ZeRO adds nothing."""
-
-
-def find_scaling(points: Sequence[Point]) -> tuple[Scaling, ...]:
+def find_scaling(points: Sequence[Point]) -> tuple[ScalingRow, ...]:
     """Compares the configurations of each group with its smallest one that was measured."""
     groups: dict[str, list[Point]] = {}
     for point in points:
@@ -279,7 +250,7 @@ def find_scaling(points: Sequence[Point]) -> tuple[Scaling, ...]:
     return tuple(each for own in groups.values() for each in _group(sorted(own, key=lambda point: point.gpus)))
 
 
-def _group(points: Sequence[Point]) -> list[Scaling]:
+def _group(points: Sequence[Point]) -> list[ScalingRow]:
     measured = [point for point in points if point.samples_per_second]
     sized = [point for point in points if point.micro_batch]
     found = []
@@ -287,12 +258,16 @@ def _group(points: Sequence[Point]) -> list[Scaling]:
         smaller = [each for each in measured if each.gpus < point.gpus]
         factor = _factor(point, measured[0]) if measured else None
         found.append(
-            Scaling(
-                point,
+            ScalingRow(
+                point.group,
+                point.nodes,
+                point.gpus,
+                point.samples_per_second,
                 _per_gpu(point),
                 factor,
                 _factor(point, smaller[-1]) if smaller else None,
                 factor is not None and factor < ALARM_RATIO,
+                point.micro_batch,
                 point.micro_batch / (sized[0].micro_batch or 1) - 1 if sized and point.micro_batch else None,
             )
         )

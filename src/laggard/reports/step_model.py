@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from laggard.recommend.runs import Configuration, by_platform
+from laggard.reports.documents import StageCrossover
+from laggard.reports.runs import Configuration, by_platform
 
 Floats = npt.NDArray[np.float64]
 
@@ -206,29 +207,7 @@ class Bounds(NamedTuple):
     high: float | None
 
 
-class Crossover(NamedTuple):
-    """The point where two stages of a platform are as fast as each other. `low` to `high` holds the crossing with 90 %;
-    None: not known, or without a bound."""
-
-    platform: str
-    lower_stage: int
-    higher_stage: int
-    points: tuple[Comparison, ...]
-    grad_accum: float | None
-    low: float | None
-    high: float | None
-    basis: str
-    """The basis of the point. fit: of three points and more; bracket: between two neighbours; one_side: one stage wins
-    everywhere."""
-
-    @property
-    def winner_everywhere(self) -> int | None:
-        if self.basis != "one_side":
-            return None
-        return self.higher_stage if self.points[0].ratio > 1 else self.lower_stage
-
-
-def find_crossovers(configurations: Sequence[Configuration]) -> tuple[Crossover, ...]:
+def find_crossovers(configurations: Sequence[Configuration]) -> tuple[StageCrossover, ...]:
     """Compares each two stages of each platform that were measured at two accumulations and more."""
     found = []
     for platform, own in by_platform(configurations).items():
@@ -253,13 +232,14 @@ def _pairs(running: Sequence[Configuration], lower: int, higher: int) -> list[tu
 
 def _crossover(
     platform: str, lower: int, higher: int, pairs: Sequence[tuple[Configuration, Configuration]]
-) -> Crossover:
+) -> StageCrossover:
     points = tuple(
         Comparison(low.grad_accum, low.micro_batch, (high.samples_per_second or 0.0) / (low.samples_per_second or 1.0))
         for low, high in pairs
     )
     bounds, basis = _crossing(pairs, points)
-    return Crossover(platform, lower, higher, points, *bounds, basis)
+    winner = higher if points[0].ratio > 1 else lower
+    return StageCrossover(platform, (lower, higher), *bounds, basis, winner if basis == "one_side" else None)
 
 
 def _crossing(pairs: Sequence[tuple[Configuration, Configuration]], points: Sequence[Comparison]) -> tuple[Bounds, str]:
