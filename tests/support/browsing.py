@@ -60,9 +60,11 @@ class Browsed:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium keeps its files among the run's temporary ones: a run that is cut short leaves nothing in /tmp."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: the page is NOT tested")
     with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        kept = {**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chromium"))}
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, env=kept)
         yield launched
         launched.close()
