@@ -7,14 +7,13 @@ used up counts while heat lowers the clocks, and heat of the memory shows in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.amd_gpus import raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
-from laggard.probes.gpu.rules.amd_findings import judge_temperatures
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
@@ -24,7 +23,9 @@ _NEAR_CELSIUS: Final = 5
 """The degrees by which a GPU whose margin is used up is near to one of its limits: margin and thermometer need not mean
 the same spot of the board."""
 
-_FIX: Final = "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
+COOLING: Final = (
+    "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
+)
 
 
 class TemperatureThresholds(Thresholds, frozen=True):
@@ -42,7 +43,7 @@ def _check_amd(host: Host) -> Iterator[Finding | Fact]:
         {gpu.device: {label: sensor.now for label, sensor in gpu.temperatures.items()} for gpu in gpus},
     )
     for gpu in gpus:
-        yield from judge_temperatures(gpu)
+        yield from _judge_sensors(gpu)
     raise_if_unread(gpus, "temperatures", "a thermometer")
 
 
@@ -57,37 +58,52 @@ def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
         overheating = _judge(gpu)
         if overheating:
             summary, severity = overheating
-            yield finding(
-                "GPU_TOO_HOT",
-                gpu.device,
-                summary,
-                evidence={name: value for name, value in _evidence(gpu).items() if value is not None},
-                fix=_FIX,
-                commands=(f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}",),
-                severity=severity,
-            )
+            evidence = {name: value for name, value in _evidence(gpu).items() if value is not None}
+            yield _finding(gpu, summary, evidence, f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}", severity)
     reading.raise_if_incomplete()
+
+
+def _judge_sensors(gpu: AmdGpu) -> Iterator[Finding]:
+    """The `crit` of hwmon is where the GPU slows itself down, `emergency` where it switches itself off: amd-smi calls
+    them SLOWDOWN and SHUTDOWN. The worst sensor counts."""
+    over = {
+        label: sensor.now - sensor.critical
+        for label, sensor in gpu.temperatures.items()
+        if sensor.critical is not None and 0 < sensor.critical <= sensor.now
+    }
+    if over:
+        worst = max(over, key=lambda label: over[label])
+        sensor = gpu.temperatures[worst]
+        summary = f"at its slowdown temperature: {worst} {sensor.now:.0f} C of {sensor.critical:.0f}"
+        evidence = {label: sensor._asdict() for label, sensor in gpu.temperatures.items()}
+        yield _finding(gpu, summary, evidence, "amd-smi metric --temperature", Severity.CRITICAL)
+
+
+def _finding(
+    gpu: Gpu | AmdGpu, summary: str, evidence: Mapping[str, object], command: str, severity: Severity
+) -> Finding:
+    return finding(
+        "GPU_TOO_HOT", gpu.device, summary, evidence=evidence, fix=COOLING, commands=(command,), severity=severity
+    )
 
 
 def _judge(gpu: Gpu) -> tuple[str, Severity] | None:
     """Returns the summary and severity of the most severe limit that is reached. Margins are those at which operation
     and slowdown begin: 0 and below."""
     margin = gpu.margin_celsius if _confirms_margin(gpu) else None
+    slowdown, operation = "at its slowdown temperature", "hotter than it may run"
     checks = (
-        (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), "at its slowdown temperature", Severity.CRITICAL),
-        (_spent(margin, gpu.slowdown_margin_celsius), "at its slowdown temperature", Severity.CRITICAL),
-        (_reached(gpu.temperature_celsius, gpu.gpu_max_celsius), "hotter than it may run", Severity.WARNING),
-        (_spent(margin, gpu.gpu_max_margin_celsius), "hotter than it may run", Severity.WARNING),
+        (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), slowdown, Severity.CRITICAL),
+        (_spent(margin, gpu.slowdown_margin_celsius), slowdown, Severity.CRITICAL),
+        (_reached(gpu.temperature_celsius, gpu.gpu_max_celsius), operation, Severity.WARNING),
+        (_spent(margin, gpu.gpu_max_margin_celsius), operation, Severity.WARNING),
         (
             _reached(gpu.memory_temperature_celsius, gpu.memory_max_celsius),
-            "its memory is hotter than it may run",
+            f"its memory is {operation}",
             Severity.WARNING,
         ),
     )
-    for holds, text, severity in checks:
-        if holds:
-            return f"{text}: {_degrees(gpu)}", severity
-    return None
+    return next(((f"{text}: {_degrees(gpu)}", severity) for holds, text, severity in checks if holds), None)
 
 
 def _reached(value: int | None, limit: int | None) -> bool:

@@ -109,6 +109,12 @@ def _unsigned(data: bytes, offset: int | None, kinds: str) -> tuple[int | None, 
 
 T = TypeVar("T")
 
+RESET: Final = (
+    "Drain the node and reset the GPU (`amd-smi reset -G`); with XGMI all GPUs of the node are reset together."
+)
+REPLACE: Final = "Take the node out of service and have the GPU replaced (AMD's Service Action Guide)."
+POWER_OFF: Final = "Drain the node and power it off and on; a GPU that does it again has to be replaced."
+
 DRIVER_CALL: Final = "amdgpu: "
 """The beginning of the names of calls that are announced to the watchdog."""
 
