@@ -8,7 +8,7 @@ used up counts while heat lowers the clocks, and heat of the memory shows in the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
@@ -26,6 +26,30 @@ the same spot of the board."""
 COOLING: Final = (
     "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
 )
+
+
+class _Limit(NamedTuple):
+    """`now` and `most` are fields of Gpu. Margins are those at which operation and slowdown begin: 0 and below."""
+
+    now: str
+    most: str
+    summary: str
+    severity: Severity
+
+    @property
+    def is_margin(self) -> bool:
+        return self.now == "margin_celsius"
+
+
+_SLOWDOWN, _OPERATION = "at its slowdown temperature", "hotter than it may run"
+_LIMITS: Final = (
+    _Limit("temperature_celsius", "slowdown_celsius", _SLOWDOWN, Severity.CRITICAL),
+    _Limit("margin_celsius", "slowdown_margin_celsius", _SLOWDOWN, Severity.CRITICAL),
+    _Limit("temperature_celsius", "gpu_max_celsius", _OPERATION, Severity.WARNING),
+    _Limit("margin_celsius", "gpu_max_margin_celsius", _OPERATION, Severity.WARNING),
+    _Limit("memory_temperature_celsius", "memory_max_celsius", f"its memory is {_OPERATION}", Severity.WARNING),
+)
+"""The most severe ones first."""
 
 
 class TemperatureThresholds(Thresholds, frozen=True):
@@ -51,15 +75,17 @@ def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "temperature_celsius", "a thermometer")
     yield Fact("celsius", {gpu.device: value for gpu, value in reading.values})
-    unconfirmed = {gpu.device: gpu.margin_celsius for gpu in gpus if _has_no_margin(gpu) and not _confirms_margin(gpu)}
+    spent = [gpu for gpu in gpus if any(_is_reached(gpu, limit) for limit in _LIMITS if limit.is_margin)]
+    unconfirmed = {gpu.device: gpu.margin_celsius for gpu in spent if not _confirms_margin(gpu)}
     if unconfirmed:
         yield Fact("margins_not_confirmed_by_a_temperature", unconfirmed)
     for gpu in gpus:
-        overheating = _judge(gpu)
-        if overheating:
-            summary, severity = overheating
+        counted = [limit for limit in _LIMITS if not limit.is_margin or _confirms_margin(gpu)]
+        worst = next((limit for limit in counted if _is_reached(gpu, limit)), None)
+        if worst:
             evidence = {name: value for name, value in _evidence(gpu).items() if value is not None}
-            yield _finding(gpu, summary, evidence, f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}", severity)
+            command = f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}"
+            yield _finding(gpu, f"{worst.summary}: {_degrees(gpu)}", evidence, command, worst.severity)
     reading.raise_if_incomplete()
 
 
@@ -87,38 +113,13 @@ def _finding(
     )
 
 
-def _judge(gpu: Gpu) -> tuple[str, Severity] | None:
-    """Returns the summary and severity of the most severe limit that is reached. Margins are those at which operation
-    and slowdown begin: 0 and below."""
-    margin = gpu.margin_celsius if _confirms_margin(gpu) else None
-    slowdown, operation = "at its slowdown temperature", "hotter than it may run"
-    checks = (
-        (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), slowdown, Severity.CRITICAL),
-        (_spent(margin, gpu.slowdown_margin_celsius), slowdown, Severity.CRITICAL),
-        (_reached(gpu.temperature_celsius, gpu.gpu_max_celsius), operation, Severity.WARNING),
-        (_spent(margin, gpu.gpu_max_margin_celsius), operation, Severity.WARNING),
-        (
-            _reached(gpu.memory_temperature_celsius, gpu.memory_max_celsius),
-            f"its memory is {operation}",
-            Severity.WARNING,
-        ),
-    )
-    return next(((f"{text}: {_degrees(gpu)}", severity) for holds, text, severity in checks if holds), None)
-
-
-def _reached(value: int | None, limit: int | None) -> bool:
-    return value is not None and bool(limit) and value >= limit  # type: ignore[operator]
-
-
-def _spent(margin: int | None, limit: int | None) -> bool:
-    """Returns whether the margin is used up. Margins count down to the limit, and 0 is a limit like any other."""
-    return margin is not None and limit is not None and margin <= limit
-
-
-def _has_no_margin(gpu: Gpu) -> bool:
-    return _spent(gpu.margin_celsius, gpu.slowdown_margin_celsius) or _spent(
-        gpu.margin_celsius, gpu.gpu_max_margin_celsius
-    )
+def _is_reached(gpu: Gpu, limit: _Limit, near: int = 0) -> bool:
+    """Returns whether a temperature is at its limit, or within `near` degrees of it, or a margin is used up. Margins
+    count down to the limit, and 0 is a limit like any other."""
+    now, most = getattr(gpu, limit.now), getattr(gpu, limit.most)
+    if now is None or most is None:
+        return False
+    return bool(now <= most if limit.is_margin else most and now >= most - near)
 
 
 def _confirms_margin(gpu: Gpu) -> bool:
@@ -126,12 +127,7 @@ def _confirms_margin(gpu: Gpu) -> bool:
     now. Healthy GPUs, H100 among them, report margins of 0 and -5 (leptonai/gpud, commit 035de368)."""
     if (gpu.clocks_event_reasons or 0) & _THERMAL_REASONS:
         return True
-    limits = (
-        (gpu.temperature_celsius, gpu.slowdown_celsius),
-        (gpu.temperature_celsius, gpu.gpu_max_celsius),
-        (gpu.memory_temperature_celsius, gpu.memory_max_celsius),
-    )
-    return any(_reached(value, limit - _NEAR_CELSIUS) for value, limit in limits if limit)
+    return any(_is_reached(gpu, limit, _NEAR_CELSIUS) for limit in _LIMITS if not limit.is_margin)
 
 
 def _degrees(gpu: Gpu) -> str:

@@ -36,16 +36,9 @@ from laggard.probes.host.virtualization import read_uptime, require_log
 from laggard.probes.nvml.model import Nvml
 from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
 
-_SEVERITY: Final = {
-    Action.RESET: Severity.CRITICAL,
-    Action.REBOOT: Severity.CRITICAL,
-    Action.REPAIR: Severity.CRITICAL,
-    Action.WATCH: Severity.WARNING,
-}
-
 _DRIVERS_GPUS: Final = ("/proc/driver/nvidia/gpus", "/sys/bus/pci/drivers/nvidia")
 _BUSES: Final = "/sys/class/pci_bus"
-_GRAVE: Final = frozenset(action for action, severity in _SEVERITY.items() if severity is Severity.CRITICAL)
+_GRAVE: Final = frozenset({Action.RESET, Action.REBOOT, Action.REPAIR})
 
 
 class XidThresholds(Thresholds, frozen=True):
@@ -185,7 +178,7 @@ def _xid_finding(
 ) -> Finding:
     last = lines[-1]
     xid = _explain(last)
-    severity = _SEVERITY[xid.action]
+    severity = Severity.CRITICAL if xid.action in _GRAVE else Severity.WARNING
     asked = ""
     if witnesses is not None and severity is Severity.CRITICAL:
         asked = witnesses.confirmed.get((last.device, last.code), "")
