@@ -17,7 +17,6 @@ from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import read_kmsg
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
@@ -66,7 +65,7 @@ def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:
             "process_state": hang.state or "unreadable",
             "waits_in": hang.wchan or "unreadable",
             "kernel_stack": list(hang.stack),
-            "xids_logged": _last_xids(_live_log() if log is None else log),
+            "xids_logged": _last_xids(_log(Host()) if log is None else log),
         },
         fix=_FIX,
         commands=(
@@ -87,13 +86,6 @@ def _log(host: Host) -> str:
     try:
         return host.kernel_log()
     except Unknown:
-        return ""
-
-
-def _live_log() -> str:
-    try:
-        return read_kmsg()
-    except OSError:
         return ""
 
 

@@ -28,6 +28,7 @@ from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.xid_rules import NOTHING, explain_recovery_action
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu
 from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
 
@@ -187,8 +188,8 @@ def _logged(host: Host, gpu: Gpu, seconds: float) -> set[int]:
     """Returns the Xids of this GPU that say that an error was not contained, and that no reset has closed since. A log
     that cannot be read has none: the probe gpu_xid is unknown then."""
     try:
-        lines, uptime = find_xids(host.kernel_log()), float(host.read("/proc/uptime").split()[0])
-    except (Unknown, ValueError, IndexError):
+        lines, uptime = find_xids(host.kernel_log()), read_uptime(host)
+    except Unknown:
         return set()
     return {
         line.code

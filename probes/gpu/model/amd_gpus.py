@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import driver_of, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS
 
@@ -241,20 +241,18 @@ def bad_page_threshold(host: Host) -> int | None:
 
 def busy_amd_gpus(host: Host) -> tuple[str, ...]:
     """Returns the addresses of the GPUs that compute at this moment, as far as the driver tells."""
-    busy = []
-    for address in find_nvidia_devices(host).amd_gpus:
-        try:
-            busy += [address] if int(host.read(f"{_DEVICES}/{address}/gpu_busy_percent")) else []
-        except (Unknown, ValueError):
-            continue
-    return tuple(busy)
+    texts = {
+        address: host.text(f"{_DEVICES}/{address}/gpu_busy_percent") for address in find_nvidia_devices(host).amd_gpus
+    }
+    return tuple(address for address, text in texts.items() if text.isdecimal() and int(text))
 
 
 def _read(host: Host, address: str) -> AmdGpu:
     folder = f"{_DEVICES}/{address}"
     device_id, on_the_bus = host.text(f"{folder}/device")[:_MAX_CHARACTERS], _is_on_the_bus(host, folder)
-    if not _has_driver(host, folder) or on_the_bus is False:  # what is gone answers nothing, and takes its time for it
-        return AmdGpu(address, _has_driver(host, folder), on_the_bus, device_id)
+    started = driver_of(host, address) == "amdgpu"
+    if not started or on_the_bus is False:  # what is gone answers nothing, and takes its time for it
+        return AmdGpu(address, started, on_the_bus, device_id)
     errors: dict[str, str] = {}
 
     def attempt(field: str, read: Callable[[], T]) -> T | None:
@@ -285,13 +283,6 @@ def _read(host: Host, address: str) -> AmdGpu:
         attempt("vram_total_bytes", lambda: _number(host, f"{folder}/mem_info_vram_total")),
         errors,
     )
-
-
-def _has_driver(host: Host, folder: str) -> bool:
-    try:
-        return host.read_link(f"{folder}/driver").endswith("/amdgpu")
-    except NotFound:
-        return False
 
 
 def _is_on_the_bus(host: Host, folder: str) -> bool | None:
