@@ -21,7 +21,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import RESET, XGMI, AmdGpu, raise_if_unread, started_amd_gpus
-from laggard.probes.gpu.model.amdgpu_log import AmdgpuEvent, find_amdgpu_events, open_kinds, why_unusable
+from laggard.probes.gpu.model.amdgpu_log import open_kinds, read_amdgpu_events, why_unusable
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
@@ -65,7 +65,7 @@ def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCoun
     corrected = {gpu.device: sum(count.correctable for count in gpu.ras.values()) for gpu in gpus}
     if any(corrected.values()):
         yield Fact("corrected_since_the_driver_was_loaded", {name: count for name, count in corrected.items() if count})
-    log = _amdgpu_events(host)
+    log, _ = read_amdgpu_events(host)  # where it cannot be read the probe gpu_xid is unknown
     for gpu in gpus:
         recent = {
             block: _recent(host.counter_history, f"{gpu.address} {block}", count.uncorrectable, seconds)
@@ -77,14 +77,6 @@ def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCoun
             since = next(words for count, words in recent.values() if count > 0)
             yield _amd_finding(gpu, blocks, since, why_unusable(open_kinds(log, gpu.address)))
     raise_if_unread(gpus, "ras", "error counts (RAS)")
-
-
-def _amdgpu_events(host: Host) -> list[AmdgpuEvent]:
-    """The events in the kernel's log; none where it cannot be read: the probe gpu_xid is unknown then."""
-    try:
-        return find_amdgpu_events(host.kernel_log())
-    except Unknown:
-        return []
 
 
 def _check_nvidia(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:

@@ -19,7 +19,7 @@ from laggard.probes.gpu.model.amd_gpus import (
     raise_if_unread,
     started_amd_gpus,
 )
-from laggard.probes.gpu.model.amdgpu_log import Kind, find_amdgpu_events, open_kinds
+from laggard.probes.gpu.model.amdgpu_log import Kind, open_kinds, read_amdgpu_events
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.host.host import Host
@@ -47,10 +47,7 @@ def _check_amd(host: Host) -> Iterator[Finding | Fact]:
     if retired:
         yield Fact("bad_pages_out_of_use", retired)
         yield Fact("bad_page_threshold", "the driver's own" if threshold is None else threshold)
-    try:
-        events, log_error = find_amdgpu_events(host.kernel_log()), ""
-    except Unknown as error:
-        events, log_error = [], str(error)
+    events, log_error = read_amdgpu_events(host)
     for gpu in gpus:
         yield from _judge_bad_pages(gpu, threshold, open_kinds(events, gpu.address))
     if log_error and threshold is None:

@@ -19,7 +19,7 @@ from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_a
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.temperature import COOLING
-from laggard.probes.host.counter_history import CounterHistory, SaveCounters
+from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
@@ -83,7 +83,7 @@ def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact
 
 def _check_amd(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = started_amd_gpus(host)
-    yield SaveCounters({key: value for gpu in gpus for key, value in _amd_counters(gpu).items()})
+    yield SaveCounters({f"{gpu.address} {name}": value for gpu in gpus for name, value in _amd_counters(gpu).items()})
     for gpu in gpus:
         celsius = {"celsius": {label: sensor.now for label, sensor in gpu.temperatures.items()}}
         if shares := _amd_shares(host.counter_history, gpu):
@@ -106,19 +106,22 @@ def _tells_throttling(gpu: AmdGpu) -> bool:
 def _amd_counters(gpu: AmdGpu) -> dict[str, int]:
     if gpu.metrics is None or gpu.metrics.accumulation_counter is None:
         return {}
-    counts = {f"{gpu.address} {name}": value for name, value in gpu.metrics.residencies.items()}
-    return {f"{gpu.address} cycles": gpu.metrics.accumulation_counter, **counts}
+    return {"cycles": gpu.metrics.accumulation_counter, **gpu.metrics.residencies}
 
 
 def _amd_shares(history: CounterHistory, gpu: AmdGpu) -> _Shares:
     """The shares of the firmware's cycles since the last snapshot (amd-smi computes its `violation activity` so:
     amdsmi, amd_smi.cc, amdsmi_get_violation_status)."""
-    found = {key: history.increase(key, value) for key, value in _amd_counters(gpu).items()}
-    cycles = found.pop(f"{gpu.address} cycles", None)
+    found = _increases(history, gpu.address, _amd_counters(gpu))
+    cycles = found.pop("cycles", None)
     if cycles is None or cycles.count <= 0:
         return {}
-    counts = {key.rpartition(" ")[2]: increase.count for key, increase in found.items() if increase is not None}
-    return {name: (min(count / cycles.count, 1.0), cycles.seconds) for name, count in counts.items() if name in _NAMES}
+    return {name: (min(it.count / cycles.count, 1.0), cycles.seconds) for name, it in found.items() if name in _NAMES}
+
+
+def _increases(history: CounterHistory, key: str, counters: Mapping[str, int]) -> dict[str, Increase]:
+    found = {name: history.increase(f"{key} {name}", value) for name, value in counters.items()}
+    return {name: increase for name, increase in found.items() if increase is not None}
 
 
 def _check_nvidia(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
@@ -141,12 +144,8 @@ def _check_nvidia(host: Host, thresholds: ThrottleThresholds) -> Iterator[Findin
 
 
 def _shares(history: CounterHistory, gpu: Gpu) -> _Shares:
-    shares: _Shares = {}
-    for name, value in (gpu.throttled_nanoseconds or {}).items():
-        increase = history.increase(f"{gpu.key} {name}", value)
-        if increase is not None:
-            shares[name] = (increase.count / 1e9 / increase.seconds, increase.seconds)
-    return shares
+    found = _increases(history, gpu.key, gpu.throttled_nanoseconds or {})
+    return {name: (increase.count / 1e9 / increase.seconds, increase.seconds) for name, increase in found.items()}
 
 
 def _active(reasons: int) -> list[str]:

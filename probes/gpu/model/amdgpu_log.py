@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
+from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.driver_log import LOADED_ANEW, WAS_RESET
+from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, parse_messages
 
 # What amdgpu writes to the kernel's log, by kind: the live probes and `laggard diagnose` read the same table. Pure.
@@ -141,6 +143,14 @@ def find_amdgpu_events(log: str) -> list[AmdgpuEvent]:
             events.append(event)
         events = events[-MAX_EVENTS:]
     return events
+
+
+def read_amdgpu_events(host: Host) -> tuple[list[AmdgpuEvent], str]:
+    """Returns the events in the machine's log, and why it cannot be read; empty where it can."""
+    try:
+        return find_amdgpu_events(host.kernel_log()), ""
+    except Unknown as error:
+        return [], str(error)
 
 
 def open_kinds(events: Iterable[AmdgpuEvent], address: str) -> frozenset[Kind]:
