@@ -31,11 +31,7 @@ _ROUNDING_SECONDS: Final = 0.05
 _MAX_XIDS: Final = 5
 
 
-class DriverThresholds(Thresholds, frozen=True):
-    """Nothing to set: the time limit of a call stands where the call is made."""
-
-
-def check(host: Host, thresholds: DriverThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     nvml = query_nvml(host)
     if nvml.hung:
         yield from filter(None, [driver_hung(nvml.hung, _log(host))])
@@ -89,4 +85,4 @@ def _log(host: Host) -> str:
         return ""
 
 
-PROBE: Final = Probe("gpu_driver", check, DriverThresholds(), group=GPU, on_hang=driver_hung)
+PROBE: Final = Probe("gpu_driver", check, Thresholds(), group=GPU, on_hang=driver_hung)

@@ -21,11 +21,7 @@ _FIX: Final = (
 )
 
 
-class LostThresholds(Thresholds, frozen=True):
-    """Nothing to set."""
-
-
-def check(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
 
 
@@ -107,4 +103,4 @@ def _finding(
     )
 
 
-PROBE: Final = Probe("gpu_lost", check, LostThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_lost", check, Thresholds(), group=GPU)

@@ -32,11 +32,7 @@ _FIX_PENDING: Final = (
 _FIX_FAILED: Final = "Take the node out of service and return the board: there is no spare row for the faulty one."
 
 
-class RowThresholds(Thresholds, frozen=True):
-    """Nothing to set: the device itself reports both."""
-
-
-def check(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
 
 
@@ -117,4 +113,4 @@ def _finding(code: str, gpu: Gpu, summary: str, fix: str) -> Finding:
     return finding(code, gpu.device, summary, evidence=evidence, fix=fix, commands=commands)
 
 
-PROBE: Final = Probe("gpu_rows", check, RowThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_rows", check, Thresholds(), group=GPU)

@@ -52,11 +52,7 @@ _LIMITS: Final = (
 """The most severe ones first."""
 
 
-class TemperatureThresholds(Thresholds, frozen=True):
-    """Nothing to set: the limits are the device's."""
-
-
-def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
 
 
@@ -149,4 +145,4 @@ def _evidence(gpu: Gpu) -> dict[str, int | None]:
     }
 
 
-PROBE: Final = Probe("gpu_temperature", check, TemperatureThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_temperature", check, Thresholds(), group=GPU)
