@@ -209,8 +209,8 @@ def _how_often(
     ago = None if uptime is None or last.seconds is None else max(0, round(uptime - last.seconds))
     times = "" if len(group) == 1 else f", {len(group)} times"
     when = "" if ago is None else f", {age_text(ago)} ago"
-    counted = {"count": len(group), "last_seconds_ago": ago, **last_at(last.seconds, booted_at)}
-    return times + when, {**counted, "last": last.text[:200]}
+    counted: dict[str, object] = {"count": len(group), "last_seconds_ago": ago}
+    return times + when, {**counted, **last_at(last.seconds, booted_at), "last": last.text[:200]}
 
 
 def judge_amdgpu_events(

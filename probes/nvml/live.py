@@ -86,7 +86,7 @@ def _first_known(*reads: Callable[[], T]) -> T:
 # UUID before 12.570, so that all that follows is read from the wrong place; the form with a health summary came with
 # 13. That of the SRAM's errors only some of its versions have.
 
-_FABRIC: Final = (
+_FABRIC: Final[tuple[tuple[str, Any], ...]] = (
     ("cluster_uuid", ctypes.c_ubyte * 16),
     ("status", ctypes.c_int),
     ("clique", ctypes.c_uint),
@@ -247,7 +247,7 @@ def _answers(nvml: Any, handle: Any, ids: Sequence[int | tuple[int, int]]) -> li
         return [_answer(value) for _, value in zip(ids, nvml.nvmlDeviceGetFieldValues(handle, list(ids)), strict=True)]
 
     answers = _attempt(ask)
-    return [answers] * len(ids) if isinstance(answers, Failed) else answers
+    return [answers for _ in ids] if isinstance(answers, Failed) else answers
 
 
 def _answer(value: Any) -> int | Failed:
@@ -289,7 +289,7 @@ def read_nvml(announce: Announce, start_seconds: float) -> Nvml:
         announce("nvmlInit", CALL_LIMIT_SECONDS + start_seconds)
         pynvml.nvmlInit()
         announce("nvmlDeviceGetCount", CALL_LIMIT_SECONDS)
-        return pynvml.nvmlDeviceGetCount()
+        return int(pynvml.nvmlDeviceGetCount())
 
     count = _attempt(start)
     if isinstance(count, Failed):
