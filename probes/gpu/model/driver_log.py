@@ -75,11 +75,11 @@ def xids_of(messages: Iterable[KernelMessage]) -> list[XidLine]:
     failed: _FailedStart | None = None
     closers: dict[object, _Closer] = {}
     for event in _events(messages):
-        if isinstance(event, _DriverLoaded):
+        if isinstance(event, _Start) and event.loaded:
             same_start = failed is not None and _within(failed.seconds, event.seconds, _START_SECONDS)
             closers["driver"] = _Closer(failed.first if failed is not None and same_start else len(lines), LOADED_ANEW)
             failed = None
-        elif isinstance(event, _ProbeFailed):
+        elif isinstance(event, _Start):
             failed = _FailedStart(event.seconds, _first_of_start(lines, event.seconds))
         elif not _is_known(lines, event):
             if _was_reset(event):
@@ -97,12 +97,11 @@ class _Closer(NamedTuple):
     how: str
 
 
-class _DriverLoaded(NamedTuple):
-    seconds: float | None
+class _Start(NamedTuple):
+    """A start of the driver: whether it was loaded, or its probe routine failed."""
 
-
-class _ProbeFailed(NamedTuple):
     seconds: float | None
+    loaded: bool
 
 
 class _FailedStart(NamedTuple):
@@ -135,17 +134,15 @@ def _closed_by(place: int, line: XidLine, closers: Mapping[object, _Closer]) -> 
     return next((closer.how for closer in found if closer is not None and place < closer.before), "")
 
 
-def _events(messages: Iterable[KernelMessage]) -> Iterator[XidLine | _DriverLoaded | _ProbeFailed]:
+def _events(messages: Iterable[KernelMessage]) -> Iterator[XidLine | _Start]:
     """Yields the errors, and where the driver was loaded or its start failed."""
     address, lines_left = "", 0
     for message in messages:
         text = message.text
         if not text.startswith(_BEGINNINGS) or begins_with_users_text(text):
             continue
-        if text.startswith(_LOADED):
-            yield _DriverLoaded(message.seconds)
-        elif text.startswith(_PROBE_FAILED):
-            yield _ProbeFailed(message.seconds)
+        if text.startswith((_LOADED, _PROBE_FAILED)):
+            yield _Start(message.seconds, text.startswith(_LOADED))
         elif found := _XID.match(text):
             yield _line(message, found[1], int(found[2]), found[3])
         elif found := _SXID.match(text):
