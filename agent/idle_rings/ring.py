@@ -20,7 +20,7 @@ from laggard.kit.errors import UsageError
 from laggard.kit.processes import own_process, read_stat
 from laggard.probes.gpu.busy import BusyThresholds
 from laggard.probes.gpu.model.services import is_service_by
-from laggard.probes.nvml.fields import failure_name
+from laggard.probes.nvml.live import failure_name
 from laggard.rings.membership import MAX_BYTES, MODULE, RingEnd, RingOrder
 from laggard.wire import WireError, decode, encode
 

@@ -18,6 +18,7 @@ from laggard.probes.gpu.model.services import (
     is_of_session,
     is_service,
     own_ring,
+    status_words,
 )
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -74,9 +75,8 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
 def _is_of_a_user(host: Host, pid: int) -> bool:
     """Returns whether the kernel shows that a person's account runs the process. What cannot be read, as from another
     PID namespace, shows nothing."""
-    status = host.text(f"/proc/{pid}/status")
-    uid = next((line.split()[1] for line in status.splitlines() if line.startswith("Uid:") and line[4:].strip()), "")
-    return uid.isdecimal() and int(uid) >= FIRST_USER
+    uids = status_words(host.text, pid, "Uid")
+    return bool(uids) and uids[0].isdecimal() and int(uids[0]) >= FIRST_USER
 
 
 def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity, of_users: int) -> Finding:

@@ -59,7 +59,8 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
         return
     nvml = query_nvml(host)
     if nvml.error or nvml.hung:
-        raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {_problem(nvml)}")
+        problem = explain_nvml_error(nvml.error) if nvml.error else "hangs"
+        raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {problem}")
     yield from _facts(pci, nvml)
     listed = len(nvml.gpus)
     if listed < expected:
@@ -160,10 +161,6 @@ def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
     for name, value in others.items():
         if value:
             yield Fact(name, value)
-
-
-def _problem(nvml: Nvml) -> str:
-    return explain_nvml_error(nvml.error) if nvml.error else "hangs"
 
 
 PROBE: Final = Probe("gpu_count", check, CountThresholds(), group=GPU)

@@ -37,6 +37,7 @@ _HEALTH_FLAGS: Final = {  # by element: the shift in NVML_GPU_FABRIC_HEALTH_MASK
 _CONFIGURATION_SHIFT: Final = 8
 _CONFIGURATION_UNKNOWN: Final = 15
 _SUMMARIES: Final = {"healthy": 1, "unhealthy": 2, "limited capacity": 3}
+_REASON_GROUPS: Final = ("clocks_event_reasons", "clocks_throttle_reasons")
 _REASONS: Final = {
     "gpu_idle": 0x01,
     "applications_clocks_setting": 0x02,
@@ -134,10 +135,8 @@ def _gpu(index: int, element: ElementTree.Element) -> Gpu:
             errors[name] = known or "NO_DATA"
         else:
             values[name] = value
-    for name, group in _GROUPS.items():
-        value = group(element)
-        if value is not None:
-            values[name] = value
+    groups = {name: read(element) for name, read in _GROUPS.items()}
+    values |= {name: value for name, value in groups.items() if value is not None}
     return Gpu(index=index, bus_id=sysfs_bus_id(element.get("id", "")) or None, errors=errors, **values)
 
 
@@ -161,12 +160,8 @@ def _float(text: str) -> float | None:
     return float(found[0]) if found and len(found[0]) < 20 else None
 
 
-def _yes(text: str) -> bool | None:
-    return {"yes": True, "no": False}.get(text.lower())
-
-
-def _enabled(text: str) -> bool | None:
-    return {"enabled": True, "disabled": False}.get(text.lower())
+def _flag(text: str) -> bool | None:
+    return {"yes": True, "enabled": True, "no": False, "disabled": False}.get(text.lower())
 
 
 def _action(text: str) -> int:
@@ -180,26 +175,21 @@ def _string(text: str) -> str:
 
 
 def _rows(element: ElementTree.Element) -> RemappedRows | None:
-    group = element.find("remapped_rows")
-    if group is None:
+    texts = [
+        _text(element, f"remapped_rows/remapped_row_{name}") or "" for name in ("corr", "unc", "pending", "failure")
+    ]
+    correctable, uncorrectable = map(_integer, texts[:2])
+    pending, failed = map(_flag, texts[2:])
+    if correctable is None or uncorrectable is None or pending is None or failed is None:
         return None
-    texts = [_text(group, f"remapped_row_{name}") or "" for name in ("corr", "unc", "pending", "failure")]
-    counts = [_integer(text) for text in texts[:2]]
-    flags = [{"yes": True, "no": False}.get(text.lower()) for text in texts[2:]]
-    if None in counts or None in flags:
-        return None
-    return RemappedRows(
-        correctable=counts[0] or 0, uncorrectable=counts[1] or 0, pending=bool(flags[0]), failed=bool(flags[1])
-    )
+    return RemappedRows(correctable=correctable, uncorrectable=uncorrectable, pending=pending, failed=failed)
 
 
 def _reasons(element: ElementTree.Element) -> int | None:
-    group = element.find("clocks_event_reasons")
-    if group is None:
-        group = element.find("clocks_throttle_reasons")
-    if group is None:
+    groups = [group for name in _REASON_GROUPS if (group := element.find(name)) is not None]
+    if not groups:
         return None
-    active = [reason.tag.partition("_reason_")[2] for reason in group if (reason.text or "").strip() == "Active"]
+    active = [reason.tag.partition("_reason_")[2] for reason in groups[0] if (reason.text or "").strip() == "Active"]
     return sum(_REASONS.get(name, 0) for name in active)
 
 
@@ -243,7 +233,7 @@ def _health_mask(element: ElementTree.Element) -> int | None:
 
 def _repair(element: ElementTree.Element) -> Repair | None:
     texts = [_text(element, f"ecc_errors//{part}_repair_pending") for part in ("channel", "tpc")]
-    channel, tpc = (None if text is None else _yes(text) for text in texts)
+    channel, tpc = (None if text is None else _flag(text) for text in texts)
     return None if channel is None and tpc is None else Repair(channel=bool(channel), tpc=bool(tpc))
 
 
@@ -261,8 +251,8 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "board_part": ("board_part_number", _string),
     "vbios": ("vbios_version", _string),
     "minor": ("minor_number", _integer),
-    "mig": ("mig_mode/current_mig", _enabled),
-    "persistence": ("persistence_mode", _enabled),
+    "mig": ("mig_mode/current_mig", _flag),
+    "persistence": ("persistence_mode", _flag),
     "recovery_action": ("gpu_recovery_action", _action),
     "temperature_celsius": ("temperature/gpu_temp", _integer),
     "memory_temperature_celsius": ("temperature/memory_temp", _integer),
@@ -287,8 +277,8 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
         "gpu_power_readings/current_power_limit|power_readings/enforced_power_limit",
         _float,
     ),
-    "sram_threshold_exceeded": ("ecc_errors//sram_threshold_exceeded", _yes),
-    "unrepairable_memory": ("ecc_errors//unrepairable_memory", _yes),
+    "sram_threshold_exceeded": ("ecc_errors//sram_threshold_exceeded", _flag),
+    "unrepairable_memory": ("ecc_errors//unrepairable_memory", _flag),
     "default_power_limit_watts": (
         "gpu_power_readings/default_power_limit|power_readings/default_power_limit",
         _float,
@@ -315,7 +305,6 @@ _NVIDIA_SMI_TEXT_MAX_DEPTH: Final = 12
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _LINE = re.compile(r"( *)([A-Za-z][\w .()/#-]{0,80}?) *(?::(?: (.*))?)?$")
 _DRIVER = re.compile(r"^Driver Version +: +([\w.]+)", re.MULTILINE)
-_NVIDIA_SMI_TEXT_REASONS: Final = ("clocks_event_reasons", "clocks_throttle_reasons")
 _CLOCKS: Final = ("clocks", "max_clocks", "applications_clocks", "default_applications_clocks")
 _NAMES: Final = {
     "gpu_uuid": "uuid",
@@ -383,7 +372,7 @@ def _add(stack: list[tuple[int, ElementTree.Element]], indent: int, name: str, v
     parent = stack[-1][1]
     if len(stack) > _NVIDIA_SMI_TEXT_MAX_DEPTH:
         return
-    reasons = next((element for _, element in stack if element.tag in _NVIDIA_SMI_TEXT_REASONS), None)
+    reasons = next((element for _, element in stack if element.tag in _REASON_GROUPS), None)
     element = ElementTree.SubElement(parent if reasons is None else reasons, _tag(parent.tag, name, reasons))
     element.text = (value or "").strip() or None
     stack.append((indent, element))

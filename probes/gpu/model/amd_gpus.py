@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import driver_of, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS
 
@@ -41,11 +41,9 @@ RESIDENCIES: Final = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
 
 
 class GpuMetrics(NamedTuple):
-    """`version`: as 1.7. Temperatures are in Celsius; None: the table has no such value, or the firmware gives none."""
+    """`version`: as 1.7. None: the table has no such value, or the firmware gives none."""
 
     version: str
-    hotspot_celsius: int | None = None
-    memory_celsius: int | None = None
     accumulation_counter: int | None = None
     """The number of the firmware's cycles; a residency counts those of them in which its reason held."""
     residencies: Mapping[str, int] = {}
@@ -56,28 +54,22 @@ class GpuMetrics(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Offsets in bytes. `counter`: of the cycles, with the residencies after it. -1: the table has no such value."""
+    """Offsets in bytes, and the bytes that the table must have. `counter`: of the cycles, with the residencies after
+    it. None: the table has no such value."""
 
-    hotspot: int
-    memory: int
-    counter: int = -1
-    throttle: int = -1
-    links: int = -1
-
-    @property
-    def end(self) -> int:
-        """The bytes that the table must have."""
-        ends = (self.counter + 24 if self.counter >= 0 else 0, self.throttle + 8, self.links + 2 * _LINKS)
-        return max(self.memory + 2, *ends)
+    end: int
+    counter: int | None = None
+    throttle: int | None = None
+    links: int | None = None
 
 
 _LAYOUTS: Final = {
-    3: _Layout(6, 8, throttle=112),
-    4: _Layout(4, 6),  # its throttle_status is 0 always: "not reported through metrics now" (smu_v13_0_6_ppt.c)
-    5: _Layout(4, 6),
-    6: _Layout(4, 6, counter=32),
-    7: _Layout(4, 6, counter=40, links=264),
-    8: _Layout(4, 6, counter=40, links=264),
+    3: _Layout(120, throttle=112),
+    4: _Layout(15),  # its throttle_status is 0 always: "not reported through metrics now" (smu_v13_0_6_ppt.c)
+    5: _Layout(15),
+    6: _Layout(56, counter=32),
+    7: _Layout(280, counter=40, links=264),
+    8: _Layout(280, counter=40, links=264),
 }
 """The places by the second number of the version."""
 
@@ -93,39 +85,35 @@ def parse_gpu_metrics(data: bytes) -> GpuMetrics:
         raise Unknown(f"gpu_metrics has version {version} with {size} bytes, which is not read")
     if not layout.end <= size <= len(data) <= MAX_BYTES:
         raise Unknown(f"gpu_metrics {version} has {len(data)} bytes and says {size}")
-    counter, residencies = _residencies(data, layout)
+    counter, *residencies = _unsigned(data, layout.counter, "6I") or (None,)
+    (throttle,) = _unsigned(data, layout.throttle, "Q") or (None,)
+    links = _unsigned(data, layout.links, f"{_LINKS}H")
     return GpuMetrics(
         version,
-        _unsigned(data, layout.hotspot, "H"),
-        _unsigned(data, layout.memory, "H"),
         counter,
-        residencies,
-        None if layout.throttle < 0 else _unsigned(data, layout.throttle, "Q"),
-        () if layout.links < 0 else tuple(_link(data, layout.links + 2 * number) for number in range(_LINKS)),
+        {name: value for name, value in zip(RESIDENCIES, residencies, strict=False) if value is not None},
+        throttle,
+        tuple(state if state in (0, 1) else None for state in links),
     )
 
 
-def _residencies(data: bytes, layout: _Layout) -> tuple[int | None, dict[str, int]]:
-    if layout.counter < 0:
-        return None, {}
-    counter = _unsigned(data, layout.counter, "I")
-    values = {name: _unsigned(data, layout.counter + 4 * place, "I") for place, name in enumerate(RESIDENCIES, 1)}
-    return counter, {name: value for name, value in values.items() if value is not None}
-
-
-def _link(data: bytes, offset: int) -> int | None:
-    state = _unsigned(data, offset, "H")
-    return state if state in (0, 1) else None
-
-
-def _unsigned(data: bytes, offset: int, kind: str) -> int | None:
-    """A little-endian number; None where all its bits are set."""
-    shape = struct.Struct(f"<{kind}")
-    value: int = shape.unpack_from(data, offset)[0]
-    return None if value == (1 << 8 * shape.size) - 1 else value
+def _unsigned(data: bytes, offset: int | None, kinds: str) -> tuple[int | None, ...]:
+    """Little-endian numbers of one size; None for one whose bits are all set. Empty without an offset."""
+    if offset is None:
+        return ()
+    shape = struct.Struct(f"<{kinds}")
+    values = shape.unpack_from(data, offset)
+    unknown = (1 << 8 * shape.size // len(values)) - 1
+    return tuple(None if value == unknown else value for value in values)
 
 
 T = TypeVar("T")
+
+RESET: Final = (
+    "Drain the node and reset the GPU (`amd-smi reset -G`); with XGMI all GPUs of the node are reset together."
+)
+REPLACE: Final = "Take the node out of service and have the GPU replaced (AMD's Service Action Guide)."
+POWER_OFF: Final = "Drain the node and power it off and on; a GPU that does it again has to be replaced."
 
 DRIVER_CALL: Final = "amdgpu: "
 """The beginning of the names of calls that are announced to the watchdog."""
@@ -137,7 +125,7 @@ _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVER: Final = "/sys/bus/pci/drivers/amdgpu"
 _THRESHOLD: Final = "/sys/module/amdgpu/parameters/bad_page_threshold"
 _BLOCK = lazy_pattern(r"([a-z][a-z0-9_]{1,30})_err_count")
-_COUNT = lazy_pattern(r"(ue|ce|de): *(\d{1,18})")
+_COUNT = lazy_pattern(r"(ue|ce): *(\d{1,18})")
 _PAGE = lazy_pattern(r"0x[0-9a-f]{1,16} : 0x[0-9a-f]{1,16} : ([RPF])$", re.MULTILINE)
 _UNIQUE_ID = lazy_pattern(r"[0-9a-f]{16}")
 _MAX_BLOCKS: Final = 32
@@ -150,9 +138,7 @@ class RasCount(NamedTuple):
     """Errors of one block since the driver was loaded."""
 
     uncorrectable: int
-    correctable: int = 0
-    deferred: int = 0
-    """Errors in data that nobody has used yet: `de`, which newer drivers have."""
+    correctable: int
 
 
 class BadPages(NamedTuple):
@@ -189,7 +175,6 @@ class AmdGpu(NamedTuple):
     temperatures: Mapping[str, Temperature] = {}
     """The sensors by hwmon's label: edge, junction, mem."""
     vram_total_bytes: int | None = None
-    vram_used_bytes: int | None = None
     errors: Mapping[str, str] = {}
 
     @property
@@ -256,20 +241,18 @@ def bad_page_threshold(host: Host) -> int | None:
 
 def busy_amd_gpus(host: Host) -> tuple[str, ...]:
     """Returns the addresses of the GPUs that compute at this moment, as far as the driver tells."""
-    busy = []
-    for address in find_nvidia_devices(host).amd_gpus:
-        try:
-            busy += [address] if int(host.read(f"{_DEVICES}/{address}/gpu_busy_percent")) else []
-        except (Unknown, ValueError):
-            continue
-    return tuple(busy)
+    texts = {
+        address: host.text(f"{_DEVICES}/{address}/gpu_busy_percent") for address in find_nvidia_devices(host).amd_gpus
+    }
+    return tuple(address for address, text in texts.items() if text.isdecimal() and int(text))
 
 
 def _read(host: Host, address: str) -> AmdGpu:
     folder = f"{_DEVICES}/{address}"
     device_id, on_the_bus = host.text(f"{folder}/device")[:_MAX_CHARACTERS], _is_on_the_bus(host, folder)
-    if not _has_driver(host, folder) or on_the_bus is False:  # what is gone answers nothing, and takes its time for it
-        return AmdGpu(address, _has_driver(host, folder), on_the_bus, device_id)
+    started = driver_of(host, address) == "amdgpu"
+    if not started or on_the_bus is False:  # what is gone answers nothing, and takes its time for it
+        return AmdGpu(address, started, on_the_bus, device_id)
     errors: dict[str, str] = {}
 
     def attempt(field: str, read: Callable[[], T]) -> T | None:
@@ -298,16 +281,8 @@ def _read(host: Host, address: str) -> AmdGpu:
         ),
         attempt("temperatures", lambda: dict(_temperatures(host, folder))) or {},
         attempt("vram_total_bytes", lambda: _number(host, f"{folder}/mem_info_vram_total")),
-        attempt("vram_used_bytes", lambda: _number(host, f"{folder}/mem_info_vram_used")),
         errors,
     )
-
-
-def _has_driver(host: Host, folder: str) -> bool:
-    try:
-        return host.read_link(f"{folder}/driver").endswith("/amdgpu")
-    except NotFound:
-        return False
 
 
 def _is_on_the_bus(host: Host, folder: str) -> bool | None:
@@ -335,16 +310,12 @@ def _ras_count(text: str) -> RasCount:
     counts = {found[1]: int(found[2]) for found in _COUNT.finditer(text[:256])}
     if "ue" not in counts:
         raise Unknown(f"an error count reads {text[:40]!r}")
-    return RasCount(counts["ue"], counts.get("ce", 0), counts.get("de", 0))
+    return RasCount(counts["ue"], counts.get("ce", 0))
 
 
 def _bad_pages(text: str) -> BadPages:
     flags = [found[1] for found in _PAGE.finditer(text)]
     return BadPages(flags.count("R"), flags.count("P"), flags.count("F"))
-
-
-def _first_bytes(read: Callable[[int, int], bytes]) -> bytes:
-    return read(0, MAX_BYTES)
 
 
 def _temperatures(host: Host, folder: str) -> Iterator[tuple[str, Temperature]]:

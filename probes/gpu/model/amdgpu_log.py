@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
+from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.driver_log import LOADED_ANEW, WAS_RESET
+from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, parse_messages
 
 # What amdgpu writes to the kernel's log, by kind: the live probes and `laggard diagnose` read the same table. Pure.
@@ -114,8 +117,6 @@ BEGINNINGS: Final = ("amdgpu ", "amdgpu: ", "[drm:amdgpu", "[drm] amdgpu ")
 MAX_EVENTS: Final = 4096
 """The most events that are kept of one log, the newest ones."""
 
-_SAME_RESET_SECONDS: Final = 600.0
-"""The time in which a reset that was begun should have ended: the driver waits for seconds to a minute."""
 _UNTOUCHED_BY_A_RESET: Final = frozenset({Kind.THRESHOLD, Kind.NEAR_THRESHOLD, Kind.LOST, Kind.RESET_DONE})
 
 
@@ -134,7 +135,7 @@ def find_amdgpu_events(log: str) -> list[AmdgpuEvent]:
     events: list[AmdgpuEvent] = []
     for event in _events(parse_messages(log)):
         if event is None:
-            events = [_closed(each, "the driver was loaded anew") for each in events]
+            events = [_closed(each, LOADED_ANEW) for each in events]
         elif event.kind is Kind.RESET_DONE:
             events = [_after_reset(each, event.address) for each in events]
             events.append(event)
@@ -144,14 +145,36 @@ def find_amdgpu_events(log: str) -> list[AmdgpuEvent]:
     return events
 
 
+def read_amdgpu_events(host: Host) -> tuple[list[AmdgpuEvent], str]:
+    """Returns the events in the machine's log, and why it cannot be read; empty where it can."""
+    try:
+        return find_amdgpu_events(host.kernel_log()), ""
+    except Unknown as error:
+        return [], str(error)
+
+
 def open_kinds(events: Iterable[AmdgpuEvent], address: str) -> frozenset[Kind]:
     """Returns the kinds of a GPU's events that nothing has closed."""
     return frozenset(event.kind for event in events if event.address == address and not event.closed_by)
 
 
+_UNUSABLE: Final = {
+    Kind.RESET_FAILED: "the driver could not reset it",
+    Kind.RESET_BEGUN: "the driver's reset of it has not ended",
+    Kind.LOST: "it was lost from the bus",
+    Kind.THRESHOLD: "it has more bad pages than its driver allows",
+}
+"""The kinds of open events after which a GPU takes no new work."""
+
+
+def why_unusable(kinds: Collection[Kind]) -> str:
+    """Returns why a GPU with these open events takes no new work; empty where nothing shows that."""
+    return next((words for kind, words in _UNUSABLE.items() if kind in kinds), "")
+
+
 def _after_reset(event: AmdgpuEvent, address: str) -> AmdgpuEvent:
     is_its = event.address in ("", address) and event.kind not in _UNTOUCHED_BY_A_RESET
-    return _closed(event, "the GPU was reset") if is_its else event
+    return _closed(event, WAS_RESET) if is_its else event
 
 
 def _closed(event: AmdgpuEvent, how: str) -> AmdgpuEvent:

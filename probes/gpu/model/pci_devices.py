@@ -108,7 +108,7 @@ def _lent(host: Host) -> frozenset[str]:
 def _displays(host: Host, gpus: list[str]) -> tuple[str, ...]:
     """Returns the VGA controllers without NVIDIA's driver that are of another model than those with it: mostly a card
     for the console, of an age that today's driver does not know. A GPU of the same model as its neighbours is none."""
-    models = {name: (_driver(host, name), _device(host, name)) for name in gpus}
+    models = {name: (driver_of(host, name), _device(host, name)) for name in gpus}
     working = {model for driver, model in models.values() if driver == "nvidia"}
     return tuple(
         name
@@ -120,7 +120,8 @@ def _displays(host: Host, gpus: list[str]) -> tuple[str, ...]:
     )
 
 
-def _driver(host: Host, name: str) -> str:
+def driver_of(host: Host, name: str) -> str:
+    """Returns the name of the driver that has the device; empty where none has."""
     try:
         return host.read_link(f"{_DEVICES}/{name}/driver").rpartition("/")[2]
     except NotFound:

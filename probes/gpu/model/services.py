@@ -41,7 +41,7 @@ def is_service_by(read: Callable[[str], str], pid: int, names: Collection[str] =
 def _is_of_root(read: Callable[[str], str], pid: int) -> bool:
     """Whether the process's real and saved uids are root's. A program of root's that a user starts has the user's as
     its real one; a service acts under a user's for a moment."""
-    uids = _status(read, pid, "Uid")
+    uids = status_words(read, pid, "Uid")
     return len(uids) == 4 and uids[0] == uids[2] == "0"
 
 
@@ -55,7 +55,7 @@ def _is_in_its_unit(read: Callable[[str], str], pid: int) -> bool:
 def _is_child_of_service(read: Callable[[str], str], pid: int, names: Collection[str]) -> bool:
     """Whether a service of root's has started it under a user's account, as the control daemon of MPS does. Who loses
     its parent becomes a child of init, which has no such name."""
-    parent = _status(read, pid, "PPid")
+    parent = status_words(read, pid, "PPid")
     if not parent or _name(read, int(parent[0])) not in names:
         return False
     return _is_of_root(read, int(parent[0])) or _is_in_its_unit(read, int(parent[0]))
@@ -65,7 +65,7 @@ def _name(read: Callable[[str], str], pid: int) -> str:
     return read(f"/proc/{pid}/comm").strip()
 
 
-def _status(read: Callable[[str], str], pid: int, field: str) -> list[str]:
+def status_words(read: Callable[[str], str], pid: int, field: str) -> list[str]:
     """The words of a line of the process's status. The name, which stands above, has its newlines escaped there."""
     lines = read(f"/proc/{pid}/status").split("\n")
     return next((words.split() for key, _, words in (line.partition(":") for line in lines) if key == field), [])
