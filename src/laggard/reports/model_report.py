@@ -46,7 +46,7 @@ def _platform(group: Sequence[Configuration], model: StepModel, settings: ModelS
         model.platform,
         model.runs,
         model.noise,
-        tuple(documents.ModelParameter(*each) for each in model.parameters),
+        model.parameters,
         tuple(_predictions(group, model)),
         tuple(_communication(model, settings)),
     )
@@ -62,9 +62,9 @@ def _predictions(group: Sequence[Configuration], model: StepModel) -> Iterator[d
     sizes = sorted({(each.micro_batch, each.grad_accum) for each in group})
     for stage in sorted({each.stage for each in group}):
         for micro_batch, grad_accum in sizes:
-            found = predict(model, stage, micro_batch, grad_accum)
+            found = predict(model, stage, micro_batch, grad_accum, measured.get((stage, micro_batch, grad_accum)))
             if found and micro_batch < too_large.get(stage, micro_batch + 1):
-                yield documents.PredictedSpeed(*found, measured.get((stage, micro_batch, grad_accum)))
+                yield found
 
 
 def _communication(model: StepModel, settings: ModelSettings) -> Iterator[documents.StageCommunication]:
@@ -80,8 +80,8 @@ def _communication(model: StepModel, settings: ModelSettings) -> Iterator[docume
             two, one = (
                 stage_seconds(stage, settings.parameters, count, network, settings.gradient_bytes) for count in (2, 1)
             )
-            inefficiency = parameter.value / (two - one) if two > one and parameter.identifiable else None
-            yield documents.StageCommunication(stage, two - one, parameter.value, inefficiency)
+            inefficiency = parameter.seconds / (two - one) if two > one and parameter.identifiable else None
+            yield documents.StageCommunication(stage, two - one, parameter.seconds, inefficiency)
 
 
 def _memory(platform: str, group: Sequence[Configuration], settings: ModelSettings) -> documents.ActivationMemory:
