@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from laggard.recommend.communication import Network, stage_seconds
-from laggard.recommend.memory import MemoryPlan, Observation, StateBytes, activation_bounds, state_bytes
+from laggard.recommend.zero import (
+    MemoryPlan,
+    Network,
+    Observation,
+    StateBytes,
+    activation_bounds,
+    stage_seconds,
+    state_bytes,
+)
 from laggard.reports import documents
 from laggard.reports.campaign_report import outlier_row, read_runs
 from laggard.reports.outliers import find_outliers

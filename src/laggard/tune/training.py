@@ -24,8 +24,7 @@ from laggard.deepspeed_config import parse_config
 from laggard.kit.environment import ENV_REDUCE_SCATTER
 from laggard.kit.errors import UsageError
 from laggard.recommend.advice.situation import Situation
-from laggard.recommend.communication import Network, stage_seconds
-from laggard.recommend.memory import MemoryPlan, free_bytes
+from laggard.recommend.zero import MemoryPlan, Network, free_bytes, stage_seconds
 from laggard.recording.reader import read_recording
 from laggard.tune.campaign import Change, Subject
 from laggard.tune.plan import (

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from laggard.kit.constants import SCRIPT_PHASES
+from laggard.kit.majority import grouped
 from laggard.kit.words import counted, seconds_text
 from laggard.locate.against.alike import differences, not_alike
 from laggard.locate.against.estimate import MIN_STEPS
@@ -332,10 +333,7 @@ def _operation_changes(before: Digest, now: Digest, whole: float) -> Iterator[Ch
 
 
 def _by_kind(operations: Sequence[DigestOperation]) -> dict[tuple[str, str, int], list[DigestOperation]]:
-    found: dict[tuple[str, str, int], list[DigestOperation]] = {}
-    for each in operations:
-        found.setdefault((each.op, each.role, each.members), []).append(each)
-    return found
+    return grouped(operations, lambda each: (each.op, each.role, each.members))
 
 
 def _matched(

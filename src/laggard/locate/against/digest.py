@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS, PHASES, SCRIPT_PHASES
+from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.locate.against.estimate import beyond_usual, mean_seconds, rare_seconds, usual_seconds
 from laggard.locate.collectives import Collectives
@@ -262,9 +263,7 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
 
 
 def _of_nodes(nodes: Sequence[str | None], alike: NDArray[np.int64], split: bool) -> list[_Place]:
-    places: dict[tuple[str | None, int], list[int]] = {}
-    for at, node in enumerate(nodes):
-        places.setdefault((node, int(alike[at]) if split else 0), []).append(at)
+    places = grouped(range(len(nodes)), lambda at: (nodes[at], int(alike[at]) if split else 0))
     return [_Place(np.array(those), node, int(alike[those[0]])) for (node, _), those in places.items()]
 
 

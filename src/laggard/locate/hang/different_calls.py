@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from laggard.kit.constants import OPS
 from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives
-from laggard.locate.hang.members import Members
+from laggard.locate.hang.attendance import Members
 from laggard.locate.hang.waits import COUNTERPART, MADE_BY_CPP, THE_WORLD, Wait, flight_text, in_the_world, is_alive
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
