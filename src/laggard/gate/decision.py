@@ -9,29 +9,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
 from laggard.gate.measure import Measured
-from laggard.gate.memory import (
-    Evidence,
-    NodeMemory,
-    Seen,
-    critical_evidence,
-    drained,
-    is_from_before_resume,
-    look,
-    remember,
-    remembered,
-    resumed_by_laggard,
-)
+from laggard.gate.memory import Evidence, critical_evidence
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
 from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, RESUMED_BY_HAND, Slurm, SlurmError
 from laggard.kit.words import utc_text
 from laggard.model import EXIT_CODES, Finding, Report, Severity, Verdict
 from laggard.probes.runner.report import finding_name, with_lowered
 from laggard.wire.words import headline
+
+if TYPE_CHECKING:
+    from laggard.gate.memory import NodeMemory, Seen
 
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
@@ -62,7 +54,8 @@ def decide(settings: GateSettings, measured: Measured) -> Decision:
     is_of_job = settings.slurm.mode and not settings.slurm.is_health_check
     if is_of_job and settings.limit.is_over and not decision.status:
         return Decision(0, (LATE,), report)
-    before = (*_gang_lines(settings, report), *_over_lines(measured), *accepted, *_setup_lines(settings, report.node))
+    over = (f"gate: {line}" for line in measured.over)
+    before = (*_gang_lines(settings, report), *over, *accepted, *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
 
 
@@ -97,6 +90,7 @@ def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = ()
 
 def _on_critical(settings: GateSettings, report: Report) -> Decision:
     from laggard.gate.drain_cap import drain_refusal  # few runs need them
+    from laggard.gate.memory import look, remembered
 
     policy, slurm = settings.slurm, settings.slurm_node(report.node)
     memory = remembered(settings, report.node)
@@ -147,6 +141,7 @@ def _without_old_evidence(
 ) -> tuple[Report, tuple[str, ...]]:
     """The report in which findings are warnings whose evidence is no newer than an operator's resume, and a line for
     each of them."""
+    from laggard.gate.memory import is_from_before_resume
 
     if memory.resumed_at is None:
         return report, ()
@@ -175,6 +170,7 @@ def _stays_drained(slurm: Slurm) -> str:
 def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...]:
     """Drains the node, and remembers for which evidence: after the drain, so that a gate which reads that the node is
     drained finds it so."""
+    from laggard.gate.memory import drained, remember
 
     if seen.node is None:
         return (f"slurm: not drained: {seen.error}",)
@@ -192,6 +188,7 @@ def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...
 
 def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, ...]:
     """Resumes the node where laggard drained it. `seen`: the node, where SLURM was asked for it."""
+    from laggard.gate.memory import look, remember, resumed_by_laggard
 
     seen = look(settings, node) if seen is None else seen
     if seen.node is None:
@@ -209,6 +206,7 @@ def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, 
 def _notice_resume(settings: GateSettings, node: str) -> tuple[str, ...]:
     """Asks SLURM for a node that was drained when it was last looked at. So the next gates know that it was resumed,
     and take the agent's report again; no other gate that lets a job pass asks SLURM."""
+    from laggard.gate.memory import look, remembered
 
     if remembered(settings, node).seen_drained_at is None:
         return ()
@@ -220,10 +218,6 @@ def _notice_resume(settings: GateSettings, node: str) -> tuple[str, ...]:
 
 def _memory_lines(problem: str) -> tuple[str, ...]:
     return (f"gate: what was seen here cannot be kept, so a resume may be undone: {problem}",) if problem else ()
-
-
-def _over_lines(measured: Measured) -> tuple[str, ...]:
-    return tuple(f"gate: {line}" for line in measured.over)
 
 
 def _why_not_critical(report: Report) -> str:

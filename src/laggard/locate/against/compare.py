@@ -98,7 +98,7 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     largest = max((abs(each.seconds) for each in found), default=0.0)
     kept = [each for each in found if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
-    waiting = _waiting_notes(step, kept, _are_whole(before, now))
+    waiting = _waiting_notes(step, kept, whole=all(each.ranks_seen >= each.world_size for each in (before, now)))
     if not kept:
         step = _with_share(step, None)
     changes = [_with_share(each, step.seconds if step.share else None) for each in kept]
@@ -116,14 +116,9 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     )
 
 
-def _are_whole(before: Digest, now: Digest) -> bool:
-    """Whether all ranks of both runs were seen."""
-    return all(each.ranks_seen >= each.world_size for each in (before, now))
-
-
 def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tuple[Note, ...]:
     """The note on a step that changed for certain, where parts explain little of it. What is left is waiting for one
-    another, which is nobody's cause; where not all ranks were seen, others may be waited for."""
+    another, which is nobody's cause; where not all ranks were seen (`whole`), others may be waited for."""
     left = step.seconds - sum(each.seconds for each in changes)
     if not step.share or left / step.seconds < MOSTLY:
         return ()

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
+from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives
 from laggard.locate.hang.attendance import Members
@@ -132,9 +133,8 @@ def mismatched_collectives(timings: JobTimings) -> PartialVerdict:
         return NOTHING_FOUND
     notes = []
     for group, seq, calls in _first_mismatches(collectives):
-        by_call: dict[_MismatchedCall, list[int]] = {}
-        for column, call in calls.items():
-            by_call.setdefault(call, []).append(int(timings.ranks[column]))
+        columns = grouped(calls, calls.__getitem__)
+        by_call = {call: timings.ranks[own].tolist() for call, own in columns.items()}
         notes.append(_note(collectives.groups[group].name, seq, by_call))
     return PartialVerdict(notes=tuple(notes[:MAX_NOTES]))
 
