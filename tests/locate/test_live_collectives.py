@@ -9,8 +9,7 @@ import pytest
 from support.timings import job
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.link_suspects import MAX_RANKS, link_suspects
-from laggard.locate.live_collectives import with_collectives
+from laggard.locate.live_collectives import MAX_RANKS, link_suspects, with_collectives
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile.fact_names import GROUPS, member_runs

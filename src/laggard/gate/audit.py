@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from laggard.gate.draining import DRAINING_CODES
+from laggard.kit.majority import grouped
 from laggard.kit.parts import Line
 from laggard.kit.words import ascii_line, counted
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
@@ -49,10 +50,8 @@ class GateAudit(msgspec.Struct, frozen=True):
 def audit(report: Report) -> GateAudit:
     """The audit of a report in which findings are as the gate judges them. A critical finding of a code that nothing
     is written about takes the node like any other, and is listed."""
-    by_code: dict[str, list[Finding]] = {}
-    for finding in report.findings:
-        if finding.code in DRAINING_CODES or finding.severity is Severity.CRITICAL:
-            by_code.setdefault(finding.code, []).append(finding)
+    taking = (it for it in report.findings if it.code in DRAINING_CODES or it.severity is Severity.CRITICAL)
+    by_code = grouped(taking, lambda finding: finding.code)
     results = {result.name: result for result in report.probes}
     raised = {report.findings[place].code: it.name for it in report.probes for place in it.findings}
     codes = [_audited(code, by_code.get(code, ()), results, raised) for code in sorted({*DRAINING_CODES, *by_code})]
@@ -100,13 +99,12 @@ def audit_lines(audited: GateAudit) -> Iterator[Line]:
         if each.rule:
             yield Line(f"  Rule: {each.rule}")
             yield Line(f"  Healthy, and looks like it: {each.looks_like_it}")
-    reasons: dict[str, list[str]] = {}
-    for each in _of(audited, NOT_HERE):
-        reasons.setdefault(each.now[0], []).append(each.code)
+    reasons = grouped(_of(audited, NOT_HERE), lambda each: each.now[0])
     if reasons:
         yield Line("")
         yield Line("Not judged here:")
-        yield from (Line(ascii_line(f"  {', '.join(codes)}: {reason}"), "aside") for reason, codes in reasons.items())
+        for reason, judged in reasons.items():
+            yield Line(ascii_line(f"  {', '.join(each.code for each in judged)}: {reason}"), "aside")
 
 
 def _of(audited: GateAudit, state: str) -> tuple[AuditedCode, ...]:

@@ -54,7 +54,8 @@ def decide(settings: GateSettings, measured: Measured) -> Decision:
     is_of_job = settings.slurm.mode and not settings.slurm.is_health_check
     if is_of_job and settings.limit.is_over and not decision.status:
         return Decision(0, (LATE,), report)
-    before = (*_gang_lines(settings, report), *_over_lines(measured), *accepted, *_setup_lines(settings, report.node))
+    over = (f"gate: {line}" for line in measured.over)
+    before = (*_gang_lines(settings, report), *over, *accepted, *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
 
 
@@ -217,10 +218,6 @@ def _notice_resume(settings: GateSettings, node: str) -> tuple[str, ...]:
 
 def _memory_lines(problem: str) -> tuple[str, ...]:
     return (f"gate: what was seen here cannot be kept, so a resume may be undone: {problem}",) if problem else ()
-
-
-def _over_lines(measured: Measured) -> tuple[str, ...]:
-    return tuple(f"gate: {line}" for line in measured.over)
 
 
 def _why_not_critical(report: Report) -> str:

@@ -18,9 +18,9 @@ def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 2`, `ranks 0-3 and 7`, `ranks 0, 2, 4, 6 and 27 more`; empty where there are none. The order and repeated
     ranks do not matter."""
     numbers = sorted(set(ranks))
-    runs = _runs(numbers)
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_MAX_RUNS]]
-    rest = sum(last - first + 1 for first, last in runs[_MAX_RUNS:])
+    found = runs(numbers)
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in found[:_MAX_RUNS]]
+    rest = sum(last - first + 1 for first, last in found[_MAX_RUNS:])
     if rest:
         words.append(f"{rest} more")
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {joined(words)}" if words else ""
@@ -36,15 +36,15 @@ def listed(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """The first and last of each run of consecutive `numbers`, which ascend."""
-    runs: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
         else:
-            runs.append((number, number))
-    return runs
+            found.append((number, number))
+    return found
 
 
 def seconds_text(value: float) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from laggard.kit.address import without_login
 from laggard.kit.constants import AGENT_PORT, COLLECTOR_PORT
+from laggard.kit.majority import grouped
 from laggard.kit.tls import CLOSED
 from laggard.kit.words import counted, listed, printable_line
 from laggard.kubernetes.api_server import Answer, Exchange
@@ -97,9 +98,7 @@ _MESSAGE_CHARACTERS: Final = 480
 def judge(nodes: Iterable[Node], view: FleetView) -> dict[str, Health]:
     """The health of each node that has an agent, by the node's name. A node without one is left out, unless it has a
     condition, which is then Unknown; so is a node whose agent has not been asked yet."""
-    by_name: dict[str, list[NodeRow]] = {}
-    for row in view.rows:
-        by_name.setdefault(row.node or "", []).append(row)
+    by_name = grouped(view.rows, lambda row: row.node or "")
     unnamed = by_name.pop("", [])
     found: dict[str, Health] = {}
     for node in nodes:
@@ -171,8 +170,8 @@ def _by_verdict(row: NodeRow, findings: tuple[Finding, ...], skipped: str) -> He
         code = critical[0].code if critical else (row.findings or ("ProbesFail",))[0]
         return Health(FALSE, code, _text(critical, row))
     if row.verdict == Verdict.OK.value:
-        warned = [finding for finding in findings if finding.severity is Severity.WARNING]
-        parts = ["no critical finding", *([f"warnings: {_codes(warned)}"] if warned else ())]
+        warned = dict.fromkeys(finding.code for finding in findings if finding.severity is Severity.WARNING)
+        parts = ["no critical finding", *([f"warnings: {', '.join(warned)}"] if warned else ())]
         return Health(TRUE, "Healthy", _line("; ".join((*parts, *([skipped] if skipped else ())))))
     why = f": {row.reason}" if row.reason else "; the agent's report says why"
     return Health(UNKNOWN, "ProbesUnknown", _line(f"the probes cannot tell{why}"))
@@ -184,10 +183,6 @@ def _text(critical: list[Finding], row: NodeRow) -> str:
     lines = [f"{finding.device} {finding.summary} ({finding.code})" for finding in critical[:_MAX_NAMED]]
     more = [f"{len(critical) - _MAX_NAMED} more"] if len(critical) > _MAX_NAMED else []
     return _line("; ".join((*lines, *more)))
-
-
-def _codes(findings: Iterable[Finding]) -> str:
-    return ", ".join(dict.fromkeys(finding.code for finding in findings))
 
 
 def _line(text: str) -> str:

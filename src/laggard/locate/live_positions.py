@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kit.majority import grouped
 from laggard.locate.inferred_positions import connected
 from laggard.rankfile.fact_names import GROUPS, Run, index_in, members_of, parse_runs, size_of
 from laggard.wire.ranks import RankRow
@@ -92,9 +93,6 @@ def canonical_role(name: str) -> str | None:
     return next((role for role, known in _ROLE_WORDS if words & known), None)
 
 
-NOWHERE = Place({}, ())
-
-
 def position_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[np.int32]:
     """[R]: a number for each rank, the same for ranks that do the same work. Where fewer than MIN_PEERS do, the ranks
     of a tensor group count as peers of each other, too: they compute equal parts of the same layers."""
@@ -164,13 +162,12 @@ class GroupPlaces(NamedTuple):
 
 def group_places(ranks: Sequence[int], groups: Iterable[Membership]) -> tuple[GroupPlaces, ...]:
     """The kinds of `groups`, whose roles are as declared, with the places of `ranks`, ascending, in them."""
-    kinds: dict[tuple[str, tuple[int, ...]], list[tuple[int, ...]]] = {}
-    for role, members in sorted({each for each in groups if _may_divide_work(each)}):
-        kinds.setdefault((role, tuple(member - members[0] for member in members)), []).append(members)
-    several = [each for each in kinds.items() if len(each[1]) >= MIN_GROUPS and _are_disjoint(each[1])]
+    kinds = grouped(sorted(set(filter(_may_divide_work, groups))), lambda it: (it.role, tuple(np.diff(it.ranks))))
+    alike = [(role, [group.ranks for group in own]) for (role, _), own in kinds.items()]
+    several = [each for each in alike if len(each[1]) >= MIN_GROUPS and _are_disjoint(each[1])]
     several.sort(key=lambda each: -len(each[1]))
     columns = {rank: column for column, rank in enumerate(ranks)}
-    return tuple(_places(role, alike, columns) for (role, _), alike in several[:MAX_KINDS])
+    return tuple(_places(role, members, columns) for role, members in several[:MAX_KINDS])
 
 
 def _may_divide_work(group: Membership) -> bool:

@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import structs
 
+from laggard.kit.majority import grouped
 from laggard.kit.words import counted, joined, printable_line, ranks_text, seconds_text
 from laggard.locate.explanation import explained
 from laggard.locate.job_timings import JobTimings
@@ -258,10 +259,7 @@ def _differing_notes(by_rank: Mapping[int, list[Sampled]]) -> tuple[Note, ...]:
 
 
 def _by_rank(sampled: Iterable[Sampled]) -> dict[int, list[Sampled]]:
-    found: dict[int, list[Sampled]] = {}
-    for each in sampled:
-        found.setdefault(each.rank, []).append(each)
-    return found
+    return grouped(sampled, lambda each: each.rank)
 
 
 def _stack_of(culprit: Culprit, by_rank: Mapping[int, list[Sampled]], accused: set[int]) -> CulpritStack | None:

@@ -29,12 +29,12 @@ from laggard.locate.explanation import explained
 from laggard.locate.hang.deaths import dead_ranks, hung_before_the_end
 from laggard.locate.hang.different_calls import different_calls, mismatched_collectives
 from laggard.locate.hang.hangs import hung_ranks
-from laggard.locate.hang.stopped_devices import stopped_to_the_end
+from laggard.locate.hang.stopped_devices import stopped_devices, stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Ways, ways_of
 from laggard.locate.links.later_links import later_links
-from laggard.locate.links.slow_links import SlowLinks, slow_links
+from laggard.locate.links.slow_links import SlowLinks, slow_links, unlike_ways
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
 from laggard.locate.slow.busy_threads import (
@@ -44,8 +44,10 @@ from laggard.locate.slow.busy_threads import (
     least_wait_notes,
     missing_ranks_notes,
     one_rank_note,
+    slow_at_their_own_experts,
     unnamed_time_notes,
     with_busy_threads,
+    without_shared_data,
     without_turns,
 )
 from laggard.locate.slow.culprits import (
@@ -121,19 +123,13 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     found = hung_ranks(timings, step_seconds) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
     if found == NOTHING_FOUND:
-        found = unfinished_collectives(timings) if timings.queues is None else _stopped_devices(timings)
+        found = unfinished_collectives(timings) if timings.queues is None else stopped_devices(timings)
     if found == NOTHING_FOUND or any(culprit.stopped or culprit.kind == "dead" for culprit in found.culprits):
         return found
     different = different_calls(timings)
     if different is None:
         return found
     return PartialVerdict(notes=(different.note(), *(note for note in found.notes if note.kind == "waiting")))
-
-
-def _stopped_devices(timings: JobTimings) -> PartialVerdict:
-    from laggard.locate.hang.stopped_devices import stopped_devices  # only Flight Recorder dumps tell of devices
-
-    return stopped_devices(timings)
 
 
 def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> PartialVerdict:
@@ -175,12 +171,14 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = slow_ranks(steps, timings.nodes)
     if not found and steps.phased:
         steps, found = _slow_machines(timings, steps)
-    if not found and timings.stages is not None:
-        steps, found = _slow_beside_their_stage(timings, steps)
+    if not found and timings.stages is not None and (steps.peers.sizes == 1).any():
+        beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
+        steps = beside if found else steps
     unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
     often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
-    often = _without_shared_data(timings, steps, often)
+    if often and timings.positions is not None and len(timings.ranks) < timings.world_size:
+        often = without_shared_data(steps, timings.nodes, often)
     sometimes = without_turns(steps, often)
     turns = by_turns_notes(timings, often, sometimes)
     again = {column for each in sometimes for column in each.columns}
@@ -209,14 +207,6 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.notes)
-
-
-def _without_shared_data(timings: JobTimings, steps: Steps, often: list[Slow]) -> list[Slow]:
-    if not often or timings.positions is None or len(timings.ranks) >= timings.world_size:
-        return often
-    from laggard.locate.slow.busy_threads import without_shared_data  # asked where a rank is slow now and then
-
-    return without_shared_data(steps, timings.nodes, often)
 
 
 def _in_few_steps(timings: JobTimings, steps: Steps, found: Sequence[Slow]) -> tuple[Note, ...]:
@@ -255,7 +245,8 @@ def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culpri
         links = _slow_exchanges(timings, ways, steps)
     if found or links or later != NOTHING_FOUND:
         return _InNetwork(hosts, links, later.culprits, later.notes)
-    return _InNetwork(hosts, links, notes=_unlike_ways(timings, ways, steps, in_network))
+    unlike = () if ways is None or timings.hidden_by else unlike_ways(timings, ways, steps, in_network)
+    return _InNetwork(hosts, links, notes=unlike)
 
 
 def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
@@ -319,23 +310,6 @@ def _with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) 
     from laggard.locate.links.bursts import links_with_bursts  # asked where there are any and nobody is slow
 
     return links_with_bursts(timings, steps, links)
-
-
-def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
-    if timings.stages is None or not (steps.peers.sizes == 1).any():
-        return steps, []
-    from laggard.locate.slow.busy_threads import slow_at_their_own_experts  # asked where ranks have no peers
-
-    beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
-    return (beside, found) if found else (steps, [])
-
-
-def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps, found: SlowLinks) -> tuple[Note, ...]:
-    if ways is None or timings.hidden_by:
-        return ()
-    from laggard.locate.links.slow_links import unlike_ways  # asked where collectives are recorded and nobody is slow
-
-    return unlike_ways(timings, ways, steps, found)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

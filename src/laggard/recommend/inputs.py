@@ -118,12 +118,12 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
 
 def _split(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the recordings, and the other files."""
-    recordings = [path for path in paths if path != STANDARD_INPUT and (os.path.isdir(path) or _is_recording(path))]
+    recordings = [path for path in paths if path != STANDARD_INPUT and _is_recording(path)]
     return recordings, [path for path in paths if path not in recordings]
 
 
 def _is_recording(path: str) -> bool:
-    return os.path.isfile(path) and kind_of(Path(path)) is not None
+    return os.path.isdir(path) or (os.path.isfile(path) and kind_of(Path(path)) is not None)
 
 
 def _own_documents(files: GivenFiles) -> tuple[list[Report | Ring], list[str]]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS, PHASES
+from laggard.kit.majority import grouped
 from laggard.kit.processes import GONE, STOPPED
 from laggard.locate.collectives import ProcessGroup
 from laggard.locate.job_timings import LastBeat, NodeFindings, OwnThreads, RankDigests, RankState, digests, own_threads
@@ -53,10 +54,8 @@ class SeenRank(NamedTuple):
 
 def seen_by_others(lines: Iterable[SawLine]) -> dict[int, SeenRank]:
     """The observations by others, by rank."""
-    found: dict[int, list[SawLine]] = {}
-    for line in lines:
-        found.setdefault(line.of, []).append(line)
-    return {of: SeenRank(tuple(sorted(its, key=lambda line: line.at_unix))) for of, its in found.items()}
+    in_order = sorted(lines, key=lambda line: line.at_unix)
+    return {of: SeenRank(tuple(its)) for of, its in grouped(in_order, lambda line: line.of).items()}
 
 
 NEXT_BEAT_SECONDS = 1.0

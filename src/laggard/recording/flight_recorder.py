@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES
 from laggard.kit.errors import UsageError
+from laggard.kit.majority import grouped
 from laggard.kit.words import counted, ranks_text
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings, RankState
@@ -118,7 +119,7 @@ def _collectives(dump: Dump, column: int, matched: Groups, miscounted: frozenset
     new[1:] = (group[1:] != group[:-1]) | (seq[1:] != seq[:-1])
     first = np.flatnonzero(new)
     if not len(first):
-        return _no_rows()
+        return _rows(())
     size = records.size[chosen]
     total = np.where(np.minimum.reduceat(size, first) < 0, UNKNOWN, np.add.reduceat(size, first))
     if dump.wrapped:
@@ -140,12 +141,8 @@ def _rows(rows: Sequence[tuple[int, ...]]) -> _Rows:
     return _Rows(*(np.array(values, kind) for values, kind in zip(columns, _KINDS, strict=True)))
 
 
-def _no_rows() -> _Rows:
-    return _rows(())
-
-
 def _joined(parts: Sequence[_Rows]) -> _Rows:
-    columns: list[Any] = [np.concatenate(each) for each in zip(_no_rows(), *parts, strict=True)]
+    columns: list[Any] = [np.concatenate(each) for each in zip(_rows(()), *parts, strict=True)]
     return _Rows(*columns)
 
 
@@ -180,31 +177,28 @@ def _read(path: Path) -> Dump:
         raise NotRead(f"it has {size:,} bytes, and more than {MAX_FILE_BYTES:,} are not read")
     data = path.read_bytes()
     try:
-        return parse_dump(_value(data), int(named[2]), str(path), status.st_mtime)
+        value = read_plain_pickle(data) if data[:1] == b"\x80" else msgspec.json.decode(data)
+        return parse_dump(value, int(named[2]), str(path), status.st_mtime)
     except (PickleError, NoDump, msgspec.DecodeError, RecursionError) as error:
         raise NotRead("nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
 
 
-def _value(data: bytes) -> Any:
-    return read_plain_pickle(data) if data[:1] == b"\x80" else msgspec.json.decode(data)
-
-
 def _refuse_two_jobs(dumps: Sequence[Dump]) -> None:
     """Raises UsageError where one rank has two dumps, or the dumps tell of worlds of different sizes."""
-    by_prefix: dict[str, list[Dump]] = {}
-    for dump in dumps:
-        by_prefix.setdefault(_prefix(dump), []).append(dump)
-    ranks = [dump.rank for dump in dumps]
-    if len(set(ranks)) < len(ranks):
-        twice = ranks_text(rank for rank in set(ranks) if ranks.count(rank) > 1)
-        raise UsageError(f"{twice} left more than one dump: name those of one job and moment, {_choices(by_prefix)}")
-    by_world: dict[str, list[Dump]] = {}
-    for dump in dumps:
-        members = [group.members for group in dump.groups if group.description == "default_pg" and group.members]
-        if members:
-            by_world.setdefault(f"{len(members[0])} ranks", []).append(dump)
+    twice = [rank for rank, own in grouped(dumps, lambda dump: dump.rank).items() if len(own) > 1]
+    if twice:
+        choices = _choices(grouped(dumps, _prefix))
+        raise UsageError(f"{ranks_text(twice)} left more than one dump: name those of one job and moment, {choices}")
+    by_world = grouped(dumps, _world)
+    by_world.pop("", None)
     if len(by_world) > 1:
         raise UsageError(f"the dumps are of jobs of different sizes: name those of one, {_choices(by_world)}")
+
+
+def _world(dump: Dump) -> str:
+    """Empty where the dump does not tell."""
+    worlds = (group.members for group in dump.groups if group.description == "default_pg" and group.members)
+    return next((f"{len(members)} ranks" for members in worlds), "")
 
 
 def _prefix(dump: Dump) -> str:

@@ -120,7 +120,7 @@ def _is_timed(entry: Mapping[str, Any]) -> bool:
     return bool(begun) and begun != done
 
 
-def _miscounted(rows: Sequence[_Row]) -> Iterator[int]:
+def _miscounted(rows: Sequence[Row]) -> Iterator[int]:
     """The groups in which a batch of messages has a collective's number."""
     for before, row in zip(rows, rows[1:], strict=False):
         if before.batch >= 0 and before.group == row.group and row.is_batch and row.seq >= 0:
@@ -218,7 +218,9 @@ def _number(value: Any) -> int:
     return number if 0 <= number <= _MAX_NUMBER else UNKNOWN
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
+    """A row of Records. `is_batch`: whether it ends a batch of messages, which Records does not tell."""
+
     group: int
     op: int
     seq: int
@@ -228,12 +230,12 @@ class _Row(NamedTuple):
     done: bool
     begun: bool
     batch: int
-    is_batch: bool
+    is_batch: bool = False
 
 
-def _rows(listed: list[Any], groups: _Groups) -> tuple[list[_Row], list[str]]:
+def _rows(listed: list[Any], groups: _Groups) -> tuple[list[Row], list[str]]:
     """The records, and for each that is none the reason."""
-    rows: list[_Row] = []
+    rows: list[Row] = []
     reasons: list[str] = []
     for place, entry in enumerate(listed):
         try:
@@ -244,7 +246,7 @@ def _rows(listed: list[Any], groups: _Groups) -> tuple[list[_Row], list[str]]:
     return rows, reasons
 
 
-def _row(entry: Any, groups: _Groups) -> _Row:
+def _row(entry: Any, groups: _Groups) -> Row:
     if type(entry) is not dict:
         raise TypeError("no dictionary")
     name, description = entry["process_group"]
@@ -262,7 +264,7 @@ def _row(entry: Any, groups: _Groups) -> _Row:
     done = state == "completed" or (not backend.startswith("nccl") and entry.get("retired") is True)
     begun = state == "started" or bool(entry.get("time_discovered_started_ns"))
     batch = _number(entry.get("p2p_seq_id")) if source >= 0 else UNKNOWN
-    return _Row(place, op_place(op), seq, _size(entry), source, target, done, begun, batch, is_batch)
+    return Row(place, op_place(op), seq, _size(entry), source, target, done, begun, batch, is_batch)
 
 
 def _text(value: Any) -> str:
@@ -314,7 +316,7 @@ def _bytes(sizes: Any, types: Any) -> int:
     return total
 
 
-def _columns(rows: list[_Row]) -> Records:
+def _columns(rows: list[Row]) -> Records:
     kinds = (np.int32, np.int8, np.int64, np.int64, np.int32, np.int32, np.bool_, np.bool_, np.int64)
     columns: list[Any] = list(zip(*(row[: len(kinds)] for row in rows), strict=True)) if rows else [()] * len(kinds)
     return Records(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))

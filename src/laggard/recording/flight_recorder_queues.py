@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from laggard.kit.majority import grouped
 from laggard.locate.collectives import NEEDS_ALL, DeviceQueue, DeviceQueues, Lane, Launched, Operation, ProcessGroup
-from laggard.recording.flight_recorder_dump import ANY_SOURCE, Dump, DumpedGroup
+from laggard.recording.flight_recorder_dump import ANY_SOURCE, Dump, DumpedGroup, Row
 from laggard.recording.records import UNKNOWN
 
 WORLD = "default_pg"
@@ -156,25 +157,11 @@ def _groups_with_messages(dumps: Sequence[Dump], matched: Groups) -> frozenset[i
     )
 
 
-class _Row(NamedTuple):
-    """A row of Records as numbers."""
-
-    group: int
-    op: int
-    seq: int
-    size: int
-    source: int
-    target: int
-    done: bool
-    begun: bool
-    batch: int
-
-
 def _records(dump: Dump, places: Sequence[int], matched: Groups) -> Iterator[_Record]:
     """The records that have a lane, in the order of the launches. Messages that are launched as one have one
     position."""
     position, before = UNKNOWN, None
-    for place, row in enumerate(map(_Row._make, zip(*(column.tolist() for column in dump.records), strict=True))):
+    for place, row in enumerate(map(Row, *(column.tolist() for column in dump.records))):
         if before is None or not _are_launched_as_one(before, row):
             position = place
         before = row
@@ -183,7 +170,7 @@ def _records(dump: Dump, places: Sequence[int], matched: Groups) -> Iterator[_Re
             yield _Record(lane, row.seq if row.source < 0 else UNKNOWN, position, row.op, row.done, row.begun)
 
 
-def _are_launched_as_one(before: _Row, row: _Row) -> bool:
+def _are_launched_as_one(before: Row, row: Row) -> bool:
     """Whether the two are messages of one batch, or a send to a rank and a receive from it."""
     if row.group != before.group or min(row.source, before.source) < 0:
         return False
@@ -191,7 +178,7 @@ def _are_launched_as_one(before: _Row, row: _Row) -> bool:
     return row.batch == before.batch >= 0 or is_exchange
 
 
-def _lane(rank: int, row: _Row, group: int, matched: Groups) -> Lane | None:
+def _lane(rank: int, row: Row, group: int, matched: Groups) -> Lane | None:
     if row.source < 0:
         return Lane(group) if row.seq >= 0 else None
     members = matched.groups[group].ranks
@@ -249,10 +236,7 @@ def _queue(
 def _open(dump: Dump, records: Sequence[_Record]) -> Iterator[Launched]:
     """What is not finished, in the order of the launches. NCCL launches a batch of collectives as one: they have a
     record each, and one number."""
-    parts: dict[Operation, list[_Record]] = {}
-    for record in records:
-        if not record.done:
-            parts.setdefault(Operation(record.lane, record.number), []).append(record)
+    parts = grouped((it for it in records if not it.done), lambda it: Operation(it.lane, it.number))
     for operation, each in parts.items():
         begun = any(part.begun for part in each) if dump.timed else None
         yield Launched(operation, each[0].position, max(part.op for part in each), begun)

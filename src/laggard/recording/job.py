@@ -20,11 +20,11 @@ from laggard.locate.job_timings import (
     WINDOW_STEPS,
     JobTimings,
     hiding_libraries,
+    merged_environment,
     window_length,
 )
 from laggard.locate.live_positions import alone_in_stage, group_places, position_classes, replica_classes, stages
 from laggard.locate.medians import distinct
-from laggard.locate.run_environment import merged_environment
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.recording.facts import JobFacts
 from laggard.recording.part import UNKNOWN_WRITER, RecordedPart, Writer

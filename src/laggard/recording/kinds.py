@@ -160,7 +160,6 @@ class _FileReader:
 
 HEAD_BYTES = 64 << 10
 GZIP_MAGIC = b"\x1f\x8b"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PICKLE, _NEWEST_PROTOCOL = 0x80, 5
 
 _FLIGHT_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"comm_lib_version"', b'"entries"')
@@ -232,4 +231,4 @@ def _unpacked(head: bytes) -> bytes:
             head = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, HEAD_BYTES)
         except zlib.error:
             return b""
-    return head.removeprefix(_BYTE_ORDER_MARK)
+    return head.removeprefix(BYTE_ORDER_MARK)

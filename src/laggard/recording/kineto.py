@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
 from laggard.kit.errors import UsageError
+from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text
 from laggard.recording.job import RecordedJob
 from laggard.recording.kineto_stream import NoTrace
@@ -159,10 +160,7 @@ def read_traces(paths: Sequence[Path], gaps: list[str]) -> RecordedTimings:
 
 def _refuse_two_jobs(traces: Sequence[Trace]) -> None:
     """Raises UsageError where a rank has two traces of one step, or the traces tell of worlds of different sizes."""
-    by_world: dict[str, list[Trace]] = {}
-    for trace in traces:
-        if trace.world_size:
-            by_world.setdefault(f"{trace.world_size} ranks", []).append(trace)
+    by_world = grouped((it for it in traces if it.world_size), lambda trace: f"{trace.world_size} ranks")
     if len(by_world) > 1:
         raise UsageError(f"the traces are of jobs of different sizes: name those of one, {_choices(by_world)}")
     seen: dict[tuple[int, int], Trace] = {}

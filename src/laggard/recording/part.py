@@ -94,39 +94,35 @@ class RecordedPart:
 
     def add(self, kind: str, line: bytes) -> None:
         """Adds a record that is not timed; one of an unknown kind is passed over. Raises INVALID."""
-        if kind == "rank":
-            self._add_rank(records.decode_as(line, records.RankLine))
-        elif kind == "state":
-            state: records.StateLine = records.decode_as(line, records.StateLine)
-            self.states[state.rank] = state
-        elif kind == "threads":
-            threads: records.ThreadsLine = records.decode_as(line, records.ThreadsLine)
-            self.threads[threads.rank] = job_timings.own_threads({OWN_THREADS: threads.own_threads})
-        elif kind == "cpu_wait":
-            waited: records.CpuWaitLine = records.decode_as(line, records.CpuWaitLine)
-            self.cpu_waits[waited.rank] = CpuWait(*structs.astuple(waited.cpu_wait))
-        elif kind == "digest":
-            self._add_digest(records.decode_as(line, records.DigestLine))
-        elif kind == "environment":
-            around: records.EnvironmentLine = records.decode_as(line, records.EnvironmentLine)
-            self.environments[around.rank] = {ENVIRONMENT: around.environment, DEEPSPEED: around.deepspeed}
-        elif kind == "end":
-            end: records.EndLine = records.decode_as(line, records.EndLine)
-            self.end_lines[end.rank] = end
-        elif kind == "saw" and len(self.saw) < _MAX_SAW:
-            self.saw.append(records.decode_as(line, records.SawLine))
-        elif kind == "left":
-            left: records.LeftLine = records.decode_as(line, records.LeftLine)
-            self.left[left.rank] = left.at_unix
-        elif kind == "beat":
-            beat: records.BeatLine = records.decode_as(line, records.BeatLine)
-            self.beat_lines[beat.rank] = beat
-        elif kind == "stacks" and len(self.stacks) < _MAX_STACKS:
-            sampled = decode(bytes(records.decode_as(line, records.StacksLine).stacks))
-            self.stacks.append(sampled)
-        elif kind == "findings":
-            findings: records.FindingsLine = records.decode_as(line, records.FindingsLine)
-            self.found[findings.node] = job_timings.NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
+        if kind in records.LINES:
+            self._add(records.decode_as(line, records.LINES[kind]))
+
+    def _add(self, line: object) -> None:
+        match line:
+            case records.RankLine():
+                self._add_rank(line)
+            case records.StateLine():
+                self.states[line.rank] = line
+            case records.ThreadsLine():
+                self.threads[line.rank] = job_timings.own_threads({OWN_THREADS: line.own_threads})
+            case records.CpuWaitLine():
+                self.cpu_waits[line.rank] = CpuWait(*structs.astuple(line.cpu_wait))
+            case records.DigestLine():
+                self._add_digest(line)
+            case records.EnvironmentLine():
+                self.environments[line.rank] = {ENVIRONMENT: line.environment, DEEPSPEED: line.deepspeed}
+            case records.EndLine():
+                self.end_lines[line.rank] = line
+            case records.SawLine() if len(self.saw) < _MAX_SAW:
+                self.saw.append(line)
+            case records.LeftLine():
+                self.left[line.rank] = line.at_unix
+            case records.BeatLine():
+                self.beat_lines[line.rank] = line
+            case records.StacksLine() if len(self.stacks) < _MAX_STACKS:
+                self.stacks.append(decode(bytes(line.stacks)))
+            case records.FindingsLine():
+                self.found[line.node] = job_timings.NodeFindings(line.codes, line.of_gpus, line.gpus)
 
     def _add_digest(self, line: records.DigestLine) -> None:
         """Keeps the first and the newest of a rank's digests."""

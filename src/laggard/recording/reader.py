@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from laggard.kit.errors import UsageError
+from laggard.kit.majority import grouped
 from laggard.kit.words import counted
 from laggard.locate.job_timings import build_timings, live_timings
 from laggard.nccl.inspector import NO_NUMBERS, InspectorLog, gaps_of, last_arrivals
@@ -24,7 +25,8 @@ from laggard.recording.job import RecordedJob
 from laggard.recording.kinds import Kind, kind_of, read_lines
 from laggard.recording.recorded_timings import RecordedTimings, read_marks, unseen_alone, unseen_of
 from laggard.stacks.fault_text import read_faults
-from laggard.stacks.sampled import HELD, STALLED, Sampled, SampledError, read
+from laggard.stacks.sampled import HELD, STALLED, Sampled, SampledError
+from laggard.stacks.sampled import read as read_sampled
 
 WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
 NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
@@ -40,10 +42,9 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
     """Reads the recording in files or directories. Raises UsageError where there is none, or where they are of several
     kinds."""
     gaps: list[str] = []
-    by_kind: dict[Kind, list[Path]] = {}
     try:
-        for file, kind in _once(paths, gaps):
-            by_kind.setdefault(kind, []).append(file)
+        of_kind = grouped(_once(paths, gaps), lambda found: found[1])
+        by_kind = {kind: [file for file, _ in found] for kind, found in of_kind.items()}
         marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
         stacks = read_stacks(by_kind.pop(Kind.FAULTS, []), by_kind.pop(Kind.STACKS, []), gaps)
         if not by_kind and stacks:
@@ -51,15 +52,16 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
         if not by_kind and marks:
             return unseen_alone(marks)
         if len(by_kind) > 1:
-            raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
+            found = (f"{counted(len(files), kind.value)} ({files[0]}, ...)" for kind, files in by_kind.items())
+            raise UsageError(f"give files of one kind: there are {' and '.join(found)}")
         if not by_kind:
             raise UsageError(f"the rank had nothing to say: {', '.join(map(str, paths))}")
         ((kind, files),) = by_kind.items()
-        found = _read(kind, files, gaps)
-        job_id = found.timings.job_id or _job_of(stacks)
-        all_of = (*found.stacks, *(it for it in stacks if it.job_id == job_id))
-        found = dataclasses.replace(found, stacks=tuple(it for it in all_of if not _is_over(it, found.moved_at)))
-        return dataclasses.replace(found, unseen=unseen_of(marks, found.timings.job_id)) if marks else found
+        read = _read(kind, files, gaps)
+        job_id = read.timings.job_id or _job_of(stacks)
+        all_of = (*read.stacks, *(it for it in stacks if it.job_id == job_id))
+        kept = tuple(it for it in all_of if not _is_over(it, read.moved_at))
+        return dataclasses.replace(read, stacks=kept, unseen=unseen_of(marks, read.timings.job_id))
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
 
@@ -112,10 +114,6 @@ def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings
 
         return read_traces(files, gaps)
     return read_inspector(files if kind is Kind.INSPECTOR else (), gaps)
-
-
-def _found(by_kind: dict[Kind, list[Path]]) -> str:
-    return " and ".join(f"{counted(len(files), kind.value)} ({files[0]}, ...)" for kind, files in by_kind.items())
 
 
 def _recognised(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
@@ -237,7 +235,10 @@ MAX_FILES = 100_000
 def read_stacks(faults: Iterable[Path], stacks: Iterable[Path], gaps: list[str]) -> list[Sampled]:
     """What these files say. One that cannot be read is told in `gaps`."""
     found: list[Sampled] = []
-    kinds: tuple[tuple[Iterable[Path], Callable[[str], Sampled | None]], ...] = ((faults, read_faults), (stacks, read))
+    kinds: tuple[tuple[Iterable[Path], Callable[[str], Sampled | None]], ...] = (
+        (faults, read_faults),
+        (stacks, read_sampled),
+    )
     for files, read_one in kinds:
         for file in itertools.islice(files, MAX_FILES):
             try:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from laggard.kit.errors import UsageError
 from laggard.kit.words import counted
+from laggard.locate.describe import unseen_note
 from laggard.locate.job_timings import JobTimings, live_timings
-from laggard.locate.unseen_note import unseen_note
 from laggard.model import Note
 from laggard.rankfile import RankFileError
 from laggard.rankfile.unseen import MAX_MARKS, UnseenMark, read_mark

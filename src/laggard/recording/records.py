@@ -6,8 +6,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -191,6 +191,14 @@ class FindingsLine(msgspec.Struct):
     codes: tuple[str, ...]
     of_gpus: dict[str, tuple[str, ...]] = {}
     gpus: tuple[str, ...] = ()
+
+
+LINES: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "rank": RankLine, "state": StateLine, "threads": ThreadsLine, "cpu_wait": CpuWaitLine, "digest": DigestLine,
+    "environment": EnvironmentLine, "end": EndLine, "saw": SawLine, "left": LeftLine, "beat": BeatLine,
+    "stacks": StacksLine, "findings": FindingsLine,
+}  # fmt: skip
+"""The records that are not timed, by kind."""
 
 
 class Head(msgspec.Struct):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from laggard.reports.documents import (
@@ -10,7 +10,6 @@ from laggard.reports.documents import (
     CellError,
     OutlierRow,
     PortabilityDocument,
-    PortabilityRow,
     ScalingDocument,
     ScalingRow,
     TableDocument,
@@ -18,8 +17,8 @@ from laggard.reports.documents import (
 )
 from laggard.reports.outliers import MIN_RUNS, Outlier, find_outliers, find_table_errors
 from laggard.reports.runs import (
+    UNKNOWN,
     Point,
-    Portability,
     Run,
     find_best,
     find_gains,
@@ -29,13 +28,11 @@ from laggard.reports.runs import (
     merge_repeats,
 )
 from laggard.reports.step_model import find_crossovers
-from laggard.reports.table import OUT_OF_MEMORY, Row, Table, campaign_notes, empty_notes, repeat_notes
+from laggard.reports.table import Row, Table, campaign_notes, empty_notes, repeat_notes
 
 COLUMNS: Final = ("platform", "stage", "micro_batch", "grad_accum", "samples_per_second")
 _REMARKS: Final = ("seed", "trial", "run", "run_id", "repeat", "rep", "attempt", "job_id", "date", "time", "comment")
 """Columns that tell runs of one configuration apart."""
-UNKNOWN: Final = -1
-"""The stage, micro-batch or accumulation that is not in the table."""
 _MAX_WHOLE: Final = 1 << 30
 
 
@@ -52,7 +49,6 @@ def read_runs(table: Table, partly: bool = False) -> tuple[tuple[Run, ...], tupl
             continue
         if not row.text("platform"):
             row.fail("platform is empty: name the machine on which it was measured")
-        known = None if speed_of_row is OUT_OF_MEMORY else speed_of_row
         runs.append(
             Run(
                 row.line,
@@ -60,8 +56,8 @@ def read_runs(table: Table, partly: bool = False) -> tuple[tuple[Run, ...], tupl
                 _whole(row, "stage", 0, 3, partly),
                 _whole(row, "micro_batch", 1, _MAX_WHOLE, partly),
                 _whole(row, "grad_accum", 1, _MAX_WHOLE, partly),
-                known if isinstance(known, float) else None,
-                _row_values(row),
+                speed_of_row if isinstance(speed_of_row, float) else None,
+                {**row.values(), "platform": row.text("platform")},
                 tuple((name, row.cells[name]) for name in settings),
             )
         )
@@ -97,7 +93,8 @@ def _settings(table: Table) -> tuple[str, ...]:
 
 
 def cell_errors(table: Table) -> tuple[CellError, ...]:
-    numbers = {name: [_number(row.values().get(name)) for row in table.rows] for name in table.columns}
+    rows = [row.values() for row in table.rows]
+    numbers = {name: [_number(row.get(name)) for row in rows] for name in table.columns}
     columns = {name: values for name, values in numbers.items() if sum(value is not None for value in values) > 2}
     return tuple(
         CellError(
@@ -116,10 +113,6 @@ def outlier_row(outlier: Outlier) -> OutlierRow:
     return OutlierRow(dict(outlier.run.row), outlier.expected, outlier.ratio, outlier.run.line)
 
 
-def _row_values(row: Row) -> dict[str, Any]:
-    return {**row.values(), "platform": row.text("platform")}
-
-
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
@@ -135,23 +128,16 @@ def portability_document(table: Table, within: float) -> PortabilityDocument:
     configurations = merge_repeats(runs)
     found = find_portability(configurations, named)
     return PortabilityDocument(
-        tuple(PortabilityRow(each.config, *_known(each), each.value, each.efficiencies) for each in found),
+        tuple(each.row for each in found),
         find_gains(configurations),
         tuple(map(outlier_row, find_outliers([run for run in runs if UNKNOWN not in run[2:5]]))),
         (
             *empty_notes(empty),
             *_one_platform(runs),
-            *_missing_notes({each.missing: each.value for each in found if each.missing and each.value is None}),
+            *_missing_notes(each.missing for each in found if each.missing and each.row.value is None),
             *repeat_notes(configurations, within),
         ),
     )
-
-
-def _known(each: Portability) -> tuple[int | None, int | None, int | None]:
-    stage, micro_batch, grad_accum = (
-        None if value == UNKNOWN else value for value in (each.stage, each.micro_batch, each.grad_accum)
-    )
-    return stage, micro_batch, grad_accum
 
 
 def _one_platform(runs: Sequence[Run]) -> Iterator[TableNote]:
@@ -160,8 +146,8 @@ def _one_platform(runs: Sequence[Run]) -> Iterator[TableNote]:
         yield TableNote("one_platform", f"all rows are of {platforms.pop()}: portability is between platforms")
 
 
-def _missing_notes(missing: dict[tuple[str, ...], float | None]) -> Iterator[TableNote]:
-    for platforms in missing:
+def _missing_notes(missing: Iterable[tuple[str, ...]]) -> Iterator[TableNote]:
+    for platforms in dict.fromkeys(missing):
         text = f"some configurations were not measured on {', '.join(platforms)}: their portability is not known"
         yield TableNote("not_measured", text)
 

@@ -100,10 +100,13 @@ class CampaignDocument(msgspec.Struct, frozen=True):
 class PortabilityRow(msgspec.Struct, frozen=True):
     config: str | None
     stage: int | None
+    """null, as the next two: it differs between the platforms, or is not in the table."""
     micro_batch: int | None
     grad_accum: int | None
     value: float | None
+    """null: it was not measured on every platform, and ran on those where it was."""
     efficiencies: dict[str, float]
+    """The efficiency by platform; 0: out of memory."""
 
 
 class PortabilityDocument(msgspec.Struct, frozen=True):
@@ -151,6 +154,7 @@ class ModelParameter(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     identifiable: bool
+    """False: the runs fix it only together with others; its value is one of many that fit as well."""
 
 
 class PredictedSpeed(msgspec.Struct, frozen=True):

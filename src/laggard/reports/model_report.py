@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from laggard.recommend.communication import Network, stage_seconds
-from laggard.recommend.memory import MemoryPlan, Observation, StateBytes, activation_bounds, state_bytes
+from laggard.recommend.zero import (
+    MemoryPlan,
+    Network,
+    Observation,
+    StateBytes,
+    activation_bounds,
+    stage_seconds,
+    state_bytes,
+)
 from laggard.reports import documents
 from laggard.reports.campaign_report import outlier_row, read_runs
 from laggard.reports.outliers import find_outliers
@@ -46,7 +53,7 @@ def _platform(group: Sequence[Configuration], model: StepModel, settings: ModelS
         model.platform,
         model.runs,
         model.noise,
-        tuple(documents.ModelParameter(*each) for each in model.parameters),
+        model.parameters,
         tuple(_predictions(group, model)),
         tuple(_communication(model, settings)),
     )
@@ -62,9 +69,9 @@ def _predictions(group: Sequence[Configuration], model: StepModel) -> Iterator[d
     sizes = sorted({(each.micro_batch, each.grad_accum) for each in group})
     for stage in sorted({each.stage for each in group}):
         for micro_batch, grad_accum in sizes:
-            found = predict(model, stage, micro_batch, grad_accum)
+            found = predict(model, stage, micro_batch, grad_accum, measured.get((stage, micro_batch, grad_accum)))
             if found and micro_batch < too_large.get(stage, micro_batch + 1):
-                yield documents.PredictedSpeed(*found, measured.get((stage, micro_batch, grad_accum)))
+                yield found
 
 
 def _communication(model: StepModel, settings: ModelSettings) -> Iterator[documents.StageCommunication]:
@@ -80,8 +87,8 @@ def _communication(model: StepModel, settings: ModelSettings) -> Iterator[docume
             two, one = (
                 stage_seconds(stage, settings.parameters, count, network, settings.gradient_bytes) for count in (2, 1)
             )
-            inefficiency = parameter.value / (two - one) if two > one and parameter.identifiable else None
-            yield documents.StageCommunication(stage, two - one, parameter.value, inefficiency)
+            inefficiency = parameter.seconds / (two - one) if two > one and parameter.identifiable else None
+            yield documents.StageCommunication(stage, two - one, parameter.seconds, inefficiency)
 
 
 def _memory(platform: str, group: Sequence[Configuration], settings: ModelSettings) -> documents.ActivationMemory:

@@ -102,12 +102,9 @@ def _outliers_of(configurations: Sequence[Configuration]) -> list[Outlier]:
         Outlier(run, float(np.exp(predicted)))
         for each, predicted, deviation in zip(configurations, best.predicted, best.deviations, strict=True)
         for run in each.runs
-        if run.samples_per_second and _is_off(float(np.log(run.samples_per_second)) - predicted, deviation)
+        if run.samples_per_second
+        and abs(np.log(run.samples_per_second) - predicted) > max(MIN_DEVIATION, MIN_SCORE * deviation)
     ]
-
-
-def _is_off(off: float, deviation: float) -> bool:
-    return abs(off) > MIN_DEVIATION and abs(off) > MIN_SCORE * deviation
 
 
 def _covariances(runs: Sequence[Configuration]) -> tuple[Floats, Floats]:

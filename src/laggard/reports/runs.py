@@ -14,16 +14,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+from laggard.kit.majority import grouped
 from laggard.reports.documents import (
     BestConfiguration,
     GainOverBaseline,
     MeasuredConfiguration,
+    PortabilityRow,
     ScalingRow,
     StageWinner,
 )
 
+UNKNOWN: Final = -1
+"""The stage, micro-batch or accumulation that is not in the table."""
 TIE_RATIO: Final = 0.01
 """The share within which runs are as fast as each other: training steps repeat within about as much."""
 
@@ -60,11 +65,8 @@ class Configuration(NamedTuple):
 def merge_repeats(runs: Iterable[Run]) -> tuple[Configuration, ...]:
     """Returns the configurations in the order of their first runs. One that ran out of memory only sometimes counts as
     one that runs."""
-    groups: dict[Hashable, list[Run]] = {}
-    for run in runs:
-        key = (run.platform, run.stage, run.micro_batch, run.grad_accum, run.others)
-        groups.setdefault(key, []).append(run)
-    return tuple(_merge(group) for group in groups.values())
+    groups = grouped(runs, lambda run: (run.platform, run.stage, run.micro_batch, run.grad_accum, run.others))
+    return tuple(map(_merge, groups.values()))
 
 
 def _merge(runs: Sequence[Run]) -> Configuration:
@@ -91,10 +93,7 @@ def ties_of(best: Configuration, others: Iterable[Configuration], within: float)
 
 
 def by_platform(configurations: Iterable[Configuration]) -> dict[str, list[Configuration]]:
-    found: dict[str, list[Configuration]] = {}
-    for each in configurations:
-        found.setdefault(each.platform, []).append(each)
-    return found
+    return grouped(configurations, lambda each: each.platform)
 
 
 BASELINE: Final = "baseline"
@@ -119,24 +118,18 @@ def find_best(configurations: Sequence[Configuration], within: float = TIE_RATIO
 def find_winners(configurations: Sequence[Configuration], within: float = TIE_RATIO) -> tuple[StageWinner, ...]:
     """Returns which stage wins, for each platform and accumulation at which two stages were measured; the largest
     accumulation first. Stages are compared at the same micro-batch."""
-    groups: dict[tuple[str, int, int], list[Configuration]] = {}
-    for each in configurations:
-        if each.samples_per_second:
-            groups.setdefault((each.platform, each.grad_accum, each.micro_batch), []).append(each)
+    running = (each for each in configurations if each.samples_per_second)
+    groups = grouped(running, lambda each: (each.platform, each.grad_accum, each.micro_batch))
     winners = [_winner(group, within) for group in groups.values() if len({each.stage for each in group}) > 1]
     platforms = list(by_platform(configurations))
     return tuple(sorted(winners, key=lambda it: (platforms.index(it.platform), -it.grad_accum, -it.micro_batch)))
 
 
 def _winner(group: Sequence[Configuration], within: float) -> StageWinner:
-    stages = {stage: max((each for each in group if each.stage == stage), key=speed) for stage in _stages(group)}
-    first, *rest = sorted(stages.values(), key=speed, reverse=True)
+    stages = sorted(grouped(group, lambda each: each.stage).items())
+    first, *rest = sorted((max(own, key=speed) for _, own in stages), key=speed, reverse=True)
     lead, ties = speed(first) / speed(rest[0]), tuple(each.stage for each in ties_of(first, rest, within))
     return StageWinner(first.platform, first.grad_accum, first.micro_batch, first.stage, speed(first), lead, ties)
-
-
-def _stages(group: Sequence[Configuration]) -> list[int]:
-    return sorted({each.stage for each in group})
 
 
 def find_gains(configurations: Sequence[Configuration]) -> tuple[GainOverBaseline, ...]:
@@ -159,19 +152,8 @@ def _baseline(running: Sequence[Configuration]) -> Configuration | None:
     return next(iter(named), None) or max(plain, key=lambda each: each.micro_batch, default=None)
 
 
-Key = tuple[Hashable, ...]
-
-
 class Portability(NamedTuple):
-    config: str | None
-    stage: int | None
-    """None, as the next two: it differs between the platforms."""
-    micro_batch: int | None
-    grad_accum: int | None
-    value: float | None
-    """None: it was not measured on every platform, and ran on those where it was."""
-    efficiencies: dict[str, float]
-    """The efficiency by platform; 0: out of memory."""
+    row: PortabilityRow
     missing: tuple[str, ...]
     """The platforms where it was not measured."""
 
@@ -181,14 +163,11 @@ def find_portability(configurations: Sequence[Configuration], named: bool) -> tu
     by stage and accumulation, since each platform has a micro-batch of its own."""
     own = by_platform(configurations)
     best = {platform: max(map(speed, group)) for platform, group in own.items()}
-    groups: dict[Key, list[Configuration]] = {}
-    for each in configurations:
-        groups.setdefault(_key(each, named), []).append(each)
-    found = [_portability(group, best, named) for group in groups.values()]
-    return tuple(sorted(found, key=lambda each: -1.0 if each.value is None else each.value, reverse=True))
+    found = [_portability(group, best, named) for group in grouped(configurations, partial(_key, named)).values()]
+    return tuple(sorted(found, key=lambda each: -1.0 if each.row.value is None else each.row.value, reverse=True))
 
 
-def _key(configuration: Configuration, named: bool) -> Key:
+def _key(named: bool, configuration: Configuration) -> tuple[Hashable, ...]:
     if named:
         return (str(dict(configuration.others).get("config")),)
     return (configuration.stage, configuration.grad_accum)
@@ -201,15 +180,15 @@ def _portability(group: Sequence[Configuration], best: dict[str, float], named: 
         platform: speed(each) / best[platform] if best[platform] else 0.0 for platform, each in fastest.items()
     }
     missing = tuple(platform for platform in best if platform not in by)
-    return Portability(
+    row = PortabilityRow(
         str(dict(group[0].others).get("config")) if named else None,
         _common(each.stage for each in fastest.values()),
         _common(each.micro_batch for each in fastest.values()),
         _common(each.grad_accum for each in fastest.values()),
         portability_value(efficiencies.values(), len(missing)),
         efficiencies,
-        missing,
     )
+    return Portability(row, missing)
 
 
 def portability_value(efficiencies: Iterable[float], missing: int = 0) -> float | None:
@@ -222,7 +201,7 @@ def portability_value(efficiencies: Iterable[float], missing: int = 0) -> float 
 
 def _common(values: Iterable[int]) -> int | None:
     distinct = set(values)
-    return distinct.pop() if len(distinct) == 1 else None
+    return distinct.pop() if len(distinct) == 1 and distinct != {UNKNOWN} else None
 
 
 ALARM_RATIO: Final = 0.8
@@ -244,10 +223,8 @@ class Point(NamedTuple):
 
 def find_scaling(points: Sequence[Point]) -> tuple[ScalingRow, ...]:
     """Compares the configurations of each group with its smallest one that was measured."""
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        groups.setdefault(point.group, []).append(point)
-    return tuple(each for own in groups.values() for each in _group(sorted(own, key=lambda point: point.gpus)))
+    groups = grouped(points, lambda point: point.group).values()
+    return tuple(each for own in groups for each in _group(sorted(own, key=lambda point: point.gpus)))
 
 
 def _group(points: Sequence[Point]) -> list[ScalingRow]:

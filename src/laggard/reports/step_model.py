@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from laggard.reports.documents import StageCrossover
-from laggard.reports.runs import Configuration, by_platform
+from laggard.reports.documents import ModelParameter, PredictedSpeed, StageCrossover
+from laggard.reports.runs import Configuration, by_platform, speed
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,30 +34,9 @@ _RANK_TOLERANCE: Final = 1e-9
 _MAX_ITERATIONS: Final = 200
 
 
-class Parameter(NamedTuple):
-    """One number of the model, in seconds, with an interval of 90 %."""
-
-    name: str
-    value: float
-    low: float | None
-    """None: too few runs for an interval."""
-    high: float | None
-    identifiable: bool
-    """False: the runs fix it only together with others; its value is one of many that fit as well."""
-
-
-class Prediction(NamedTuple):
-    stage: int
-    micro_batch: int
-    grad_accum: int
-    samples_per_second: float
-    low: float | None
-    high: float | None
-
-
 class StepModel(NamedTuple):
     platform: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ModelParameter, ...]
     noise: float | None
     """Relative standard deviation of a run about the model; None: as many parameters as runs."""
     runs: int
@@ -74,7 +53,7 @@ def fit_step_model(configurations: Sequence[Configuration]) -> StepModel | None:
         return None
     stages = sorted({each.stage for each in running})
     names = _names(stages)
-    seconds = np.array([each.micro_batch * each.grad_accum / (each.samples_per_second or 1.0) for each in running])
+    seconds = np.array(list(map(_step_seconds, running)))
     design = np.array([design_row(names, each.stage, each.micro_batch, each.grad_accum) for each in running])
     scaled = design / seconds[:, None]  # a time is known to a share of itself
     solution = solve_nonnegative(scaled, np.ones(len(running)))
@@ -86,7 +65,9 @@ def fit_step_model(configurations: Sequence[Configuration]) -> StepModel | None:
     )
 
 
-def predict(model: StepModel, stage: int, micro_batch: int, grad_accum: int) -> Prediction | None:
+def predict(
+    model: StepModel, stage: int, micro_batch: int, grad_accum: int, measured: float | None = None
+) -> PredictedSpeed | None:
     """Returns the speed of a configuration of a stage that was measured, else None. The interval holds the mean of its
     runs, not the noise of one."""
     if f"stage {stage} a step" not in model.names:
@@ -94,11 +75,12 @@ def predict(model: StepModel, stage: int, micro_batch: int, grad_accum: int) -> 
     row = design_row(model.names, stage, micro_batch, grad_accum)
     samples = micro_batch * grad_accum
     seconds = float(row @ model.solution)
-    speed = samples / seconds if seconds > 0 else 0.0
+    per_second = samples / seconds if seconds > 0 else 0.0
     if not len(model.draws):
-        return Prediction(stage, micro_batch, grad_accum, speed, None, None)
+        return PredictedSpeed(stage, micro_batch, grad_accum, per_second, None, None, measured)
     slow, fast = np.quantile(model.draws @ row, (_LEVELS[1], _LEVELS[0]))
-    return Prediction(stage, micro_batch, grad_accum, speed, samples / float(slow), samples / max(float(fast), 1e-12))
+    low, high = samples / float(slow), samples / max(float(fast), 1e-12)
+    return PredictedSpeed(stage, micro_batch, grad_accum, per_second, low, high, measured)
 
 
 def _names(stages: Sequence[int]) -> tuple[str, ...]:
@@ -117,7 +99,7 @@ def design_row(names: Sequence[str], stage: int, micro_batch: int, grad_accum: i
     return np.array([own.get(name, 0) for name in names], float)
 
 
-def _parameters(names: Sequence[str], design: Floats, solution: Floats, draws: Floats) -> tuple[Parameter, ...]:
+def _parameters(names: Sequence[str], design: Floats, solution: Floats, draws: Floats) -> tuple[ModelParameter, ...]:
     """A parameter is identifiable where moving along no direction that leaves all runs as they are changes it."""
     _, sizes, directions = np.linalg.svd(design)
     rank = int((sizes > _tolerance(design)).sum())
@@ -125,7 +107,7 @@ def _parameters(names: Sequence[str], design: Floats, solution: Floats, draws: F
     loose = np.abs(free).max(axis=0) > 1e-6 if len(free) else np.zeros(len(names), bool)
     bounds = np.quantile(draws, _LEVELS, axis=0) if len(draws) else None
     return tuple(
-        Parameter(
+        ModelParameter(
             name,
             float(solution[place]),
             None if bounds is None else float(bounds[0, place]),
@@ -190,15 +172,6 @@ nothing about the noise."""
 _CROSSING_DRAWS: Final = 4000
 
 
-class Comparison(NamedTuple):
-    """Two stages at one accumulation."""
-
-    grad_accum: int
-    micro_batch: int
-    ratio: float
-    """The speed of the higher stage over that of the lower."""
-
-
 class Bounds(NamedTuple):
     """The point where a line crosses zero, and an interval that holds it with 90 %."""
 
@@ -233,21 +206,20 @@ def _pairs(running: Sequence[Configuration], lower: int, higher: int) -> list[tu
 def _crossover(
     platform: str, lower: int, higher: int, pairs: Sequence[tuple[Configuration, Configuration]]
 ) -> StageCrossover:
-    points = tuple(
-        Comparison(low.grad_accum, low.micro_batch, (high.samples_per_second or 0.0) / (low.samples_per_second or 1.0))
-        for low, high in pairs
-    )
-    bounds, basis = _crossing(pairs, points)
-    winner = higher if points[0].ratio > 1 else lower
+    is_higher_faster = [speed(high) / speed(low) > 1 for low, high in pairs]
+    bounds, basis = _crossing(pairs, is_higher_faster)
+    winner = higher if is_higher_faster[0] else lower
     return StageCrossover(platform, (lower, higher), *bounds, basis, winner if basis == "one_side" else None)
 
 
-def _crossing(pairs: Sequence[tuple[Configuration, Configuration]], points: Sequence[Comparison]) -> tuple[Bounds, str]:
-    if all(point.ratio > 1 for point in points) or all(point.ratio <= 1 for point in points):
+def _crossing(
+    pairs: Sequence[tuple[Configuration, Configuration]], is_higher_faster: Sequence[bool]
+) -> tuple[Bounds, str]:
+    if len(set(is_higher_faster)) == 1:
         return Bounds(None, None, None), "one_side"
-    if len({point.grad_accum for point in points}) < MIN_POINTS:
-        return Bounds(None, float(points[0].grad_accum), float(points[-1].grad_accum)), "bracket"
     accumulation = np.array([low.grad_accum for low, _ in pairs], float)
+    if len(set(accumulation)) < MIN_POINTS:
+        return Bounds(None, float(accumulation[0]), float(accumulation[-1])), "bracket"
     extra = np.array([_step_seconds(high) - _step_seconds(low) for low, high in pairs])
     scale = np.array([_step_seconds(low) for low, _ in pairs])  # a time is known to a share of itself
     return fit_crossing(accumulation, extra, scale), "fit"
@@ -255,8 +227,7 @@ def _crossing(pairs: Sequence[tuple[Configuration, Configuration]], points: Sequ
 
 def _step_seconds(configuration: Configuration) -> float:
     """Returns the seconds of an optimizer step."""
-    batch = configuration.micro_batch * configuration.grad_accum
-    return batch / (configuration.samples_per_second or 1.0)
+    return configuration.micro_batch * configuration.grad_accum / speed(configuration)
 
 
 def fit_crossing(accumulation: Floats, extra: Floats, scale: Floats) -> Bounds:

@@ -13,10 +13,11 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
 from laggard.kit.errors import UsageError
+from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.reports.documents import TableNote
 from laggard.reports.outliers import Outlier
@@ -295,11 +296,10 @@ def _best_is_outlier(configurations: Sequence[Configuration], flagged: set[int])
 
 def _impossible(configurations: Sequence[Configuration], flagged: set[int]) -> Iterator[TableNote]:
     """Yields pairs of rows of which one must be wrong: a step's time does not fall when its micro-batch grows."""
-    groups: dict[object, list[Configuration]] = {}
-    for each in configurations:
-        if each.samples_per_second and not any(run.line in flagged for run in each.runs):
-            groups.setdefault((each.platform, each.stage, each.others), []).append(each)
-    for group in groups.values():
+    sound = (
+        each for each in configurations if each.samples_per_second and not any(run.line in flagged for run in each.runs)
+    )
+    for group in _of_one_stage(sound):
         ordered = sorted(group, key=lambda each: each.micro_batch)
         for small, large in itertools.pairwise(ordered):
             growth = large.micro_batch / small.micro_batch
@@ -314,10 +314,7 @@ def _impossible(configurations: Sequence[Configuration], flagged: set[int]) -> I
 
 def _memory_contradictions(configurations: Sequence[Configuration]) -> Iterator[TableNote]:
     """Yields pairs of rows of which a larger micro-batch fitted and a smaller one did not."""
-    groups: dict[object, list[Configuration]] = {}
-    for each in configurations:
-        groups.setdefault((each.platform, each.stage, each.others), []).append(each)
-    for group in groups.values():
+    for group in _of_one_stage(configurations):
         failed = [each for each in group if each.samples_per_second is None]
         fitted = [each for each in group if each.samples_per_second is not None]
         if failed and fitted:
@@ -330,6 +327,11 @@ def _memory_contradictions(configurations: Sequence[Configuration]) -> Iterator[
                     f"{large.micro_batch} did not"
                 )
                 yield TableNote("contradiction", text, lines)
+
+
+def _of_one_stage(configurations: Iterable[Configuration]) -> Iterable[list[Configuration]]:
+    """Those that differ in micro-batch and accumulation alone."""
+    return grouped(configurations, lambda each: (each.platform, each.stage, each.others)).values()
 
 
 def _unit_notes(outliers: Sequence[Outlier]) -> Iterator[TableNote]:

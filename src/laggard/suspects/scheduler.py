@@ -15,7 +15,8 @@ from typing import Final
 
 from laggard.kit.bounded_program import ProgramFailed, output_of
 from laggard.kit.errors import UsageError
-from laggard.kit.words import natural, printable_line
+from laggard.kit.majority import grouped
+from laggard.kit.words import natural, printable_line, runs
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 _NUMBERED: Final = re.compile(r"(.*?)([0-9]{1,15})")
@@ -52,11 +53,10 @@ def _short(name: str) -> str:
 def hostlist(names: Collection[str]) -> str:
     """The names as SLURM writes them: `n[1-3,7],gpu-a`, in the order of their numbers."""
     plain = [name for name in names if not _NUMBERED.fullmatch(name)]
-    groups: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        if found := _NUMBERED.fullmatch(name):
-            groups.setdefault(found[1], []).append(found[2])
-    words = [*dict.fromkeys(plain), *(word for prefix, own in groups.items() for word in _words(prefix, own))]
+    numbered = filter(None, map(_NUMBERED.fullmatch, dict.fromkeys(names)))
+    groups = grouped(numbered, lambda found: found[1])
+    words = [*dict.fromkeys(plain)]
+    words += [word for prefix, own in groups.items() for word in _words(prefix, [found[2] for found in own])]
     return ",".join(sorted(words, key=natural))
 
 
@@ -66,22 +66,12 @@ def _words(prefix: str, numbers: Collection[str]) -> Iterator[str]:
     widths = {number: len(number) if len(number) in padded else 0 for number in numbers}
     for width in sorted(set(widths.values())):
         own = sorted(int(number) for number in numbers if widths[number] == width)
-        runs = ",".join(_run(first, last, width) for first, last in _runs(own))
-        yield f"{prefix}{own[0]:0{width}}" if len(own) == 1 else f"{prefix}[{runs}]"
+        listed = ",".join(_run(first, last, width) for first, last in runs(own))
+        yield f"{prefix}{own[0]:0{width}}" if len(own) == 1 else f"{prefix}[{listed}]"
 
 
 def _run(first: int, last: int, width: int) -> str:
     return f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}"
-
-
-def _runs(numbers: Collection[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = runs[-1][0], number
-        else:
-            runs.append((number, number))
-    return runs
 
 
 SECONDS: Final = 10.0

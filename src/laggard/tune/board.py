@@ -13,8 +13,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -163,7 +164,7 @@ _SEED: Final = 20261117
 _MIN_ROWS: Final = 8
 
 
-class Importance(NamedTuple):
+class ImportanceRow(msgspec.Struct, frozen=True):
     parameter: str
     effect: float
     """Throughput of its best value over that of its worst, the others as they are."""
@@ -173,7 +174,7 @@ class Importance(NamedTuple):
     """False: its interval reaches what repeats differ by."""
 
 
-def importances(board: Board, tie: float) -> tuple[Importance, ...]:
+def importances(board: Board, tie: float) -> tuple[ImportanceRow, ...]:
     """Returns the parameters that were varied, the most important first; empty with fewer than eight trials."""
     rows = [(each, mean) for each in board.configurations.values() if (mean := board.mean(each)) is not None]
     varied = [each for each in board.space.parameters if len({repr(row[each.name]) for row, _ in rows}) > 1]
@@ -193,7 +194,7 @@ def importances(board: Board, tie: float) -> tuple[Importance, ...]:
     low, high = np.quantile(draws, (0.05, 0.95), axis=0)
     least = max(math.log1p(tie), board.noise())
     found = [
-        Importance(
+        ImportanceRow(
             each.name,
             math.exp(float(own[place])),
             math.exp(float(low[place])),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from laggard.tune.board import Board
@@ -70,10 +70,6 @@ def _between(old: Settings, new: Settings, times: Times, plan: Plan) -> Comparis
     return compare(times.get(key(old), []), times.get(key(new), []), plan.tie)
 
 
-def _order(board: Board, finalists: Iterable[Settings], times: Times, plan: Plan) -> list[Settings]:
-    return sorted(finalists, key=lambda each: -_between(board.default, each, times, plan).ratio)
-
-
 def _still_open(finalists: Sequence[Settings], times: Times, plan: Plan) -> list[Settings]:
     """Returns the fastest and those that are not slower for certain, the fastest first."""
     first, *others = sorted(finalists, key=lambda each: sum(times.get(key(each), [])))
@@ -89,8 +85,9 @@ def _is_decided(board: Board, finalists: Sequence[Settings], times: Times, plan:
 def _found(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan, first: Settings) -> Found:
     """The best configuration. The one that the search took for it stays so, unless another one is faster for certain:
     it was repeated more often. Of those that are as fast, the one with the fewest changes is the best."""
-    ordered = _order(board, finalists, times, plan)
-    shown = tuple(Finalist(each, _between(board.default, each, times, plan)) for each in ordered)
+    compared = [Finalist(each, _between(board.default, each, times, plan)) for each in finalists]
+    shown = tuple(sorted(compared, key=lambda each: -each.comparison.ratio))
+    ordered = [each.configuration for each in shown]
     if _default_is_wrong(board):
         return Found(None, shown, (), "the default itself gave wrong results: the machine has to be repaired first")
     faster = [each for each in shown if each.comparison.word is Word.FASTER]

@@ -262,7 +262,7 @@ def nccl_subject(settings: Mapping[str, Any], situation: Situation) -> Subject:
     messages = tuple(Message(op, size, times) for op, size, times in settings["messages"])
     command = settings["command"]
     words = parse_command(command, (*NAMES, "python"), ("bytes",)) if command else ()
-    if command and not {"{test}", "{op}"} & set(_names(command)) and len({each.op for each in messages}) > 1:
+    if command and not ("{test}" in command or "{op}" in command) and len({each.op for each in messages}) > 1:
         raise UsageError("--command lacks {test} or {op}: several operations are measured")
     current = settings["current"]
     facts = facts_of(settings, {each.op for each in messages})
@@ -281,26 +281,18 @@ def nccl_subject(settings: Mapping[str, Any], situation: Situation) -> Subject:
     )
 
 
+HARDWARE: Final = ("transport", "nodes", "local_ranks", "nics", "compute_capability", "nvlink_switch")
+"""The flags that tell of the cluster: fields of Facts."""
+
+
 def facts_of(settings: Mapping[str, Any], collectives: set[str]) -> Facts:
     version = parse_version(settings["nccl_version"])
     if not version:
         raise UsageError(f"--nccl-version {settings['nccl_version']!r} is no version, such as 2.27.5")
     if settings["transport"] not in TRANSPORTS:
         raise UsageError(f"--transport {settings['transport']!r} is none of {', '.join(TRANSPORTS)}")
-    return Facts(
-        version=version,
-        transport=settings["transport"],
-        nodes=settings["nodes"],
-        local_ranks=settings["local_ranks"],
-        nics=settings["nics"],
-        compute_capability=settings["compute_capability"],
-        switch=settings["nvlink_switch"],
-        collectives=frozenset(collectives),
-    )
-
-
-def _names(command: str) -> list[str]:
-    return [name for name in ("{test}", "{op}") if name in command]
+    known = {name.removeprefix("nvlink_"): settings[name] for name in HARDWARE}
+    return Facts(version=version, collectives=frozenset(collectives), **known)
 
 
 def _changes(default: Settings, best: Settings) -> list[Change]:

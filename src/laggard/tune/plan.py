@@ -200,7 +200,6 @@ class Found(NamedTuple):
     """Finalists as fast as the best one, or not told apart from it."""
     ended: str
     """The reason why the search ended, one line."""
-    groups_done: tuple[str, ...] = ()
 
 
 Steps = Generator[Proposal, Outcome, "Found"]

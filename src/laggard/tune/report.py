@@ -16,7 +16,7 @@ from laggard.nccl.variables import shown
 from laggard.recommend.advice.decide import recommended_files
 from laggard.recommend.advice.values import Gain, Item, Recommendation, gain_text
 from laggard.reports.svg import Chart, Series, render_charts
-from laggard.tune.board import Board, importances
+from laggard.tune.board import Board, ImportanceRow, importances
 from laggard.tune.campaign import Ended, Progress, Subject
 from laggard.tune.plan import Finalist, Found, Space, changes
 from laggard.tune.statistics import TIE, Comparison
@@ -44,14 +44,6 @@ class FinalistRow(msgspec.Struct, frozen=True):
     high: float | None
     pairs: int
     verdict: str
-
-
-class ImportanceRow(msgspec.Struct, frozen=True):
-    parameter: str
-    effect: float
-    low: float
-    high: float
-    matters: bool
 
 
 class TuneDocument(msgspec.Struct, frozen=True):
@@ -88,7 +80,7 @@ def conclude(subject: Subject, ended: Ended, trials: Sequence[Kept], study: str)
         trials=tuple(_trial(subject.space, each) for each in trials),
         finalists=tuple(_finalist(subject.space, each) for each in found.finalists),
         tied=tuple(changes(subject.space, each) for each in found.tied),
-        importances=tuple(ImportanceRow(*each) for each in importances(board, TIE)),
+        importances=importances(board, TIE),
         noise=board.noise(),
         drift=drift.ratio if drift else None,
         spent_seconds=ended.spent_seconds,

@@ -53,7 +53,6 @@ class Search:
         self.best: Settings = self.board.default
         self.phase = "default"
         self._spread: dict[str, float] = {}
-        self._groups: list[str] = []
         self._fell_back = False
 
     def run(self) -> Steps:
@@ -66,7 +65,7 @@ class Search:
             return Found(None, (), (), f"the default itself does not run ({why}): nothing can be compared with it")
         yield from self._explore()
         found = yield from confirm(self.board, self.plan, self.best)
-        return found._replace(ended=found.ended or self._ending(bool(found.finalists)), groups_done=tuple(self._groups))
+        return found._replace(ended=found.ended or self._ending(bool(found.finalists)))
 
     def left(self) -> int:
         """Returns the evaluations that are left before the confirmation."""
@@ -99,8 +98,6 @@ class Search:
             if math.prod(len(each.choices) for each in members) <= _SMALL_GROUP:
                 yield from self._try(self._together(members), group or "all")
             yield from self._pass(members, group or "all")
-            if self.left() > 0 and group not in self._groups:
-                self._groups.append(group)
 
     def _together(self, members: Sequence[Parameter]) -> Iterable[Settings]:
         """Returns the best so far with all combinations of these parameters' values, those with one change first: a

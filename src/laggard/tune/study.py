@@ -78,11 +78,6 @@ class Study:
         queue = self._unused.get(key(configuration))
         return queue.popleft() if queue else None
 
-    @property
-    def unused(self) -> int:
-        """Trials of the file that this run of the campaign has not asked for."""
-        return sum(map(len, self._unused.values()))
-
     @contextlib.contextmanager
     def trial(self, proposal: Proposal) -> Iterator[_Running]:
         """A trial that is running from here on. Leaving without an outcome marks it as lost."""

@@ -24,8 +24,7 @@ from laggard.deepspeed_config import parse_config
 from laggard.kit.environment import ENV_REDUCE_SCATTER
 from laggard.kit.errors import UsageError
 from laggard.recommend.advice.situation import Situation
-from laggard.recommend.communication import Network, stage_seconds
-from laggard.recommend.memory import MemoryPlan, free_bytes
+from laggard.recommend.zero import MemoryPlan, Network, free_bytes, stage_seconds
 from laggard.recording.reader import read_recording
 from laggard.tune.campaign import Change, Subject
 from laggard.tune.plan import (
@@ -79,7 +78,7 @@ def global_batch(training: Training) -> int:
 def zero_space(training: Training) -> Space:
     own = parse_config(training.document)
     share = global_batch(training) // training.ranks
-    sizes = tuple(size for size in range(1, share + 1) if share % size == 0 and _is_power(size)) or (1,)
+    sizes = tuple(size for size in range(1, share + 1) if share % size == 0 and size.bit_count() == 1) or (1,)
     sizes = tuple(sorted({*sizes, own.micro_batch or 1}))
     constraints = []
     if training.parameters and training.gpu_bytes:
@@ -175,10 +174,6 @@ def _stage(configuration: Configuration) -> int:
 def _needs_as_much(one: Configuration, other: Configuration) -> bool:
     micro = [int(str(each["micro_batch"])) for each in (one, other)]
     return _stage(one) <= _stage(other) and micro[0] >= micro[1]
-
-
-def _is_power(number: int) -> bool:
-    return number & (number - 1) == 0
 
 
 NAMES: Final = ("config", "recording", "stage", "micro_batch", "accumulation", "python")

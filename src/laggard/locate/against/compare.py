@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from laggard.kit.constants import SCRIPT_PHASES
+from laggard.kit.majority import grouped
 from laggard.kit.words import counted, seconds_text
 from laggard.locate.against.alike import differences, not_alike
 from laggard.locate.against.estimate import MIN_STEPS
@@ -97,7 +98,7 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     largest = max((abs(each.seconds) for each in found), default=0.0)
     kept = [each for each in found if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
-    waiting = _waiting_notes(step, kept, _are_whole(before, now))
+    waiting = _waiting_notes(step, kept, whole=all(each.ranks_seen >= each.world_size for each in (before, now)))
     if not kept:
         step = _with_share(step, None)
     changes = [_with_share(each, step.seconds if step.share else None) for each in kept]
@@ -115,14 +116,9 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     )
 
 
-def _are_whole(before: Digest, now: Digest) -> bool:
-    """Whether all ranks of both runs were seen."""
-    return all(each.ranks_seen >= each.world_size for each in (before, now))
-
-
 def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tuple[Note, ...]:
     """The note on a step that changed for certain, where parts explain little of it. What is left is waiting for one
-    another, which is nobody's cause; where not all ranks were seen, others may be waited for."""
+    another, which is nobody's cause; where not all ranks were seen (`whole`), others may be waited for."""
     left = step.seconds - sum(each.seconds for each in changes)
     if not step.share or left / step.seconds < MOSTLY:
         return ()
@@ -332,10 +328,7 @@ def _operation_changes(before: Digest, now: Digest, whole: float) -> Iterator[Ch
 
 
 def _by_kind(operations: Sequence[DigestOperation]) -> dict[tuple[str, str, int], list[DigestOperation]]:
-    found: dict[tuple[str, str, int], list[DigestOperation]] = {}
-    for each in operations:
-        found.setdefault((each.op, each.role, each.members), []).append(each)
-    return found
+    return grouped(operations, lambda each: (each.op, each.role, each.members))
 
 
 def _matched(

@@ -133,7 +133,7 @@ def _ratio_text(step: Change) -> str:
 
 def _change_text(change: Change) -> str:
     percent = f"{change.ratio:+.0%}, ".replace("%", " %") if change.ratio is not None else ""
-    interval = f"95 % interval {_interval(change)}"
+    interval = f"95 % interval {_signed(change.low_seconds)} to {_signed(change.high_seconds)}"
     return f"{name_of(change)} {_signed(change.seconds)} ({percent}{interval})"
 
 
@@ -167,10 +167,6 @@ def _size_text(size: int) -> str:
 def _signed(seconds: float) -> str:
     seconds = seconds if abs(seconds) >= _TRIFLE_SECONDS else 0.0
     return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
-
-
-def _interval(change: Change) -> str:
-    return f"{_signed(change.low_seconds)} to {_signed(change.high_seconds)}"
 
 
 def _seen_text(comparison: Comparison) -> str:

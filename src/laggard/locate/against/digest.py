@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS, PHASES, SCRIPT_PHASES
+from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.locate.against.estimate import beyond_usual, mean_seconds, rare_seconds, usual_seconds
-from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.links.channels import Channel, Transfers, channels_and_transfers
 from laggard.locate.medians import distinct, last_axis_median, median
@@ -262,14 +262,8 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
 
 
 def _of_nodes(nodes: Sequence[str | None], alike: NDArray[np.int64], split: bool) -> list[_Place]:
-    places: dict[tuple[str | None, int], list[int]] = {}
-    for at, node in enumerate(nodes):
-        places.setdefault((node, int(alike[at]) if split else 0), []).append(at)
+    places = grouped(range(len(nodes)), lambda at: (nodes[at], int(alike[at]) if split else 0))
     return [_Place(np.array(those), node, int(alike[those[0]])) for (node, _), those in places.items()]
-
-
-def _steady_records(collectives: Collectives, steps: SteadySteps) -> NDArray[np.int64]:
-    return np.flatnonzero(np.isin(collectives.step, steps.numbers) & (collectives.op >= 0))
 
 
 def _role(name: str) -> str:
@@ -280,7 +274,8 @@ def _calls(timings: JobTimings, steps: SteadySteps, known: Mapping[str, float] |
     """Collectives a step of a rank, by operation and role."""
     if timings.collectives is None or not len(timings.collectives.op):
         return {_text(name): count for name, count in (known or {}).items()}
-    records = _steady_records(timings.collectives, steps)
+    collectives = timings.collectives
+    records = np.flatnonzero(np.isin(collectives.step, steps.numbers) & (collectives.op >= 0))
     roles = [_role(group.role) for group in timings.collectives.groups]
     pairs = np.stack((timings.collectives.op[records].astype(np.int64), timings.collectives.group[records]))
     counts: Counter[str] = Counter()

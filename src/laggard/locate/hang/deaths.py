@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import structs
 
+from laggard.kit.majority import grouped
 from laggard.locate.hang.departures import (
     CLOCK_SKEW_SECONDS,
     MAX_NOTES,
@@ -338,10 +339,7 @@ def _by_machine(
     """Each of the first deaths by itself, but one of each machine all ranks of which died in the same way and as
     early, with these: then the machine went down, and not one rank after the other. Where all machines of the job did,
     it was none of them."""
-    machines: dict[str, list[Death]] = {}
-    for death in deaths:
-        if death.node is not None:
-            machines.setdefault(death.node, []).append(death)
+    machines = grouped((death for death in deaths if death.node is not None), lambda death: death.node)
     sizes = Counter(timings.nodes)
     down = {
         node: tuple(sorted(its, key=lambda death: death.column))

@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
+from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
+from laggard.locate.hang.attendance import Members
 from laggard.locate.hang.different_calls import aborted_call
-from laggard.locate.hang.members import Members
 from laggard.locate.hang.waits import ANY_RANK, COUNTERPART, THE_WORLD, flight_text, has_left
 from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
@@ -326,9 +327,7 @@ def _stood_text(last: LastBeat) -> str:
 
 def death_notes(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Note, ...]:
     """A note for each kind of death, in their order: a thousand ranks that are killed at once are told of once."""
-    alike: dict[str, list[Death]] = {}
-    for death in deaths:
-        alike.setdefault(_told(timings, death, first), []).append(death)
+    alike = grouped(deaths, lambda death: _told(timings, death, first))
     return tuple(_note(timings, told, those) for told, those in list(alike.items())[:MAX_NOTES])
 
 

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
+from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives
-from laggard.locate.hang.members import Members
+from laggard.locate.hang.attendance import Members
 from laggard.locate.hang.waits import COUNTERPART, MADE_BY_CPP, THE_WORLD, Wait, flight_text, in_the_world, is_alive
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -132,9 +133,8 @@ def mismatched_collectives(timings: JobTimings) -> PartialVerdict:
         return NOTHING_FOUND
     notes = []
     for group, seq, calls in _first_mismatches(collectives):
-        by_call: dict[_MismatchedCall, list[int]] = {}
-        for column, call in calls.items():
-            by_call.setdefault(call, []).append(int(timings.ranks[column]))
+        columns = grouped(calls, calls.__getitem__)
+        by_call = {call: timings.ranks[own].tolist() for call, own in columns.items()}
         notes.append(_note(collectives.groups[group].name, seq, by_call))
     return PartialVerdict(notes=tuple(notes[:MAX_NOTES]))
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from laggard.kit.constants import SCRIPT_PHASES
+from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
+from laggard.locate.hang.attendance import Members
 from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
 from laggard.locate.hang.different_calls import beside_note, mismatch_of, standing_beside
-from laggard.locate.hang.members import Members
 from laggard.locate.hang.waits import (
     COUNTERPART,
     THE_WORLD,
@@ -56,10 +57,8 @@ def ranks_in_cycles(waits_for: Mapping[int, Set[int]]) -> frozenset[int]:
 def _without_dead_ends(graph: Mapping[int, Set[int]]) -> set[int]:
     """The nodes from which a path never ends. Linear in the edges: thousands of ranks may wait in a row."""
     edges_left = {node: len(others) for node, others in graph.items()}
-    predecessors: dict[int, list[int]] = {}
-    for node, others in graph.items():
-        for other in others:
-            predecessors.setdefault(other, []).append(node)
+    ways = grouped(((node, other) for node, others in graph.items() for other in others), lambda way: way[1])
+    predecessors = {other: [node for node, _ in found] for other, found in ways.items()}
     dead_ends = [node for node, count in edges_left.items() if not count]
     while dead_ends:
         end = dead_ends.pop()

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
-from laggard.locate.hang.members import Members
+from laggard.locate.hang.attendance import Members
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.rankfile.layout import LANE_COUNT
@@ -387,9 +388,7 @@ def _where(state: RankState) -> str:
 def waiting_notes(timings: JobTimings, waits: Mapping[int, Wait], remark: str = "") -> Iterable[Note]:
     """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the rest.
     `remark` is added to each text."""
-    by_operation: dict[tuple[str, int], list[Wait]] = {}
-    for wait in waits.values():
-        by_operation.setdefault((wait.operation, wait.number), []).append(wait)
+    by_operation = grouped(waits.values(), lambda wait: (wait.operation, wait.number))
     operations = list(by_operation.items())
     for (operation, number), same in operations[:_MAX_NOTES]:
         yield _waiting_note(timings, same, f"{operation}, number {number}, for", remark)

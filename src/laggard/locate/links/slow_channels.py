@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.links.channels import PAIR_ROLE, ROUND_TRIP_ROLE, Category, Channel
 from laggard.locate.medians import deviation, last_axis_median, median, median_over_steps, middle, others_median
@@ -303,11 +304,8 @@ def _machine_links(
 ) -> Iterator[Place]:
     """The ways between two machines of which several channels are slow. What goes over more machines than these two is
     not asked: it may go another way."""
-    between: dict[frozenset[int], list[int]] = {}
-    for number in crossing:
-        ends = frozenset(machine[list(channels[number].columns)].tolist())
-        if len(ends) == 2:
-            between.setdefault(ends, []).append(number)
+    over = grouped(crossing, lambda number: frozenset(machine[list(channels[number].columns)].tolist()))
+    between = {ends: numbers for ends, numbers in over.items() if len(ends) == 2}
     for _, numbers in sorted(between.items(), key=lambda it: sorted(it[0])):
         if len(slow.intersection(numbers)) > 1:
             columns = sorted({column for number in numbers for column in channels[number].columns})
@@ -318,9 +316,7 @@ def _among(
     channels: Sequence[Channel], slow: frozenset[int], crossing: frozenset[int], machine: np.ndarray
 ) -> Iterator[Place]:
     """The ways among the machines of several slow groups, each of which goes over all of them."""
-    over: dict[frozenset[int], list[int]] = {}
-    for number in crossing:
-        over.setdefault(frozenset(machine[list(channels[number].columns)].tolist()), []).append(number)
+    over = grouped(crossing, lambda number: frozenset(machine[list(channels[number].columns)].tolist()))
     for machines, numbers in sorted(over.items(), key=lambda it: sorted(it[0])):
         if len(machines) > 2 and len(slow.intersection(numbers)) > 1:
             columns = sorted({column for number in numbers for column in channels[number].columns})

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kit.majority import grouped
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import median, median_over_steps, middle
@@ -281,9 +282,7 @@ def _cost(steps: Steps, hits: NDArray[np.bool_], column: int) -> float:
 def _by_machine(columns: Sequence[int], machine: NDArray[np.int64]) -> Iterator[list[int]]:
     """`columns`, those of a machine together where they are most of its ranks and the job has other machines."""
     sizes = np.bincount(machine)
-    by_machine: dict[int, list[int]] = {}
-    for column in columns:
-        by_machine.setdefault(int(machine[column]), []).append(column)
+    by_machine = grouped(columns, lambda column: int(machine[column]))
     for number, members in by_machine.items():
         if len(members) > 1 and len(sizes) > 1 and len(members) >= MACHINE_SHARE * sizes[number]:
             yield members

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import deviation, distinct, last_axis_median, median, median_over_steps, middle
 from laggard.locate.slow.significance import (
@@ -222,9 +223,7 @@ def _merged_by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.
     """`found`, with one machine in place of its ranks where most that have the phase in which they are slow have at
     least half of their excess in it: their machine slows all of them, and some pass the threshold. The others may not
     have the phase, as the stages of a pipeline that load no input."""
-    by_cause: dict[tuple[int, int], list[Slow]] = {}
-    for each in found:
-        by_cause.setdefault((int(machine[each.columns[0]]), _slowest_phase(steps, each)), []).append(each)
+    by_cause = grouped(found, lambda each: (int(machine[each.columns[0]]), _slowest_phase(steps, each)))
     for (host, phase), group in by_cause.items():
         mates = np.flatnonzero(machine == host)
         floor = MIN_PHASE_SHARE * middle(steps.duration)

@@ -132,7 +132,7 @@ def decide(
     """`shown`: as of recommended_files()."""
     blocked = _blocking_codes(situation)
     stands = [each for each in situation.culprits if each.kind in ("dead", "hung")]
-    found = list(_distinct(item for rule in rules for item in rule.judge(situation)))
+    found = list(_distinct(item for rule in rules for item in rule(situation)))
     items = [item for item in found if item.repairs or not (blocked or stands)]
     if stands:  # what a job that stands still would gain in speed is no reason to change anything
         items = [structs.replace(item, gain=Gain(item.gain.basis)) for item in items]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from laggard.deepspeed_config import DeepSpeedConfig
 from laggard.recommend.advice.situation import Situation
 from laggard.recommend.advice.values import Gain, Item
-from laggard.recommend.memory import MemoryPlan, StateBytes, state_bytes
+from laggard.recommend.zero import MemoryPlan, StateBytes, state_bytes
 
 
 def setting(

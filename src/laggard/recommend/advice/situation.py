@@ -1,7 +1,7 @@
 """Everything that is known of a job and its cluster, its timings' median step among it, as the rules of a
 recommendation see it. None and empty: not known.
 
-A rule is one file of the folder `rules`, which ends with its RULE.
+The rules are functions of the files of the folder `rules`.
 """
 
 from __future__ import annotations
@@ -145,12 +145,8 @@ def _by_operation(collectives: Collectives, seconds: Floats) -> Mapping[str, tup
     return found
 
 
-class Rule(NamedTuple):
-    name: str
-    judge: Callable[[Situation], Iterator[Item]]
-    source: str
-    versions: str = ""
-    """The versions of the software that it holds for; empty: all."""
+Rule = Callable[[Situation], Iterator[Item]]
+"""Yields what is to be changed."""
 
 
 def repair(
@@ -175,9 +171,7 @@ def repair(
     )
 
 
-def for_each_finding(
-    codes: Mapping[str, tuple[str, str]], gain: Gain, source: str
-) -> Callable[[Situation], Iterator[Item]]:
+def for_each_finding(codes: Mapping[str, tuple[str, str]], gain: Gain, source: str) -> Rule:
     """Returns a rule's function that repairs each finding of these codes. `codes`: target and key, by code."""
 
     def judge(situation: Situation) -> Iterator[Item]:
@@ -195,3 +189,21 @@ def variable(name: str, current: str | None, recommended: str | None) -> tuple[s
         return f"unset {name}" if value is None else f"export {name}={value}"
 
     return command(recommended), command(current)
+
+
+def variable_item(
+    name: str, given: str | None, recommended: str | None, default: str = "", target: str = "nccl_env", **about: Any
+) -> Item:
+    """Returns the item that sets or removes an environment variable. `default`: in words, what holds without it."""
+    apply, revert = variable(name, given, recommended)
+    current = given if given is not None else default or None
+    return Item(
+        target=target,
+        key=name,
+        current=current,
+        recommended=recommended,
+        apply=apply,
+        revert=revert,
+        commands=(apply,),
+        **about,
+    )

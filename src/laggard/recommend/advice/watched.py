@@ -6,22 +6,22 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.recommend.advice.decide import decide
-from laggard.recommend.advice.rules import host, network, slow_ranks, small_messages
+from laggard.recommend.advice.rules import repairs, slow_ranks, small_messages
 from laggard.recommend.advice.situation import Rule, Situation
 from laggard.recommend.advice.values import Recommendation
 
 WATCHED_RULES: Final[tuple[Rule, ...]] = (
-    network.TCP_FALLBACK_RULE,
-    slow_ranks.SLOW_RANK_RULE,
-    slow_ranks.OWN_PROGRAM_RULE,
-    host.GPUDIRECT_RULE,
-    host.PCIE_RULE,
-    network.ROCE_RULE,
-    host.HOST_RULE,
-    slow_ranks.DEBUG_VARIABLES_RULE,
-    slow_ranks.DATA_LOADER_RULE,
-    slow_ranks.GARBAGE_COLLECTION_RULE,
-    small_messages.RULE,
+    repairs.judge_tcp_fallback,
+    slow_ranks.judge_slow_rank,
+    slow_ranks.judge_own_program,
+    repairs.judge_gpudirect,
+    repairs.judge_pcie,
+    repairs.judge_roce,
+    repairs.judge_host,
+    slow_ranks.judge_debug_variables,
+    slow_ranks.judge_data_loader,
+    slow_ranks.judge_garbage_collection,
+    small_messages.judge,
 )
 """The rules that need no configuration, in the registry's order. The others, with what they import, are not loaded:
 they would have nothing to say."""

@@ -16,7 +16,7 @@ from typing import Final
 from laggard.deepspeed_config import BUCKET_ELEMENTS, DeepSpeedConfig
 from laggard.kit.environment import ENV_REDUCE_SCATTER
 from laggard.recommend.advice.deepspeed import exposed_evidence, exposed_share, gain_of_saving, need, setting
-from laggard.recommend.advice.situation import Rule, Situation
+from laggard.recommend.advice.situation import Situation
 from laggard.recommend.advice.values import Gain, Item
 
 ACCUMULATION_SOURCE: Final = (
@@ -28,6 +28,7 @@ _MANY_MICRO_BATCHES: Final = 16
 
 
 def judge_accumulation(situation: Situation) -> Iterator[Item]:
+    """It holds for DeepSpeed 0.15 to 0.19."""
     config, exposed = situation.deepspeed, exposed_share(situation)
     if config is None or config.stage < 2 or not config.grad_accum or config.grad_accum < 2:
         return
@@ -83,9 +84,6 @@ def _gain_of_fewer(exposed: float | None, fewer: int) -> Gain:
     return gain if exposed is None else Gain(gain.basis, gain.ratio, gain.low, float(fewer))
 
 
-ACCUMULATION_RULE = Rule("accumulation", judge_accumulation, ACCUMULATION_SOURCE, "DeepSpeed 0.15 to 0.19")
-
-
 BUCKETS_SOURCE: Final = (
     "DeepSpeed's zero/config.py: 5e8 elements by default; DeepSpeed issue 3338: all-gather from 2.6 to 1.4 s"
 )
@@ -102,6 +100,7 @@ _ROUND: Final = 100_000
 
 
 def judge_buckets(situation: Situation) -> Iterator[Item]:
+    """It holds for DeepSpeed 0.15 to 0.19."""
     config, exposed = situation.deepspeed, exposed_share(situation)
     if config is None or config.stage not in (1, 2):
         return
@@ -157,9 +156,6 @@ def _enough(whole: float | None) -> int:
     return min(BUCKET_ELEMENTS, math.ceil(whole / _NARROWEST / _ROUND) * _ROUND)
 
 
-BUCKETS_RULE = Rule("buckets", judge_buckets, BUCKETS_SOURCE, "DeepSpeed 0.15 to 0.19")
-
-
 COLLECTIVE_SOURCE: Final = (
     "DeepSpeed's zero/stage_1_and_2.py: use_multi_rank_bucket_allreduce is on by default; issues 5758, 6463; PMBS at "
     "SC25: a reduce-scatter was best on all three platforms"
@@ -167,6 +163,7 @@ COLLECTIVE_SOURCE: Final = (
 
 
 def judge_collective(situation: Situation) -> Iterator[Item]:
+    """It holds for DeepSpeed 0.13 to 0.19."""
     config, profile = situation.deepspeed, situation.profile
     if config is None or config.stage not in (1, 2) or not config.multi_rank_bucket_allreduce:
         return
@@ -214,9 +211,6 @@ def _gain_of_half(exposed: float) -> Gain:
     return Gain("modelled", 1 / (1 - exposed / 3), 1.0, 1 / (1 - exposed / 2))
 
 
-COLLECTIVE_RULE = Rule("collective", judge_collective, COLLECTIVE_SOURCE, "DeepSpeed 0.13 to 0.19")
-
-
 OVERLAP_SOURCE: Final = (
     "DeepSpeed's zero/config.py: off by default but for stage 3; PMBS at SC25: best on for H100 and off for A100, so "
     "it is to be measured"
@@ -224,6 +218,7 @@ OVERLAP_SOURCE: Final = (
 
 
 def judge_overlap(situation: Situation) -> Iterator[Item]:
+    """It holds for DeepSpeed 0.15 to 0.19."""
     config, exposed = situation.deepspeed, exposed_share(situation)
     if config is None or config.stage not in (1, 2) or config.overlap_comm:
         return
@@ -239,9 +234,6 @@ def judge_overlap(situation: Situation) -> Iterator[Item]:
         source=OVERLAP_SOURCE,
         evidence=exposed_evidence(exposed),
     )
-
-
-OVERLAP_RULE = Rule("overlap", judge_overlap, OVERLAP_SOURCE, "DeepSpeed 0.15 to 0.19")
 
 
 LAYERED_ACCUMULATION_SOURCE: Final = "Layered gradient accumulation and modular pipeline parallelism (arXiv 2106.02679)"
@@ -269,6 +261,3 @@ def judge_layered_accumulation(situation: Situation) -> Iterator[Item]:
         revert="the framework as it was",
         source=LAYERED_ACCUMULATION_SOURCE,
     )
-
-
-LAYERED_ACCUMULATION_RULE = Rule("layered_accumulation", judge_layered_accumulation, LAYERED_ACCUMULATION_SOURCE)

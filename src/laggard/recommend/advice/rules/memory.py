@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from laggard.recommend.advice.deepspeed import Need, exposed_evidence, exposed_share, need, need_text, setting
-from laggard.recommend.advice.situation import Rule, Situation
+from laggard.recommend.advice.situation import Situation
 from laggard.recommend.advice.values import Gain, Item
 
 MODEL_STATES_SOURCE: Final = (
@@ -50,14 +50,12 @@ def _repair(key: str, current: Any, recommended: Any, now: Need) -> Item:
     return msgspec.structs.replace(item, repairs=True)
 
 
-MODEL_STATES_RULE = Rule("model_states", judge_model_states, MODEL_STATES_SOURCE)
-
-
 OFFLOAD_SOURCE: Final = "ZeRO-Offload (Ren and others, 2021); ZeRO++ (Wang and others, 2023); DeepSpeed's documentation"
 _MIN_EXPOSED: Final = 0.2
 
 
 def judge_offload(situation: Situation) -> Iterator[Item]:
+    """It holds for DeepSpeed 0.15 to 0.19; quantised weights are there from 0.10 on."""
     config, exposed = situation.deepspeed, exposed_share(situation)
     if config is None:
         return
@@ -96,9 +94,6 @@ def judge_offload(situation: Situation) -> Iterator[Item]:
             risk="It changes results more than quantised weights do: measure with the loss beside it, after them.",
             source=OFFLOAD_SOURCE,
         )
-
-
-OFFLOAD_RULE = Rule("offload", judge_offload, OFFLOAD_SOURCE, "DeepSpeed 0.15 to 0.19; quantised weights from 0.10 on")
 
 
 RECOMPUTATION_SOURCE: Final = (
@@ -168,6 +163,3 @@ def _switched_off(section: Mapping[str, Any], exposed: float | None) -> Item:
         revert="the call as it was",
         source=RECOMPUTATION_SOURCE,
     )
-
-
-RECOMPUTATION_RULE = Rule("recomputation", judge_recomputation, RECOMPUTATION_SOURCE)

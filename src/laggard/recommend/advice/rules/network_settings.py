@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.recommend.advice.situation import Rule, Situation, variable
+from laggard.recommend.advice.situation import Situation, variable_item
 from laggard.recommend.advice.values import Gain, Item
 
 TRAFFIC_CLASS_SOURCE: Final = (
@@ -24,6 +24,7 @@ _ECT_0: Final = 2
 
 
 def judge_traffic_class(situation: Situation) -> Iterator[Item]:
+    """It holds for NCCL 2.1.15 and newer."""
     lossless = situation.lossless_priorities
     if not lossless or not situation.environment_known:
         return
@@ -32,21 +33,17 @@ def judge_traffic_class(situation: Situation) -> Iterator[Item]:
     if traffic_class is None or priority_of(traffic_class) in lossless:
         return
     best = max(lossless - {0}, key=lambda priority: -abs(priority - 3), default=0)
-    apply, revert = variable(_TRAFFIC_CLASS_NAME, given, str(class_for(best)))
     listed = ", ".join(map(str, sorted(lossless)))
-    yield Item(
-        target="nccl_env",
-        key=_TRAFFIC_CLASS_NAME,
-        current=given if given is not None else "0 (default)",
-        recommended=str(class_for(best)),
+    yield variable_item(
+        _TRAFFIC_CLASS_NAME,
+        given,
+        str(class_for(best)),
+        "0 (default)",
         reason=f"its packets have priority {priority_of(traffic_class)}, and the RoCE ports have flow control for "
         f"{listed}: full buffers drop them",
         evidence=(f"priority flow control: {listed}", f"DSCP {traffic_class >> 2}"),
         gain=Gain("rule", None, 1.0, None),
         risk="The switches must map the same DSCP to the same priority: ask who runs the network.",
-        apply=apply,
-        revert=revert,
-        commands=(apply,),
         source=TRAFFIC_CLASS_SOURCE,
     )
 
@@ -69,15 +66,13 @@ def _number(given: str | None) -> int | None:
     return int(text) if text.isdecimal() and int(text) <= _MAX_TRAFFIC_CLASS else None
 
 
-TRAFFIC_CLASS_RULE = Rule("traffic_class", judge_traffic_class, TRAFFIC_CLASS_SOURCE, "NCCL 2.1.15 and newer")
-
-
 QUEUE_PAIRS_SOURCE: Final = "NCCL's user guide, troubleshooting (RoCE); Meta, RDMA over Ethernet at scale, SIGCOMM 2024"
 _QUEUE_PAIRS_NAME: Final = "NCCL_IB_QPS_PER_CONNECTION"
 _RECOMMENDED: Final = "4"
 
 
 def judge_queue_pairs(situation: Situation) -> Iterator[Item]:
+    """It holds for NCCL 2.10 and newer."""
     roce = situation.link_layers == {"Ethernet"} and "IB" in situation.networks
     if (
         not roce
@@ -86,24 +81,17 @@ def judge_queue_pairs(situation: Situation) -> Iterator[Item]:
         or (situation.nodes or 0) < 2
     ):
         return
-    apply, revert = variable(_QUEUE_PAIRS_NAME, None, _RECOMMENDED)
-    yield Item(
-        target="nccl_env",
-        key=_QUEUE_PAIRS_NAME,
-        current="1 (default)",
-        recommended=_RECOMMENDED,
+    yield variable_item(
+        _QUEUE_PAIRS_NAME,
+        None,
+        _RECOMMENDED,
+        "1 (default)",
         reason="one queue pair for a connection is one flow, and a switch keeps a flow on one of its paths",
         evidence=(f"RoCE on {situation.nodes} nodes",),
         gain=Gain("rule", None, 1.0, None),
         risk="More queue pairs cost small messages a little latency: measure with and without, alternately.",
-        apply=apply,
-        revert=revert,
-        commands=(apply,),
         source=QUEUE_PAIRS_SOURCE,
     )
-
-
-QUEUE_PAIRS_RULE = Rule("queue_pairs", judge_queue_pairs, QUEUE_PAIRS_SOURCE, "NCCL 2.10 and newer")
 
 
 class Placement(NamedTuple):
@@ -159,6 +147,3 @@ def judge_mixed_nics(situation: Situation) -> Iterator[Item]:
         revert="the hostfile as it was",
         source=MIXED_NICS_SOURCE,
     )
-
-
-MIXED_NICS_RULE = Rule("mixed_nics", judge_mixed_nics, MIXED_NICS_SOURCE)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from laggard.locate.describe import culprit_name, culprit_text
 from laggard.model import Culprit
-from laggard.recommend.advice.situation import Rule, Situation, variable
+from laggard.recommend.advice.situation import Situation, variable_item
 from laggard.recommend.advice.values import Gain, Item
 
 SLOW_RANK_SOURCE: Final = "docs/location.md: recoverable_ratio is the share of the step that fixing the culprit saves"
@@ -51,8 +51,11 @@ def judge_slow_rank(situation: Situation) -> Iterator[Item]:
 def gain_of(culprit: Culprit) -> Gain:
     """The gain is at most what the job waits for the culprit."""
     share = culprit.recoverable_ratio
-    if share is None or not 0 < share < 1:
-        return Gain("measured")
+    return Gain("measured") if share is None or not 0 < share < 1 else _at_most(share)
+
+
+def _at_most(share: float) -> Gain:
+    """The gain of a step without this share of it."""
     return Gain("measured", 1 / (1 - share), 1.0, 1 / (1 - share))
 
 
@@ -93,9 +96,6 @@ def _risk_and_revert(culprit: Culprit, situation: Situation) -> tuple[str, str]:
     if culprit.kind == "slow_input" or situation.nodes == 1:
         return "None, as long as you only look.", ""
     return "None, if another node takes its place.", "Where you replaced the node: put it back."
-
-
-SLOW_RANK_RULE = Rule("slow_rank", judge_slow_rank, SLOW_RANK_SOURCE)
 
 
 OWN_PROGRAM_SOURCE: Final = "docs/location.md: whose fault it is"
@@ -146,9 +146,6 @@ def judge_own_program(situation: Situation) -> Iterator[Item]:
         )
 
 
-OWN_PROGRAM_RULE = Rule("own_program", judge_own_program, OWN_PROGRAM_SOURCE)
-
-
 DATA_LOADER_SOURCE: Final = "PyTorch's documentation of torch.utils.data.DataLoader; measured on this job"
 _MIN_SHARE: Final = 0.05
 
@@ -166,7 +163,7 @@ def judge_data_loader(situation: Situation) -> Iterator[Item]:
         recommended="more workers, at most the cores of a rank; pin_memory=True; persistent_workers=True",
         reason=f"a rank waits for input for {share * 100:.0f} % of each step",
         evidence=(f"input: {share:.1%} of a step",),
-        gain=_gain_of_culprit(situation) or Gain("measured", 1 / (1 - share), 1.0, 1 / (1 - share)),
+        gain=_gain_of_culprit(situation) or _at_most(share),
         risk="Each worker takes memory of the host; a storage that is slow stays slow.",
         apply="DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True)",
         revert="the arguments as they were",
@@ -177,9 +174,6 @@ def judge_data_loader(situation: Situation) -> Iterator[Item]:
 def _gain_of_culprit(situation: Situation) -> Gain | None:
     gains = [gain_of(each) for each in situation.culprits if each.kind == "slow_input"]
     return max((gain for gain in gains if gain.ratio), key=lambda gain: gain.ratio or 0.0, default=None)
-
-
-DATA_LOADER_RULE = Rule("data_loader", judge_data_loader, DATA_LOADER_SOURCE)
 
 
 GARBAGE_COLLECTION_SOURCE: Final = (
@@ -217,9 +211,6 @@ def judge_garbage_collection(situation: Situation) -> Iterator[Item]:
     )
 
 
-GARBAGE_COLLECTION_RULE = Rule("garbage_collection", judge_garbage_collection, GARBAGE_COLLECTION_SOURCE)
-
-
 DEBUG_VARIABLES_SOURCE: Final = (
     "PyTorch's documentation: torch.distributed, ProcessGroupNCCL and CUDA environment variables"
 )
@@ -241,26 +232,20 @@ _SWITCHES: Final = {
 
 
 def judge_debug_variables(situation: Situation) -> Iterator[Item]:
-    """Its gain is known of no job before it was tried: how much there is to check differs."""
+    """Its gain is known of no job before it was tried: how much there is to check differs. It holds for torch
+    2.4 to 2.13."""
     for name, switch in _SWITCHES.items():
         value = situation.torch_variables.get(name, "")
         if value.lower() not in switch.on:
             continue
-        apply, revert = variable(name, value, None)
-        yield Item(
+        yield variable_item(
+            name,
+            value,
+            None,
             target="launcher",
-            key=name,
-            current=value,
-            recommended=None,
             reason=f"{name}={value} {switch.does}, to find a defect",
             evidence=(f"the ranks have {name}={value}",),
             gain=Gain("rule", None, 1.0, None),
             risk="Whoever looks for a defect with it needs it until that is found: ask.",
-            apply=apply,
-            revert=revert,
-            commands=(apply,),
             source=DEBUG_VARIABLES_SOURCE,
         )
-
-
-DEBUG_VARIABLES_RULE = Rule("debug_variables", judge_debug_variables, DEBUG_VARIABLES_SOURCE, "torch 2.4 to 2.13")

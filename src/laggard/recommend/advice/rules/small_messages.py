@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.recommend.advice.situation import Rule, Situation
+from laggard.recommend.advice.situation import Situation
 from laggard.recommend.advice.values import Gain, Item
 
 MIN_BYTES: Final = 128 << 10
@@ -94,6 +94,3 @@ def judge(situation: Situation) -> Iterator[Item]:
         revert="the sizes as they were",
         source=SOURCE,
     )
-
-
-RULE = Rule("small_messages", judge, SOURCE)

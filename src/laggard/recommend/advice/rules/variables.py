@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.model import Severity
-from laggard.recommend.advice.rules.network import gain_without
-from laggard.recommend.advice.situation import Rule, Situation, variable
+from laggard.recommend.advice.rules.repairs import gain_without
+from laggard.recommend.advice.situation import Situation, variable_item
 from laggard.recommend.advice.values import Gain, Item
 
 VARIABLES_SOURCE: Final = "NCCL's user guide, environment variables; NCCL's source by release"
@@ -22,6 +22,7 @@ _GID_FINDS_ITSELF: Final = (2, 21)
 
 
 def judge_variables(situation: Situation) -> Iterator[Item]:
+    """It holds for the table of NCCL 2.3 to 2.32."""
     seen = set()
     for found in situation.findings:
         name = found.device
@@ -29,7 +30,8 @@ def judge_variables(situation: Situation) -> Iterator[Item]:
         if found.code in _CODES and not may_be_newer and name in situation.environment and name not in seen:
             seen.add(name)
             harmful = found.code == "NCCL_ENV_HARMFUL"
-            gain = _gain(name, situation.environment[name]) if harmful else Gain("rule", 1.0, 1.0, 1.0)
+            without = gain_without(name, situation.environment[name]) or Gain("rule")
+            gain = without if harmful else Gain("rule", 1.0, 1.0, 1.0)
             yield _removal(situation, name, f"{name} {found.summary}", (found.code,), gain, harmful)
     name = "NCCL_IB_GID_INDEX"
     if name in situation.environment and name not in seen and situation.nccl_version >= _GID_FINDS_ITSELF:
@@ -37,33 +39,20 @@ def judge_variables(situation: Situation) -> Iterator[Item]:
         yield _removal(situation, name, reason, (), Gain("rule", 1.0, 1.0, None))
 
 
-def _gain(name: str, value: str) -> Gain:
-    return gain_without(name, value) or Gain("rule")
-
-
 def _removal(
     situation: Situation, name: str, reason: str, evidence: tuple[str, ...], gain: Gain, harmful: bool = False
 ) -> Item:
-    current = situation.environment[name] or None  # what may be a secret is not known here
-    apply, revert = variable(name, current, None)
-    return Item(
-        target="nccl_env",
-        key=name,
-        current=current,
-        recommended=None,
+    return variable_item(
+        name,
+        situation.environment[name] or None,  # what may be a secret is not known here
+        None,
         reason=reason,
         evidence=evidence,
         gain=gain,
         risk="Somebody may have set it for a reason that is not in the file: ask.",
-        apply=apply,
-        revert=revert,
-        commands=(apply,),
         source=VARIABLES_SOURCE,
         repairs=harmful,
     )
-
-
-VARIABLES_RULE = Rule("variables", judge_variables, VARIABLES_SOURCE, "the table of NCCL 2.3 to 2.32")
 
 
 class Provider(NamedTuple):
@@ -139,23 +128,14 @@ def judge_provider(situation: Situation) -> Iterator[Item]:
         given = situation.environment.get(name)
         if given == published:
             continue
-        apply, revert = variable(name, given, published)
-        yield Item(
-            target="nccl_env",
-            key=name,
-            current=given if given is not None else "its default",
-            recommended=published,
+        yield variable_item(
+            name,
+            given,
+            published,
+            "its default",
             reason=f"{provider.name} publishes {name}={published} for these machines",
             evidence=(),
             gain=Gain("rule", None, 0.9, None),
             risk="Such lists grow old, and are for the provider's images: an option to be measured, alternately.",
-            apply=apply,
-            revert=revert,
-            commands=(apply,),
             source=provider.source,
         )
-
-
-PROVIDER_RULE = Rule(
-    "provider", judge_provider, "the providers' own lists: src/laggard/recommend/advice/rules/variables.py"
-)
