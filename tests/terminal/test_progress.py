@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,12 @@ from laggard.kit.progress import Bar, Progress, size_of, size_text
 
 DIAGNOSE = [sys.executable, "-m", "laggard", "diagnose", "-"]
 TEXT = b"nothing that anybody knows\n"
+
+
+@pytest.fixture(autouse=True)
+def a_terminal_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run itself may have none, as in cron."""
+    monkeypatch.setenv("TERM", "xterm-256color")
 
 
 @pytest.mark.slow
@@ -77,5 +84,6 @@ def test_what_is_no_terminal_gets_nothing() -> None:
 def until(terminal_fd: int, text: str) -> str:
     seen = ""
     while text not in seen:
+        assert select.select([terminal_fd], [], [], LONG)[0], f"{text!r} was not drawn: {seen!r}"
         seen += os.read(terminal_fd, 65536).decode()
     return seen
