@@ -10,8 +10,10 @@ from typing import Final, NamedTuple
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import STANDARD_BYTES, parse_config, read_needed_bytes
 from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
+from laggard.probes.probe import Thresholds
 
 _DEVICES: Final = "/sys/bus/pci/devices"
 _BUSES: Final = "/sys/class/pci_bus"
@@ -23,6 +25,19 @@ _WITH_FUNCTIONS: Final = (0x02, 0x03, 0x12)
 _MODALIAS: Final = lazy_pattern(
     r"pci:v([0-9A-F]{8})d([0-9A-F]{8})sv[0-9A-F]{8}sd[0-9A-F]{8}bc([0-9A-F]{2})sc([0-9A-F]{2})"
 )
+
+
+class EndpointThresholds(Thresholds, frozen=True):
+    endpoints: tuple[str, ...] = ()
+    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
+
+
+class VirtualThresholds(EndpointThresholds, frozen=True):
+    virtual: bool | None = None
+    """This is a virtual machine, whose ports are made up. None: decided by what the kernel reports."""
+
+    def is_virtual_machine(self, host: Host) -> bool | None:
+        return is_virtual_machine(host) if self.virtual is None else self.virtual
 
 
 def read_tree(host: Host) -> PciTree:

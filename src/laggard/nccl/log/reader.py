@@ -39,15 +39,10 @@ _DEVICE = re.compile(r"\[\d+\]([^\s:/]{1,64}:\d[^\s/]{0,32}/(?:IB|RoCE))\b")
 _PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.+?) \(v\d+\)")
 _ASKED = re.compile(r"(?:NET/Plugin ?: )?Plugin name set by env to (\S+)")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\S+?),?(?: |$)")
-_OFI_NONE = re.compile(r"NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .*provider", re.IGNORECASE)
 _LIBFABRIC_PLUGIN = re.compile(r"NET/OFI Initializing aws-ofi-nccl (\d{1,4})\.(\d{1,4})\b")
 _PROTOCOL = re.compile(r"NET/OFI Using transport protocol (SENDRECV|RDMA)(?: \((user|platform) set\))?$")
 _SLOW_TRANSFER = re.compile(r"NET/IB: WQE (slow|stall \(no CQE\)): .*?\bdev=(\S{1,64}) .*\b(?:delta|age)=(\d{1,18})ns")
-_NOT_OPENED = re.compile(r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)")
-_HCA = re.compile(r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+")
 _RING = re.compile(r"Connected all rings, use ring PXN \d+ GDR (\d)")
-_COMPLETION = re.compile(r"NET/\S+ ?: (?:\S+ )?Got completion .*(?:error|status)")
-_LIBVERBS = re.compile(r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_")
 _VERSION = re.compile(VERSION)
 _FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
 _TO_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) \(\d+/[\d.]+/([A-Z0-9]{3})\)")
@@ -62,7 +57,7 @@ def parse_message(builder: ProcessBuilder, text: str, warning: bool) -> None:
     if parse:
         parse(builder, text)
     if warning and builder.hint_lines == hints:
-        builder.add_warning(text)
+        builder.warnings.add(text)
 
 
 def _parser_for(first: str, text: str) -> Parser | None:
@@ -107,21 +102,23 @@ def _parse_net(builder: ProcessBuilder, text: str) -> None:
         _parse_devices(builder, match[1], match[2])
     elif "No device found" in text:
         builder.rdma_devices = builder.rdma_devices or ()
-        builder.add_network_tried(_network_of(text))
+        builder.networks_tried.add(_network_of(text))
         builder.add_hint(model.NO_DEVICE, text)
     elif match := _PROVIDER.match(text):
         builder.provider = match[1]
-        builder.add_plugin("AWS Libfabric")
+        builder.plugins.add("AWS Libfabric")
     elif match := _LIBFABRIC_PLUGIN.match(text):
         builder.libfabric_plugin = int(match[1]), int(match[2])
     elif match := _PROTOCOL.match(text):
         builder.protocol, builder.protocol_set_by = match[1], match[2] or ""
     elif match := _PLUGIN.match(text):
-        builder.add_plugin(match[1])
+        builder.plugins.add(match[1])
     elif match := _ASKED.match(text):
         builder.set_variable("NCCL_NET_PLUGIN", match[1])
+    elif match := _SLOW_TRANSFER.match(text):
+        builder.add_slow_transfer(match[2], match[1] != "slow", int(match[3]), text)
     else:
-        _parse_net_trouble(builder, text)
+        _parse_hint(builder, text)
 
 
 def _network_of(text: str) -> str:
@@ -129,23 +126,10 @@ def _network_of(text: str) -> str:
     return text.removeprefix("NET/").split(":")[0].strip()
 
 
-def _parse_net_trouble(builder: ProcessBuilder, text: str) -> None:
-    if match := _SLOW_TRANSFER.match(text):
-        builder.add_slow_transfer(match[2], match[1] != "slow", int(match[3]), text)
-    elif _HCA.match(text):
-        builder.add_hint(model.GDR_NO_MODULE, text)
-    elif _OFI_NONE.match(text):
-        builder.add_hint(model.NO_PROVIDER, text)
-    elif _NOT_OPENED.match(text):
-        builder.add_hint(model.DEVICE_REFUSED, text)
-    elif _COMPLETION.match(text):
-        builder.add_hint(model.NOT_DELIVERED, text)
-
-
 def _parse_devices(builder: ProcessBuilder, network: str, text: str) -> None:
     """Adds a network's list of devices. Sockets list their interfaces too, as `[0]eth0:10.0.0.1<0>`; and an empty list
     may follow `No device found`."""
-    builder.add_network_tried(network)
+    builder.networks_tried.add(network)
     found = tuple(_DEVICE.findall(text.partition("; OOB")[0]))[:64]
     if found:
         builder.rdma_devices = found
@@ -161,31 +145,35 @@ def _parse_network(builder: ProcessBuilder, text: str) -> None:
 def _parse_plugin(builder: ProcessBuilder, text: str) -> None:
     match = re.match(r"(?:Initialized|Assigned) NET plugin (.+?)(?: to comm)?$", text)
     if match:
-        builder.add_plugin(match[1])
+        builder.plugins.add(match[1])
 
 
-def _hint_parser(start: str, kind: str) -> Parser:
-    """A parser that adds a hint of `kind` where the message begins with `start`; _PARSERS has only the first word."""
+_NO_LIBRARY: Final = r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_"
+_NO_PROVIDER: Final = r"(?i:NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .*provider)"
+_HINTS: Final = tuple(
+    (re.compile(form), kind)
+    for form, kind in (
+        (r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+", model.GDR_NO_MODULE),
+        (_NO_PROVIDER, model.NO_PROVIDER),
+        (r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)", model.DEVICE_REFUSED),
+        (r"NET/\S+ ?: (?:\S+ )?Got completion .*(?:error|status)", model.NOT_DELIVERED),
+        (r"Failed to initialize ", model.PLUGIN_FAILED),
+        (_NO_LIBRARY, model.NO_LIBRARY),
+        (r"Could not enable P2P", model.P2P_FAILED),
+        (r"peer query failed", model.P2P_FAILED),
+        (r"GPU Direct RDMA Disabled for GPU", model.GDR_FAR),
+        (r"P2P is disabled between", model.P2P_REFUSED),
+        (r"Legacy IPC not supported", model.NO_IPC),
+        (r"Call to ibv_modify_qp failed", model.QUEUE_PAIR_FAILED),
+        (r"Mismatched NCCL version", model.MISMATCH),
+    )
+)
 
-    def parse(builder: ProcessBuilder, text: str) -> None:
-        if text.startswith(start):
-            builder.add_hint(kind, text)
 
-    return parse
-
-
-def _parse_failed(builder: ProcessBuilder, text: str) -> None:
-    if text.startswith("Failed to initialize "):
-        builder.add_hint(model.PLUGIN_FAILED, text)
-    elif _LIBVERBS.match(text):
-        builder.add_hint(model.NO_LIBRARY, text)
-
-
-def _parse_library(builder: ProcessBuilder, text: str) -> None:
-    if _LIBVERBS.match(text):
-        builder.add_hint(model.NO_LIBRARY, text)
-    elif text.startswith("Could not enable P2P"):
-        builder.add_hint(model.P2P_FAILED, text)
+def _parse_hint(builder: ProcessBuilder, text: str) -> None:
+    kind = next((kind for form, kind in _HINTS if form.match(text)), None)
+    if kind:
+        builder.add_hint(kind, text)
 
 
 def _parse_ring(builder: ProcessBuilder, text: str) -> None:
@@ -223,21 +211,14 @@ _PARSERS: Final[Mapping[str, Parser]] = {
     "Using": _parse_network,
     "Initialized": _parse_plugin,
     "Assigned": _parse_plugin,
-    "Failed": _parse_failed,
-    "dlvsym": _parse_library,
-    "Could": _parse_library,
-    "Count": _parse_library,
-    "GPU": _hint_parser("GPU Direct RDMA Disabled for GPU", model.GDR_FAR),
-    "P2P": _hint_parser("P2P is disabled between", model.P2P_REFUSED),
     "Plugin": _parse_net,
-    "peer": _hint_parser("peer query failed", model.P2P_FAILED),
-    "Legacy": _hint_parser("Legacy IPC not supported", model.NO_IPC),
     "Connected": _parse_ring,
-    "Call": _hint_parser("Call to ibv_modify_qp failed", model.QUEUE_PAIR_FAILED),
-    "Mismatched": _hint_parser("Mismatched NCCL version", model.MISMATCH),
     "NCCL": _parse_version,
     "RCCL": _parse_version,
     "cudaDriverVersion": _parse_start,
+    **dict.fromkeys(
+        ("Failed", "dlvsym", "Could", "Count", "GPU", "P2P", "peer", "Legacy", "Call", "Mismatched"), _parse_hint
+    ),
 }
 
 
@@ -330,7 +311,7 @@ class NcclLogReader:
         text = line.text
         if not text.startswith(("Channel ", "Coll")):
             if line.level == "DIAG":
-                builder.add_diagnostic(text)
+                builder.diagnostics.add(text)
             else:
                 parse_message(builder, text, line.level in ("WARN", "ATTN"))
             return
