@@ -127,7 +127,7 @@ def _open_question(job: NcclJob) -> str:
     """Returns what the log would need to decide whether a slow transport is a fault."""
     if job.rdma is None and any(uses_tcp(process, job) and tcp_cause(process, job).chosen for process in job.processes):
         return "shows TCP by choice, but not whether the machines have RDMA: add their `lspci -vvv`"
-    causes = [shm_cause(process, job) for process in job.processes if uses_host_memory(process, job)]
+    causes = [shm_cause(process, job) for process in job.processes if uses_host_memory(process)]
     if any(cause and not cause.known for cause in causes):
         return f"does not say why GPUs exchange data through host memory: {_ADVICE}, NCCL_DEBUG_SUBSYS=INIT,GRAPH"
     return ""

@@ -162,7 +162,6 @@ class ProcessBuilder:
         self.rdma_devices: tuple[str, ...] | None = None
         self.variables: dict[str, str] = {}
         self.links: dict[tuple[str, str], str] = {}
-        self.plugins = Texts(16)
         self.networks_tried = Texts(16)
         self.warnings = Texts(16)
         self.diagnostics = Texts(256)
@@ -227,7 +226,6 @@ class ProcessBuilder:
             libfabric_plugin=self.libfabric_plugin,
             protocol=self.protocol,
             protocol_set_by=self.protocol_set_by,
-            plugins=tuple(self.plugins),
             networks_tried=tuple(self.networks_tried),
             rdma_devices=self.rdma_devices,
             variables=tuple(sorted(self.variables.items())),

@@ -115,8 +115,6 @@ class NcclProcess(NamedTuple):
     """The protocol of AWS's plugin: RDMA or SENDRECV."""
     protocol_set_by: str = ""
     """The one who chose it: user, platform; empty: the plugin, for want of either."""
-    plugins: tuple[str, ...] = ()
-    """Names of the network plugins that were loaded or asked for."""
     networks_tried: tuple[str, ...] = ()
     """Networks that listed their devices, or reported that they found none: IB, Socket, ..."""
     rdma_devices: tuple[str, ...] | None = None

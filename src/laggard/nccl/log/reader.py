@@ -36,7 +36,6 @@ _IDENTITY = re.compile(r" commId (0x[0-9a-fA-F]{1,32})\b")
 _SET = re.compile(r"(NCCL_[A-Z0-9_]{1,80}) set (?:by environment )?to (.*)")
 _USING = re.compile(r"NET/([^:]+?) ?: Using ?(.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:/]{1,64}:\d[^\s/]{0,32}/(?:IB|RoCE))\b")
-_PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.+?) \(v\d+\)")
 _ASKED = re.compile(r"(?:NET/Plugin ?: )?Plugin name set by env to (\S+)")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\S+?),?(?: |$)")
 _LIBFABRIC_PLUGIN = re.compile(r"NET/OFI Initializing aws-ofi-nccl (\d{1,4})\.(\d{1,4})\b")
@@ -106,13 +105,10 @@ def _parse_net(builder: ProcessBuilder, text: str) -> None:
         builder.add_hint(model.NO_DEVICE, text)
     elif match := _PROVIDER.match(text):
         builder.provider = match[1]
-        builder.plugins.add("AWS Libfabric")
     elif match := _LIBFABRIC_PLUGIN.match(text):
         builder.libfabric_plugin = int(match[1]), int(match[2])
     elif match := _PROTOCOL.match(text):
         builder.protocol, builder.protocol_set_by = match[1], match[2] or ""
-    elif match := _PLUGIN.match(text):
-        builder.plugins.add(match[1])
     elif match := _ASKED.match(text):
         builder.set_variable("NCCL_NET_PLUGIN", match[1])
     elif match := _SLOW_TRANSFER.match(text):
@@ -140,12 +136,6 @@ def _parse_devices(builder: ProcessBuilder, network: str, text: str) -> None:
 def _parse_network(builder: ProcessBuilder, text: str) -> None:
     if text.startswith("Using network "):
         builder.network = text.removeprefix("Using network ").strip()[:80]
-
-
-def _parse_plugin(builder: ProcessBuilder, text: str) -> None:
-    match = re.match(r"(?:Initialized|Assigned) NET plugin (.+?)(?: to comm)?$", text)
-    if match:
-        builder.plugins.add(match[1])
 
 
 _NO_LIBRARY: Final = r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_"
@@ -209,8 +199,6 @@ def _bus(identity: str) -> str:
 _PARSERS: Final[Mapping[str, Parser]] = {
     "comm": _parse_communicator,
     "Using": _parse_network,
-    "Initialized": _parse_plugin,
-    "Assigned": _parse_plugin,
     "Plugin": _parse_net,
     "Connected": _parse_ring,
     "NCCL": _parse_version,
