@@ -21,9 +21,8 @@ import msgspec
 from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.kit.users import ACCOUNTS
 from laggard.kit.words import lazy_pattern, printable_line
-from laggard.nccl.values import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
-from laggard.nccl.variables import may_be_shown, parse_version
+from laggard.nccl.variables import ETC, NcclConf, may_be_shown, parse_conf, parse_version
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.apart import HANGING, NoChild, Stopped, apart
 from laggard.probes.host.host import Host

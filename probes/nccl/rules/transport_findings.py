@@ -14,8 +14,7 @@ from laggard.kit.words import ranks_text
 from laggard.model import Finding, Severity
 from laggard.nccl.log import model as values
 from laggard.nccl.log.model import Connection, Hint, NcclProcess, count_channels
-from laggard.nccl.values import parse_level, parse_number
-from laggard.nccl.variables import parse_version
+from laggard.nccl.variables import parse_level, parse_number, parse_version
 from laggard.probes.nccl.model.job import (
     NcclJob,
     evidence_of,

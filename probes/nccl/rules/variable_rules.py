@@ -11,9 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.nccl.values import check_value, parse_level, parse_number
 from laggard.nccl.variable_table import COMMON_MISTAKES, REPLACEMENTS, TABLE_VERSION, Category, Variable, Version
-from laggard.nccl.variables import may_be_shown, other_reader, parse_version, variables
+from laggard.nccl.variables import (
+    check_value,
+    may_be_shown,
+    other_reader,
+    parse_level,
+    parse_number,
+    parse_version,
+    variables,
+)
 from laggard.probes.probe import finding
 
 Environment = Mapping[str, str]

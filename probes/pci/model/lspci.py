@@ -48,7 +48,7 @@ _OTHER_CLASS: Final = 0xFFFF  # a class that no rule uses
 
 def parse_lspci(text: str) -> PciTree:
     """Returns the devices in `text`; none where it is no such output."""
-    found = [(device, behind) for head, body in _blocks(text) for device, behind in _device(head, body)]
+    found = [_device(head, body) for head, body in _blocks(text)]
     above = {f"{device.domain}:{bus}": device.address for device, bus in found if bus}
     parent_known = bool(above)
     devices = (device._replace(parent=_parent(device, above), parent_known=parent_known) for device, _ in found)
@@ -74,26 +74,24 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str], str]]:
         yield head, "\n".join(body)
 
 
-def _device(head: re.Match[str], body: str) -> Iterator[tuple[PciDevice, str]]:
-    """Yields the device and the number of the bus behind it, empty where there is none."""
+def _device(head: re.Match[str], body: str) -> tuple[PciDevice, str]:
+    """Returns the device and the number of the bus behind it, empty where there is none."""
     pci_class, vendor, number, model = _identity(head[3])
     speed, width = _pair(_STATUS, body)
     max_speed, max_width = _pair(_CAPABLE, body)
     node, bus = _NODE.search(body), _BUS.search(body)
-    yield (
-        PciDevice(
-            address=f"{head[1] or '0000'}:{head[2]}",
-            pci_class=pci_class,
-            vendor=vendor,
-            device=number,
-            model=model,
-            numa_node=int(node[1]) if node else None,
-            link=LinkState(speed, int(width), max_speed, int(max_width)),
-            config=_config(head[3], body),
-            config_error="lspci was not run by root: it says <access denied>",
-        ),
-        bus[1] if bus else "",
+    device = PciDevice(
+        address=f"{head[1] or '0000'}:{head[2]}",
+        pci_class=pci_class,
+        vendor=vendor,
+        device=number,
+        model=model,
+        numa_node=int(node[1]) if node else None,
+        link=LinkState(speed, int(width), max_speed, int(max_width)),
+        config=_config(head[3], body),
+        config_error="lspci was not run by root: it says <access denied>",
     )
+    return device, bus[1] if bus else ""
 
 
 def _identity(words: str) -> tuple[int | None, int | None, int | None, str]:
