@@ -30,7 +30,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact
 
-CPU_STAND_INS = 3
+_CPU_STAND_INS = 3
 """The number of devices that the CPU emulates."""
 
 _MAX_ROUNDS = 1000
@@ -84,7 +84,8 @@ def measure_all(
         raise Unknown("a recorded machine cannot be loaded")
     measured: list[Measurement] = []
     not_measured: list[NotMeasured] = []
-    for device in _cpu_stand_ins() if thresholds.device == "cpu" else _gpus(host):
+    stand_ins = (ComputeDevice(f"CPU run {number}", EMULATED, "cpu") for number in range(_CPU_STAND_INS))
+    for device in stand_ins if thresholds.device == "cpu" else _gpus(host):
         result = device if isinstance(device, NotMeasured) else _measure(device, measure)
         measured.extend([result] if isinstance(result, Measurement) else [])
         not_measured.extend([result] if isinstance(result, NotMeasured) else [])
@@ -179,10 +180,6 @@ def _timed(torch: Any, device: ComputeDevice, work: Callable[[], None]) -> float
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1e3
-
-
-def _cpu_stand_ins() -> Iterator[ComputeDevice | NotMeasured]:
-    yield from (ComputeDevice(f"CPU run {number}", EMULATED, "cpu") for number in range(CPU_STAND_INS))
 
 
 def _gpus(host: Host) -> Iterator[ComputeDevice | NotMeasured]:
