@@ -64,7 +64,7 @@ def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact |
     yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds.expected))
 
 
-def _links(host: Host, key: str, device: str, model: object, states: Iterable[bool | None]) -> _Links:
+def _links(host: Host, key: str, device: str, model: object, states: Iterable[int | None]) -> _Links:
     """`most` as far as snapshots tell."""
     snapshots, known = host.counter_history.snapshots, tuple(map(bool, states))
     return _Links(key, device, model, known, max(sum(known), snapshots[-1].counters.get(key, 0) if snapshots else 0))
