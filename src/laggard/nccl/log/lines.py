@@ -145,21 +145,13 @@ class Texts(dict[str, None]):
 
 
 class ProcessBuilder:
-    """One process while its lines come in. The parsers of messages.py call its methods; build() returns the value."""
+    """One process while its lines come in. The parsers of reader.py call its methods; build() returns the value."""
 
     def __init__(self, host: str, pid: int) -> None:
-        self.host, self.pid = host, pid
-        self.version = ""
-        self.network = ""
-        self.provider = ""
-        self.libfabric_plugin: tuple[int, int] | None = None
-        self.protocol = ""
-        self.protocol_set_by = ""
-        self.started = False
+        self.process = NcclProcess(host, pid)
+        """What single lines show; build() adds what is collected of many."""
         self.hint_lines = 0
         self.lines = 0
-        self.ring_gdr: bool | None = None
-        self.rdma_devices: tuple[str, ...] | None = None
         self.variables: dict[str, str] = {}
         self.links: dict[tuple[str, str], str] = {}
         self.networks_tried = Texts(16)
@@ -173,6 +165,10 @@ class ProcessBuilder:
         self._hints: dict[str, tuple[str, int]] = {}
         self._slow: dict[tuple[str, bool], SlowTransfers] = {}
         self._replaced = 0
+
+    def show(self, **fields: Any) -> None:
+        """Sets fields of NcclProcess."""
+        self.process = self.process._replace(**fields)
 
     def add_channel(self, text: str, connection: Connection) -> None:
         """Adds a channel line whose text is not in `channel_lines`."""
@@ -217,27 +213,16 @@ class ProcessBuilder:
     def build(self) -> NcclProcess:
         """The process as far as its lines have come in."""
         counted = [(connection, self.channel_lines[text]) for text, connection in self._connections.items()]
-        return NcclProcess(
-            host=self.host,
-            pid=self.pid,
-            version=self.version,
-            network=self.network,
-            provider=self.provider,
-            libfabric_plugin=self.libfabric_plugin,
-            protocol=self.protocol,
-            protocol_set_by=self.protocol_set_by,
+        return self.process._replace(
             networks_tried=tuple(self.networks_tried),
-            rdma_devices=self.rdma_devices,
             variables=tuple(sorted(self.variables.items())),
             communicators=tuple(self._communicators.values()),
             connections=merge([*counted, *self._without_pairs.items()]),
-            ring_gdr=self.ring_gdr,
             links=tuple((one, other, distance) for (one, other), distance in self.links.items()),
             hints=tuple(Hint(kind, *first_and_count) for kind, first_and_count in self._hints.items()),
             warnings=tuple(self.warnings),
             slow_transfers=tuple(self._slow.values()),
             diagnostics=tuple(self.diagnostics),
-            started=self.started,
         )
 
 

@@ -14,8 +14,8 @@ MAX_PROCESSES of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 from laggard.nccl.log import model
 from laggard.nccl.log.lines import VERSION, LogLine, PrefixCache, ProcessBuilder, Writer, lines_in, version_in
@@ -27,8 +27,6 @@ from laggard.nccl.log.model import NcclLog, parse_channel
 # src/misc), of 2.32.3 for what is new there (src/transport/net_ib/wqe_lat_mon.cc), and of AWS's plugin. The first word
 # of a message chooses its parser; a message without a parser is dropped.
 
-Parser = Callable[[ProcessBuilder, str], None]
-
 _COMMUNICATOR = re.compile(r"\bcomm (\S{1,40}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b")
 _NODES = re.compile(r" nNodes (\d{1,9}) localRanks (\d{1,9})\b")
 _GPU = re.compile(r" cudaDev (\d{1,9})(?: nvmlDev \d+)? busId ([0-9a-fA-F]{1,16})\b")
@@ -37,12 +35,7 @@ _SET = re.compile(r"(NCCL_[A-Z0-9_]{1,80}) set (?:by environment )?to (.*)")
 _USING = re.compile(r"NET/([^:]+?) ?: Using ?(.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:/]{1,64}:\d[^\s/]{0,32}/(?:IB|RoCE))\b")
 _ASKED = re.compile(r"(?:NET/Plugin ?: )?Plugin name set by env to (\S+)")
-_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\S+?),?(?: |$)")
-_LIBFABRIC_PLUGIN = re.compile(r"NET/OFI Initializing aws-ofi-nccl (\d{1,4})\.(\d{1,4})\b")
-_PROTOCOL = re.compile(r"NET/OFI Using transport protocol (SENDRECV|RDMA)(?: \((user|platform) set\))?$")
 _SLOW_TRANSFER = re.compile(r"NET/IB: WQE (slow|stall \(no CQE\)): .*?\bdev=(\S{1,64}) .*\b(?:delta|age)=(\d{1,18})ns")
-_RING = re.compile(r"Connected all rings, use ring PXN \d+ GDR (\d)")
-_VERSION = re.compile(VERSION)
 _FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
 _TO_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) \(\d+/[\d.]+/([A-Z0-9]{3})\)")
 
@@ -52,22 +45,18 @@ def parse_message(builder: ProcessBuilder, text: str, warning: bool) -> None:
     so both are parsed alike. A warning that no parser takes for a hint is kept as it is."""
     hints = builder.hint_lines
     first, _, _ = text.partition(" ")
-    parse = _PARSERS.get(first) or _parser_for(first, text)
-    if parse:
-        parse(builder, text)
+    if _OF_A_FORM.match(text):
+        _parse_form(builder, text)
+    elif first == "Plugin" or first.startswith("NET/"):
+        _parse_net(builder, text)
+    elif first.startswith("NCCL_"):
+        _parse_variable(builder, text)
+    elif first.startswith("GPU/"):
+        _parse_links(builder, text)
+    elif first == "comm" or " comm " in text[:80]:
+        _parse_communicator(builder, text)
     if warning and builder.hint_lines == hints:
         builder.warnings.add(text)
-
-
-def _parser_for(first: str, text: str) -> Parser | None:
-    """The parser of a message whose first word varies."""
-    if first.startswith("NET/"):
-        return _parse_net
-    if first.startswith("NCCL_"):
-        return _parse_variable
-    if first.startswith("GPU/"):
-        return _parse_links
-    return _parse_communicator if " comm " in text[:80] else None
 
 
 def _parse_communicator(builder: ProcessBuilder, text: str) -> None:
@@ -83,7 +72,8 @@ def _parse_communicator(builder: ProcessBuilder, text: str) -> None:
         fields["identity"] = identity[1]
     if text.endswith("Init COMPLETE"):
         fields["complete"] = True
-    builder.started = builder.started or text.endswith("Init START")
+    if text.endswith("Init START"):
+        builder.show(started=True)
     builder.update_communicator(match[1], fields)
 
 
@@ -100,21 +90,15 @@ def _parse_net(builder: ProcessBuilder, text: str) -> None:
     if match := _USING.match(text):
         _parse_devices(builder, match[1], match[2])
     elif "No device found" in text:
-        builder.rdma_devices = builder.rdma_devices or ()
+        builder.show(rdma_devices=builder.process.rdma_devices or ())
         builder.networks_tried.add(_network_of(text))
         builder.add_hint(model.NO_DEVICE, text)
-    elif match := _PROVIDER.match(text):
-        builder.provider = match[1]
-    elif match := _LIBFABRIC_PLUGIN.match(text):
-        builder.libfabric_plugin = int(match[1]), int(match[2])
-    elif match := _PROTOCOL.match(text):
-        builder.protocol, builder.protocol_set_by = match[1], match[2] or ""
     elif match := _ASKED.match(text):
         builder.set_variable("NCCL_NET_PLUGIN", match[1])
     elif match := _SLOW_TRANSFER.match(text):
         builder.add_slow_transfer(match[2], match[1] != "slow", int(match[3]), text)
     else:
-        _parse_hint(builder, text)
+        _parse_form(builder, text)
 
 
 def _network_of(text: str) -> str:
@@ -128,21 +112,29 @@ def _parse_devices(builder: ProcessBuilder, network: str, text: str) -> None:
     builder.networks_tried.add(network)
     found = tuple(_DEVICE.findall(text.partition("; OOB")[0]))[:64]
     if found:
-        builder.rdma_devices = found
+        builder.show(rdma_devices=found)
     elif network == "IB":
-        builder.rdma_devices = builder.rdma_devices or ()
-
-
-def _parse_network(builder: ProcessBuilder, text: str) -> None:
-    if text.startswith("Using network "):
-        builder.network = text.removeprefix("Using network ").strip()[:80]
+        builder.show(rdma_devices=builder.process.rdma_devices or ())
 
 
 _NO_LIBRARY: Final = r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_"
 _NO_PROVIDER: Final = r"(?i:NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .*provider)"
-_HINTS: Final = tuple(
-    (re.compile(form), kind)
-    for form, kind in (
+_FORMS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], dict[str, Any]]], ...]] = tuple(
+    (re.compile(form), shown)
+    for form, shown in (
+        (r"Using network (.*)", lambda match: {"network": match[1].strip()[:80]}),
+        (r"NET/OFI Selected [Pp]rovider is (\S+?),?(?: |$)", lambda match: {"provider": match[1]}),
+        (
+            r"NET/OFI Initializing aws-ofi-nccl (\d{1,4})\.(\d{1,4})\b",
+            lambda match: {"libfabric_plugin": (int(match[1]), int(match[2]))},
+        ),
+        (
+            r"NET/OFI Using transport protocol (SENDRECV|RDMA)(?: \((user|platform) set\))?$",
+            lambda match: {"protocol": match[1], "protocol_set_by": match[2] or ""},
+        ),
+        (r"Connected all rings, use ring PXN \d+ GDR (\d)", lambda match: {"ring_gdr": match[1] != "0"}),
+        (VERSION, lambda match: {"version": match[1]}),
+        (r"cudaDriverVersion\b", lambda match: {"started": True}),
         (r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+", model.GDR_NO_MODULE),
         (_NO_PROVIDER, model.NO_PROVIDER),
         (r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)", model.DEVICE_REFUSED),
@@ -158,28 +150,23 @@ _HINTS: Final = tuple(
         (r"Mismatched NCCL version", model.MISMATCH),
     )
 )
+"""The messages of one form: the fields of NcclProcess that they show, or the kind of hint that they are."""
 
 
-def _parse_hint(builder: ProcessBuilder, text: str) -> None:
-    kind = next((kind for form, kind in _HINTS if form.match(text)), None)
-    if kind:
-        builder.add_hint(kind, text)
+_OF_A_FORM: Final = re.compile(
+    r"(?:Using|Connected|[NR]CCL|cudaDriverVersion|Failed|dlvsym|Could|Count|GPU|P2P|peer|Legacy|Call|Mismatched)(?: |$)"
+)
+"""The first words of these messages, but for those that begin with NET/."""
 
 
-def _parse_ring(builder: ProcessBuilder, text: str) -> None:
-    match = _RING.match(text)
-    if match:
-        builder.ring_gdr = match[1] != "0"
-
-
-def _parse_version(builder: ProcessBuilder, text: str) -> None:
-    match = _VERSION.match(text)
-    if match:
-        builder.version = match[1]
-
-
-def _parse_start(builder: ProcessBuilder, text: str) -> None:
-    builder.started = True
+def _parse_form(builder: ProcessBuilder, text: str) -> None:
+    for form, shown in _FORMS:
+        if match := form.match(text):
+            if isinstance(shown, str):
+                builder.add_hint(shown, text)
+            else:
+                builder.show(**shown(match))
+            return
 
 
 def _parse_links(builder: ProcessBuilder, text: str) -> None:
@@ -194,20 +181,6 @@ def _parse_links(builder: ProcessBuilder, text: str) -> None:
 
 def _bus(identity: str) -> str:
     return identity.rpartition("-")[2].lower()
-
-
-_PARSERS: Final[Mapping[str, Parser]] = {
-    "comm": _parse_communicator,
-    "Using": _parse_network,
-    "Plugin": _parse_net,
-    "Connected": _parse_ring,
-    "NCCL": _parse_version,
-    "RCCL": _parse_version,
-    "cudaDriverVersion": _parse_start,
-    **dict.fromkeys(
-        ("Failed", "dlvsym", "Could", "Count", "GPU", "P2P", "peer", "Legacy", "Call", "Mismatched"), _parse_hint
-    ),
-}
 
 
 MAX_PROCESSES: Final = 16384
@@ -323,11 +296,16 @@ def _without_shadows(builders: Iterable[ProcessBuilder]) -> Iterator[ProcessBuil
     other's, and the other process wrote more lines."""
     by_pid: dict[int, list[ProcessBuilder]] = {}
     for builder in builders:
-        by_pid.setdefault(builder.pid, []).append(builder)
+        by_pid.setdefault(builder.process.pid, []).append(builder)
     for same_pid in by_pid.values():
         yield from (one for one in same_pid if not any(_is_shadow(one, other) for other in same_pid))
 
 
 def _is_shadow(builder: ProcessBuilder, other: ProcessBuilder) -> bool:
-    similar = builder.host.endswith(other.host) or other.host.endswith(builder.host)
-    return builder is not other and bool(builder.host and other.host) and similar and other.lines > builder.lines
+    similar = builder.process.host.endswith(other.process.host) or other.process.host.endswith(builder.process.host)
+    return (
+        builder is not other
+        and bool(builder.process.host and other.process.host)
+        and similar
+        and other.lines > builder.lines
+    )
