@@ -173,7 +173,7 @@ def _transport(document: Any) -> Transport:
     return Transport(
         process.version,
         _read(str, document["source"]),
-        _read(Pairs, document["variables"]),
+        _read(_Pairs, document["variables"]),
         _read(int | None, document["uverbs"]),
         log,
         process,
@@ -181,7 +181,7 @@ def _transport(document: Any) -> Transport:
     )
 
 
-Pairs = tuple[tuple[str, str], ...]
+_Pairs = tuple[tuple[str, str], ...]
 _KEYS: Final = {"networks_tried": "listed", "rdma_devices": "devices", "variables": "read", "connections": "ways"}
 """The document's names of fields of NcclProcess, where they have others there."""
 

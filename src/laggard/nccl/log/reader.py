@@ -21,7 +21,7 @@ from laggard.nccl.log import model
 from laggard.nccl.log.lines import VERSION, LogLine, PrefixCache, ProcessBuilder, Writer, lines_in, version_in
 from laggard.nccl.log.model import NcclLog, parse_channel
 
-# Parses the messages of NCCL's log, one function for each form of message. Standard library only.
+# Parses the messages of NCCL's log, one row or one function for each form of message. Standard library only.
 #
 # The forms are those of the release tags 2.7 to 2.30 (src/init.cc, src/plugin/net.cc, src/transport, src/graph,
 # src/misc), of 2.32.3 for what is new there (src/transport/net_ib/wqe_lat_mon.cc), and of AWS's plugin. The first word
@@ -154,7 +154,7 @@ _FORMS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], dict[
 
 
 _OF_A_FORM: Final = re.compile(
-    r"(?:Using|Connected|[NR]CCL|cudaDriverVersion|Failed|dlvsym|Could|Count|GPU|P2P|peer|Legacy|Call|Mismatched)(?: |$)"
+    r"(?:Using|Connected|[NR]CCL|cudaDriverVersion|Failed|dlvsym|Could|Count|GPU|P2P|peer|Legacy|Call|Mismatched)( |$)"
 )
 """The first words of these messages, but for those that begin with NET/."""
 
