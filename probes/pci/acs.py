@@ -216,7 +216,8 @@ class AcsThresholds(VirtualThresholds, frozen=True):
 def check(host: Host, thresholds: AcsThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
     ends = select_endpoints(tree, thresholds.endpoints)
-    _require_known_parents(ends)
+    if orphans := [end.address for end in ends if not end.parent_known]:
+        raise Unknown(f"the bridges above {orphans[0]} and {len(orphans) - 1} others are not recorded")
     virtual = thresholds.is_virtual_machine(host)
     paths = peer_paths(tree, ends, named=bool(thresholds.endpoints))
     ports = sorted({port for path in paths for port in path.ports})
@@ -227,7 +228,8 @@ def check(host: Host, thresholds: AcsThresholds) -> Iterator[Finding | Fact]:
     yield from judge(tree, paths, virtual)
     if virtual:
         yield from _judge_address_translation(tree, nics, paths)
-    _require_registers(tree, paths)
+    if unread := ports_without_acs_reading(tree, paths):
+        raise Unknown(f"ACS of {len(unread)} bridges is unknown: {_reason(tree, unread)}")
     if not paths:
         raise NotApplicable(f"no two of {len(ends)} GPUs and RDMA NICs meet at a PCIe bridge")
 
@@ -311,18 +313,6 @@ def _control(device: PciDevice) -> list[str] | str | None:
     if not device.config.extended_known:
         return "unknown"
     return None if device.config.acs is None else acs_names(device.config.acs)
-
-
-def _require_known_parents(ends: tuple[PciDevice, ...]) -> None:
-    unknown = [end.address for end in ends if not end.parent_known]
-    if unknown:
-        raise Unknown(f"the bridges above {unknown[0]} and {len(unknown) - 1} others are not recorded")
-
-
-def _require_registers(tree: PciTree, paths: tuple[PeerPath, ...]) -> None:
-    unknown = ports_without_acs_reading(tree, paths)
-    if unknown:
-        raise Unknown(f"ACS of {len(unknown)} bridges is unknown: {_reason(tree, unknown)}")
 
 
 def _reason(tree: PciTree, addresses: Sequence[str]) -> str:

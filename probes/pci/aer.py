@@ -38,11 +38,10 @@ class AerThresholds(EndpointThresholds, frozen=True):
 
 def check(host: Host, thresholds: AerThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     tree = read_tree(host)
-    ends = select_endpoints(tree, thresholds.endpoints)
-    devices = {device.address: device for end in ends for device in tree.path_to_root(end.address)}
+    devices = tree.paths_to_root(select_endpoints(tree, thresholds.endpoints))
     counts: dict[str, int] = {}
     unreadable: list[Unreadable] = []
-    for device in devices.values():
+    for device in devices:
         try:
             counts.update(_counts(host, device))
         except NotFound:
@@ -51,7 +50,7 @@ def check(host: Host, thresholds: AerThresholds) -> Iterator[Finding | Fact | Sa
             unreadable.append(Unreadable(str(error)))
     yield SaveCounters(counts)
     yield Fact("errors", {name: count for name, count in counts.items() if count})
-    for device in devices.values():
+    for device in devices:
         yield from _judge(host, device, counts, thresholds)
     raise_if_unreadable(unreadable)
     if not counts:

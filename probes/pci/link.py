@@ -185,7 +185,7 @@ def check(host: Host, thresholds: PcieLinkThresholds) -> Iterator[Finding | Fact
     ends = tuple(end for end in select_endpoints(tree, thresholds.endpoints) if not end.virtual_function)
     if not ends:
         raise NotApplicable("the only GPUs and RDMA NICs are virtual functions, which have no link of their own")
-    tree = tree.updated(with_links(host, _paths_to_root(tree, ends)))
+    tree = tree.updated(with_links(host, tree.paths_to_root(ends)))
     tree = tree.updated(with_config(host, _ports_of_slowed_gpus(tree, ends)))
     virtual = thresholds.is_virtual_machine(host)
     links = links_to_root(tree, ends)
@@ -253,10 +253,6 @@ def _at_work(host: Host) -> tuple[str, ...]:
 
 def _is_idle(gpu: Gpu) -> bool:
     return gpu.clocks_event_reasons is None or bool(gpu.clocks_event_reasons & _IDLE)
-
-
-def _paths_to_root(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:
-    return list({device.address: device for end in ends for device in tree.path_to_root(end.address)}.values())
 
 
 def _ports_of_slowed_gpus(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:

@@ -95,6 +95,11 @@ class PciTree(msgspec.Struct, frozen=True):
             next_address = self.devices[next_address].parent
         return tuple(found)
 
+    def paths_to_root(self, ends: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+        """Returns `ends` and all bridges above them, each once."""
+        found = {device.address: device for end in ends for device in self.path_to_root(end.address)}
+        return tuple(found.values())
+
     def endpoints(self) -> tuple[PciDevice, ...]:
         """Returns the GPUs and RDMA NICs."""
         return tuple(device for device in self if device.is_gpu or device.is_rdma_nic)
