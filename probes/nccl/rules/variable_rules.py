@@ -1,5 +1,5 @@
-"""Rules for NCCL's variables: settings that do harm, and settings without effect on this machine. Pure; of those that do
-harm one row is one rule.
+"""Rules for NCCL's variables: settings that do harm, and settings without effect on this machine. Pure; each harm is
+one row.
 
 A setting that turns off a fast path is critical only where the hardware has that path: the same setting is right for a
 machine without it. Sources: NCCL's user guide and troubleshooting page; for NCCL_CHUNK_SIZE, NVIDIA/nccl#2408.
