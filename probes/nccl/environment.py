@@ -11,9 +11,8 @@ import msgspec
 from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
-from laggard.nccl.values import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
-from laggard.nccl.variables import may_be_shown
+from laggard.nccl.variables import ETC, NcclConf, may_be_shown, parse_conf
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field

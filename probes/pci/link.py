@@ -11,11 +11,10 @@ from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.amd_gpus import busy_amd_gpus
 from laggard.probes.gpu.model.readings import gpus_are_held, query_gpus
 from laggard.probes.host.host import Host
-from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_config, with_links
+from laggard.probes.pci.model.sysfs import VirtualThresholds, read_tree, select_endpoints, with_config, with_links
 from laggard.probes.pci.model.tree import AMD, PciDevice, PciTree
-from laggard.probes.probe import PCI, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import PCI, Fact, Probe, finding
 
 # The PCIe links that run slower or narrower than they should. Pure rules over a PciTree.
 #
@@ -154,7 +153,7 @@ def _judge(link: PcieLink, quantity: str, value: float, limit: float, peers: flo
 
 def _gpu_speed(link: PcieLink, peers: float) -> Iterator[SlowLink]:
     speed, limit = link.speed, link.max_speed
-    express = link.port.config.express if link.port and link.port.config else None
+    express = link.port.config.express if link.port else None
     if limit and express and 0 < express.target_speed < limit:
         reason = f"is what both ends can do, and the port is set to {express.target_speed:g}"
         yield SlowLink(link, "speed", min(speed, express.target_speed), limit, reason, Severity.WARNING)
@@ -176,13 +175,7 @@ _IDLE: Final = 1  # nvmlClocksEventReasonGpuIdle
 _LANE_BYTES_PER_TRANSFER = {2.5: 0.8 / 8, 5.0: 0.8 / 8, 64.0: 1 / 8}  # 8b/10b, flits; the speeds between: 128b/130b
 
 
-class PcieLinkThresholds(Thresholds, frozen=True):
-    endpoints: tuple[str, ...] = ()
-    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
-
-    virtual: bool | None = None
-    """This is a virtual machine, whose ports are made up. None: decided by what the kernel reports."""
-
+class PcieLinkThresholds(VirtualThresholds, frozen=True):
     expected: dict[str, tuple[float, int]] = {}
     """GT/s and lanes by the PCI address of a link's lower end, as {"0000:1a:00.0": [32.0, 16]}."""
 
@@ -192,9 +185,9 @@ def check(host: Host, thresholds: PcieLinkThresholds) -> Iterator[Finding | Fact
     ends = tuple(end for end in select_endpoints(tree, thresholds.endpoints) if not end.virtual_function)
     if not ends:
         raise NotApplicable("the only GPUs and RDMA NICs are virtual functions, which have no link of their own")
-    tree = tree.updated(with_links(host, _paths_to_root(tree, ends)))
+    tree = tree.updated(with_links(host, tree.paths_to_root(ends)))
     tree = tree.updated(with_config(host, _ports_of_slowed_gpus(tree, ends)))
-    virtual = is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual
+    virtual = thresholds.is_virtual_machine(host)
     links = links_to_root(tree, ends)
     yield Fact("links", {link.device.address: _shown(link.speed, link.width) for link in links})
     if virtual is not False:
@@ -260,10 +253,6 @@ def _at_work(host: Host) -> tuple[str, ...]:
 
 def _is_idle(gpu: Gpu) -> bool:
     return gpu.clocks_event_reasons is None or bool(gpu.clocks_event_reasons & _IDLE)
-
-
-def _paths_to_root(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:
-    return list({device.address: device for end in ends for device in tree.path_to_root(end.address)}.values())
 
 
 def _ports_of_slowed_gpus(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:

@@ -127,7 +127,7 @@ def _open_question(job: NcclJob) -> str:
     """Returns what the log would need to decide whether a slow transport is a fault."""
     if job.rdma is None and any(uses_tcp(process, job) and tcp_cause(process, job).chosen for process in job.processes):
         return "shows TCP by choice, but not whether the machines have RDMA: add their `lspci -vvv`"
-    causes = [shm_cause(process, job) for process in job.processes if uses_host_memory(process, job)]
+    causes = [shm_cause(process, job) for process in job.processes if uses_host_memory(process)]
     if any(cause and not cause.known for cause in causes):
         return f"does not say why GPUs exchange data through host memory: {_ADVICE}, NCCL_DEBUG_SUBSYS=INIT,GRAPH"
     return ""
@@ -156,8 +156,8 @@ def _slow_device(host: str, device: str, found: Sequence[tuple[NcclProcess, Slow
     late = sum(slow.lines for _, slow in found if not slow.stalled)
     longest = max(slow.longest_ns for _, slow in found) / 1e9
     worst = max((slow for _, slow in found), key=lambda slow: (slow.stalled, slow.longest_ns))
-    parts = [f"{counted(stalled, 'time')} without any end" if stalled else "", f"{counted(late, 'time')} late"]
-    what = " and ".join(filter(None, (parts[0], parts[1] if late else "")))
+    how = ((stalled, "without any end"), (late, "late"))
+    what = " and ".join(f"{counted(times, 'time')} {words}" for times, words in how if times)
     return finding(
         "NCCL_WQE_SLOW",
         f"{host or 'the job'} {device}",
@@ -179,12 +179,11 @@ def judge_protocol(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:
         return (_mixed(by_protocol["SENDRECV"], by_protocol["RDMA"]),)
     chosen = [each for each in by_protocol["SENDRECV"] if each.protocol_set_by == "user"]
     fallen_back = [each for each in by_protocol["SENDRECV"] if not each.protocol_set_by and _would_tell(each)]
-    found = []
-    if chosen:
-        found.append(_send_receive(chosen, "OFI_NCCL_PROTOCOL=SENDRECV asks for it"))
-    if fallen_back:
-        found.append(_send_receive(fallen_back, "the plugin did not recognise the machine"))
-    return tuple(found)
+    causes = (
+        (chosen, "OFI_NCCL_PROTOCOL=SENDRECV asks for it"),
+        (fallen_back, "the plugin did not recognise the machine"),
+    )
+    return tuple(_send_receive(own, cause) for own, cause in causes if own)
 
 
 def _would_tell(process: NcclProcess) -> bool:

@@ -70,12 +70,7 @@ def _communicators(processes: tuple[NcclProcess, ...]) -> Iterator[list[NcclProc
         if world and not world.identity:
             sized.setdefault(world.ranks, []).append(process)
     yield from named.values()
-    yield from (members for members in sized.values() if _all_different(process.rank for process in members))
-
-
-def _all_different(ranks: Iterable[int | None]) -> bool:
-    all_ranks = list(ranks)
-    return len(set(all_ranks)) == len(all_ranks)
+    yield from (members for members in sized.values() if len({process.rank for process in members}) == len(members))
 
 
 def _finding(versions: Mapping[str, list[int]], processes: list[NcclProcess], line: str) -> Finding:

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 from laggard.kit.words import ranks_text
 from laggard.model import Finding, Severity
 from laggard.nccl.log import model as values
-from laggard.nccl.log.model import Hint, NcclProcess, count_channels
-from laggard.nccl.values import parse_level, parse_number
-from laggard.nccl.variables import parse_version
+from laggard.nccl.log.model import Connection, Hint, NcclProcess, count_channels
+from laggard.nccl.variables import parse_level, parse_number, parse_version
 from laggard.probes.nccl.model.job import (
     NcclJob,
     evidence_of,
@@ -23,7 +22,6 @@ from laggard.probes.nccl.model.job import (
     network_connections,
     ranks_of,
     rdma_connections,
-    receiving_connections,
     tcp_connections,
 )
 from laggard.probes.probe import finding
@@ -155,10 +153,10 @@ def _by_topology(process: NcclProcess, related: Iterable[NcclProcess]) -> bool:
 
 
 def _distance(process: NcclProcess, job: NcclJob) -> str:
-    """Returns the distance of the nearest pair of GPUs that uses shared memory, from the facts, else from the log's
-    GRAPH lines; empty: not known."""
+    """Returns the distance of the nearest pair of GPUs that uses shared memory, from the log's GRAPH lines; empty: not
+    known."""
     same_host = [each for each in job.processes if each.host == process.host]
-    links = {frozenset(link[:2]): link[2] for each in same_host for link in each.links} | dict(job.facts.links)
+    links = {frozenset(link[:2]): link[2] for each in same_host for link in each.links}
     bus = {
         communicator.rank: communicator.bus_id
         for each in same_host
@@ -261,21 +259,23 @@ def lacks_gpudirect(process: NcclProcess, job: NcclJob) -> bool:
     if job.facts.gpudirect is False or job.nodes(process) == 1:
         return False
     connections = rdma_connections(process)
-    received = receiving_connections(process)
+    received = _receiving(process)
     if received:
         return not any(connection.gdr for connection in received)
     if any(connection.gdr for connection in connections) or any(
-        connection.gdr for other in job.processes for connection in receiving_connections(other)
+        connection.gdr for other in job.processes for connection in _receiving(other)
     ):
         return False
     return bool(connections) and gdr_cause(process, job).known
 
 
-def uses_host_memory(process: NcclProcess, job: NcclJob) -> bool:
+def _receiving(process: NcclProcess) -> list[Connection]:
+    return [connection for connection in rdma_connections(process) if connection.direction == "receive"]
+
+
+def uses_host_memory(process: NcclProcess) -> bool:
     """Returns whether the process exchanges data between GPUs of one machine through host memory."""
-    return job.facts.peer_to_peer is not False and any(
-        connection.transport == "SHM" for connection in process.connections
-    )
+    return any(connection.transport == "SHM" for connection in process.connections)
 
 
 _SLOW_TRANSPORTS: Final = (
@@ -292,7 +292,7 @@ _SLOW_TRANSPORTS: Final = (
     _SlowTransport(
         "SHM_INSTEAD_OF_P2P",
         "GPUs exchange data through host memory",
-        uses_host_memory,
+        lambda process, job: uses_host_memory(process),
         shm_cause,
         ("nvidia-smi topo -m", "nvidia-smi topo -p2p r"),
     ),

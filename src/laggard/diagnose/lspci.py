@@ -11,11 +11,11 @@ from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement,
 from laggard.diagnose.pastes.section import on_host, only_host
 from laggard.model import Finding, Severity
 from laggard.probes.pci import acs, link, max_read_request, numa
+from laggard.probes.pci.acs import peer_paths, ports_without_acs_reading
 from laggard.probes.pci.link import as_seen_by_a_guest, links_to_root, unjudged_links
 from laggard.probes.pci.model.config_space import REQUEST_REDIRECT
 from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.tree import PciTree
-from laggard.probes.pci.rules.acs_faults import peer_paths, ports_without_acs_reading
 from laggard.probes.probe import finding
 
 _DEAD: Final = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) .{1,300}\(rev ff\)", re.MULTILINE)
@@ -37,7 +37,7 @@ def judge_dead_devices(tree: PciTree, text: str) -> Iterator[Finding]:
     """Yields a finding for each GPU and NIC whose registers read as ones: `rev ff`. It is off the bus."""
     dead = {_full(match[1]) for match in _DEAD.finditer(text)}
     for device in tree:
-        silent = device.address in dead or (device.config is not None and not device.config.responds)
+        silent = device.address in dead or not device.config.responds
         if silent and (device.is_gpu or device.is_rdma_nic):
             yield finding(
                 "GPU_LOST" if device.is_gpu else "RDMA_DEVICE_MISSING",
@@ -71,8 +71,8 @@ def judge_bridges_alone(tree: PciTree) -> Iterator[Finding]:
     """Judges ACS where the text shows bridges and not what is behind them: whether it harms, the whole tree tells."""
     if tree.endpoints() and any(device.parent for device in tree.endpoints()):
         return
-    acs_of = {device.address: device.config.acs for device in tree if device.config and device.config.acs}
-    redirecting = [address for address, acs in acs_of.items() if acs.control & REQUEST_REDIRECT]
+    acs_of = {device.address: device.config.acs for device in tree if device.config.acs}
+    redirecting = [address for address, acs in acs_of.items() if acs & REQUEST_REDIRECT]
     if redirecting:
         more = f" and {len(redirecting) - 1} more bridges" if len(redirecting) > 1 else ""
         yield finding(

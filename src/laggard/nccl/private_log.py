@@ -27,8 +27,7 @@ from laggard.kit.environment import ENV_NCCL_LOG
 from laggard.nccl.log.model import NcclProcess
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ, Transport
-from laggard.nccl.values import ETC, parse_conf
-from laggard.nccl.variables import may_be_shown, version_of_code
+from laggard.nccl.variables import ETC, may_be_shown, parse_conf, version_of_code
 
 LOG_SETTINGS: Final = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
 """The variables that prepare_log() sets."""

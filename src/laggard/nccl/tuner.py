@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 
 COLLECTIVES: Final = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
@@ -241,19 +242,17 @@ def _unnamed(named: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 def _ranges(rows: Sequence[TunerRow], collective: str, nodes: int, ranks: int) -> Iterator[OneChannel]:
     offered = possible_cells(collective, nodes, ranks)
-    sizes = [*turning_sizes(rows, collective, MAX_BYTES), MAX_BYTES + 1]
-    start: int | None = None
-    line: int | None = None
-    for size, following in zip(sizes, sizes[1:], strict=False):
-        choice = choose(rows, Message(collective, size, nodes, ranks), offered)
-        own = choice.row.line if choice.row else None
-        if start is not None and (not choice.one_channel_by_accident or own != line):
-            yield OneChannel(collective, nodes, ranks, start, size - 1, line)
-            start = None
-        if choice.one_channel_by_accident and start is None:
-            start, line = size, own
-        if following > MAX_BYTES and start is not None:
-            yield OneChannel(collective, nodes, ranks, start, MAX_BYTES, line)
+    sizes = turning_sizes(rows, collective, MAX_BYTES)
+
+    def by_accident(span: tuple[int, int]) -> tuple[bool, int | None]:
+        choice = choose(rows, Message(collective, span[0], nodes, ranks), offered)
+        return choice.one_channel_by_accident, choice.row.line if choice.row else None
+
+    spans = zip(sizes, (*(size - 1 for size in sizes[1:]), MAX_BYTES), strict=True)
+    for (accident, line), alike in groupby(spans, by_accident):
+        starts, ends = zip(*alike, strict=True)
+        if accident:
+            yield OneChannel(collective, nodes, ranks, starts[0], ends[-1], line)
 
 
 def _problems(line: TunerLine) -> Iterator[LineProblem]:

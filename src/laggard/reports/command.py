@@ -15,7 +15,7 @@ from laggard import wire
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Part, ascii_parts
 from laggard.kit.terminal import show
-from laggard.nccl.comparison import LogSummary, compare, moved_defaults, summarise
+from laggard.nccl.comparison import TRANSPORTS, LogSummary, compare, moved_defaults, summarise
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.reports import documents
 from laggard.reports.campaign_report import campaign_document, portability_document, scaling_document, table_document
@@ -81,7 +81,7 @@ def _pieces(path: str) -> Iterator[str]:
 def _gaps(path: str, summary: LogSummary) -> Iterator[str]:
     if not summary.versions:
         yield f"{path} does not have NCCL's version: which defaults moved is not known"
-    if not summary.connections:
+    if not summary.facts[TRANSPORTS]:
         yield f"{path} has no channels: log with NCCL_DEBUG=INFO from the start"
     if not summary.choices:
         yield f"{path} has no choices of algorithms: log with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING"

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.kit.errors import UsageError
-from laggard.nccl.values import check_value
 from laggard.nccl.variable_table import TABLE_VERSION, Category, Variable, Version
-from laggard.nccl.variables import parse_version, variables
+from laggard.nccl.variables import check_value, parse_version, variables
 from laggard.tune.plan import Configuration, Constraint, Parameter, Space, Value
 
 SEARCHED: Final = frozenset({Category.TUNING, Category.SOCKETS})

@@ -115,8 +115,6 @@ class NcclProcess(NamedTuple):
     """The protocol of AWS's plugin: RDMA or SENDRECV."""
     protocol_set_by: str = ""
     """The one who chose it: user, platform; empty: the plugin, for want of either."""
-    plugins: tuple[str, ...] = ()
-    """Names of the network plugins that were loaded or asked for."""
     networks_tried: tuple[str, ...] = ()
     """Networks that listed their devices, or reported that they found none: IB, Socket, ..."""
     rdma_devices: tuple[str, ...] | None = None
@@ -247,13 +245,8 @@ def merge(counts: Iterable[tuple[Connection, int]]) -> tuple[Connection, ...]:
         key: _Key = connection[:5]
         sums[key] = sums.get(key, 0) + count
         pairs.setdefault(key, set()).update(connection.pairs)
-    keys = sorted(sums, key=_order)
+    keys = sorted(sums, key=lambda key: (*key[:2], -1 if key[2] is None else key[2], *key[3:]))
     return tuple(Connection(*key, sums[key], tuple(sorted(pairs[key])[:MAX_PAIRS])) for key in keys)
-
-
-def _order(key: _Key) -> tuple[str, str, int, str, bool]:
-    transport, name, device, direction, gdr = key
-    return transport, name, -1 if device is None else device, direction, gdr
 
 
 def count_channels(connections: Iterable[Connection]) -> Mapping[str, int]:

@@ -14,20 +14,18 @@ MAX_PROCESSES of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 from laggard.nccl.log import model
 from laggard.nccl.log.lines import VERSION, LogLine, PrefixCache, ProcessBuilder, Writer, lines_in, version_in
 from laggard.nccl.log.model import NcclLog, parse_channel
 
-# Parses the messages of NCCL's log, one function for each form of message. Standard library only.
+# Parses the messages of NCCL's log, one row or one function for each form of message. Standard library only.
 #
 # The forms are those of the release tags 2.7 to 2.30 (src/init.cc, src/plugin/net.cc, src/transport, src/graph,
 # src/misc), of 2.32.3 for what is new there (src/transport/net_ib/wqe_lat_mon.cc), and of AWS's plugin. The first word
 # of a message chooses its parser; a message without a parser is dropped.
-
-Parser = Callable[[ProcessBuilder, str], None]
 
 _COMMUNICATOR = re.compile(r"\bcomm (\S{1,40}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b")
 _NODES = re.compile(r" nNodes (\d{1,9}) localRanks (\d{1,9})\b")
@@ -36,19 +34,8 @@ _IDENTITY = re.compile(r" commId (0x[0-9a-fA-F]{1,32})\b")
 _SET = re.compile(r"(NCCL_[A-Z0-9_]{1,80}) set (?:by environment )?to (.*)")
 _USING = re.compile(r"NET/([^:]+?) ?: Using ?(.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:/]{1,64}:\d[^\s/]{0,32}/(?:IB|RoCE))\b")
-_PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.+?) \(v\d+\)")
 _ASKED = re.compile(r"(?:NET/Plugin ?: )?Plugin name set by env to (\S+)")
-_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\S+?),?(?: |$)")
-_OFI_NONE = re.compile(r"NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .*provider", re.IGNORECASE)
-_LIBFABRIC_PLUGIN = re.compile(r"NET/OFI Initializing aws-ofi-nccl (\d{1,4})\.(\d{1,4})\b")
-_PROTOCOL = re.compile(r"NET/OFI Using transport protocol (SENDRECV|RDMA)(?: \((user|platform) set\))?$")
 _SLOW_TRANSFER = re.compile(r"NET/IB: WQE (slow|stall \(no CQE\)): .*?\bdev=(\S{1,64}) .*\b(?:delta|age)=(\d{1,18})ns")
-_NOT_OPENED = re.compile(r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)")
-_HCA = re.compile(r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+")
-_RING = re.compile(r"Connected all rings, use ring PXN \d+ GDR (\d)")
-_COMPLETION = re.compile(r"NET/\S+ ?: (?:\S+ )?Got completion .*(?:error|status)")
-_LIBVERBS = re.compile(r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_")
-_VERSION = re.compile(VERSION)
 _FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
 _TO_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) \(\d+/[\d.]+/([A-Z0-9]{3})\)")
 
@@ -58,22 +45,18 @@ def parse_message(builder: ProcessBuilder, text: str, warning: bool) -> None:
     so both are parsed alike. A warning that no parser takes for a hint is kept as it is."""
     hints = builder.hint_lines
     first, _, _ = text.partition(" ")
-    parse = _PARSERS.get(first) or _parser_for(first, text)
-    if parse:
-        parse(builder, text)
+    if _OF_A_FORM.match(text):
+        _parse_form(builder, text)
+    elif first == "Plugin" or first.startswith("NET/"):
+        _parse_net(builder, text)
+    elif first.startswith("NCCL_"):
+        _parse_variable(builder, text)
+    elif first.startswith("GPU/"):
+        _parse_links(builder, text)
+    elif first == "comm" or " comm " in text[:80]:
+        _parse_communicator(builder, text)
     if warning and builder.hint_lines == hints:
-        builder.add_warning(text)
-
-
-def _parser_for(first: str, text: str) -> Parser | None:
-    """The parser of a message whose first word varies."""
-    if first.startswith("NET/"):
-        return _parse_net
-    if first.startswith("NCCL_"):
-        return _parse_variable
-    if first.startswith("GPU/"):
-        return _parse_links
-    return _parse_communicator if " comm " in text[:80] else None
+        builder.warnings.add(text)
 
 
 def _parse_communicator(builder: ProcessBuilder, text: str) -> None:
@@ -89,7 +72,8 @@ def _parse_communicator(builder: ProcessBuilder, text: str) -> None:
         fields["identity"] = identity[1]
     if text.endswith("Init COMPLETE"):
         fields["complete"] = True
-    builder.started = builder.started or text.endswith("Init START")
+    if text.endswith("Init START"):
+        builder.show(started=True)
     builder.update_communicator(match[1], fields)
 
 
@@ -106,22 +90,15 @@ def _parse_net(builder: ProcessBuilder, text: str) -> None:
     if match := _USING.match(text):
         _parse_devices(builder, match[1], match[2])
     elif "No device found" in text:
-        builder.rdma_devices = builder.rdma_devices or ()
-        builder.add_network_tried(_network_of(text))
+        builder.show(rdma_devices=builder.process.rdma_devices or ())
+        builder.networks_tried.add(_network_of(text))
         builder.add_hint(model.NO_DEVICE, text)
-    elif match := _PROVIDER.match(text):
-        builder.provider = match[1]
-        builder.add_plugin("AWS Libfabric")
-    elif match := _LIBFABRIC_PLUGIN.match(text):
-        builder.libfabric_plugin = int(match[1]), int(match[2])
-    elif match := _PROTOCOL.match(text):
-        builder.protocol, builder.protocol_set_by = match[1], match[2] or ""
-    elif match := _PLUGIN.match(text):
-        builder.add_plugin(match[1])
     elif match := _ASKED.match(text):
         builder.set_variable("NCCL_NET_PLUGIN", match[1])
+    elif match := _SLOW_TRANSFER.match(text):
+        builder.add_slow_transfer(match[2], match[1] != "slow", int(match[3]), text)
     else:
-        _parse_net_trouble(builder, text)
+        _parse_form(builder, text)
 
 
 def _network_of(text: str) -> str:
@@ -129,79 +106,67 @@ def _network_of(text: str) -> str:
     return text.removeprefix("NET/").split(":")[0].strip()
 
 
-def _parse_net_trouble(builder: ProcessBuilder, text: str) -> None:
-    if match := _SLOW_TRANSFER.match(text):
-        builder.add_slow_transfer(match[2], match[1] != "slow", int(match[3]), text)
-    elif _HCA.match(text):
-        builder.add_hint(model.GDR_NO_MODULE, text)
-    elif _OFI_NONE.match(text):
-        builder.add_hint(model.NO_PROVIDER, text)
-    elif _NOT_OPENED.match(text):
-        builder.add_hint(model.DEVICE_REFUSED, text)
-    elif _COMPLETION.match(text):
-        builder.add_hint(model.NOT_DELIVERED, text)
-
-
 def _parse_devices(builder: ProcessBuilder, network: str, text: str) -> None:
     """Adds a network's list of devices. Sockets list their interfaces too, as `[0]eth0:10.0.0.1<0>`; and an empty list
     may follow `No device found`."""
-    builder.add_network_tried(network)
+    builder.networks_tried.add(network)
     found = tuple(_DEVICE.findall(text.partition("; OOB")[0]))[:64]
     if found:
-        builder.rdma_devices = found
+        builder.show(rdma_devices=found)
     elif network == "IB":
-        builder.rdma_devices = builder.rdma_devices or ()
+        builder.show(rdma_devices=builder.process.rdma_devices or ())
 
 
-def _parse_network(builder: ProcessBuilder, text: str) -> None:
-    if text.startswith("Using network "):
-        builder.network = text.removeprefix("Using network ").strip()[:80]
+_NO_LIBRARY: Final = r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_"
+_NO_PROVIDER: Final = r"(?i:NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .*provider)"
+_FORMS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], dict[str, Any]]], ...]] = tuple(
+    (re.compile(form), shown)
+    for form, shown in (
+        (r"Using network (.*)", lambda match: {"network": match[1].strip()[:80]}),
+        (r"NET/OFI Selected [Pp]rovider is (\S+?),?(?: |$)", lambda match: {"provider": match[1]}),
+        (
+            r"NET/OFI Initializing aws-ofi-nccl (\d{1,4})\.(\d{1,4})\b",
+            lambda match: {"libfabric_plugin": (int(match[1]), int(match[2]))},
+        ),
+        (
+            r"NET/OFI Using transport protocol (SENDRECV|RDMA)(?: \((user|platform) set\))?$",
+            lambda match: {"protocol": match[1], "protocol_set_by": match[2] or ""},
+        ),
+        (r"Connected all rings, use ring PXN \d+ GDR (\d)", lambda match: {"ring_gdr": match[1] != "0"}),
+        (VERSION, lambda match: {"version": match[1]}),
+        (r"cudaDriverVersion\b", lambda match: {"started": True}),
+        (r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+", model.GDR_NO_MODULE),
+        (_NO_PROVIDER, model.NO_PROVIDER),
+        (r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)", model.DEVICE_REFUSED),
+        (r"NET/\S+ ?: (?:\S+ )?Got completion .*(?:error|status)", model.NOT_DELIVERED),
+        (r"Failed to initialize ", model.PLUGIN_FAILED),
+        (_NO_LIBRARY, model.NO_LIBRARY),
+        (r"Could not enable P2P", model.P2P_FAILED),
+        (r"peer query failed", model.P2P_FAILED),
+        (r"GPU Direct RDMA Disabled for GPU", model.GDR_FAR),
+        (r"P2P is disabled between", model.P2P_REFUSED),
+        (r"Legacy IPC not supported", model.NO_IPC),
+        (r"Call to ibv_modify_qp failed", model.QUEUE_PAIR_FAILED),
+        (r"Mismatched NCCL version", model.MISMATCH),
+    )
+)
+"""The messages of one form: the fields of NcclProcess that they show, or the kind of hint that they are."""
 
 
-def _parse_plugin(builder: ProcessBuilder, text: str) -> None:
-    match = re.match(r"(?:Initialized|Assigned) NET plugin (.+?)(?: to comm)?$", text)
-    if match:
-        builder.add_plugin(match[1])
+_OF_A_FORM: Final = re.compile(
+    r"(?:Using|Connected|[NR]CCL|cudaDriverVersion|Failed|dlvsym|Could|Count|GPU|P2P|peer|Legacy|Call|Mismatched)( |$)"
+)
+"""The first words of these messages, but for those that begin with NET/."""
 
 
-def _hint_parser(start: str, kind: str) -> Parser:
-    """A parser that adds a hint of `kind` where the message begins with `start`; _PARSERS has only the first word."""
-
-    def parse(builder: ProcessBuilder, text: str) -> None:
-        if text.startswith(start):
-            builder.add_hint(kind, text)
-
-    return parse
-
-
-def _parse_failed(builder: ProcessBuilder, text: str) -> None:
-    if text.startswith("Failed to initialize "):
-        builder.add_hint(model.PLUGIN_FAILED, text)
-    elif _LIBVERBS.match(text):
-        builder.add_hint(model.NO_LIBRARY, text)
-
-
-def _parse_library(builder: ProcessBuilder, text: str) -> None:
-    if _LIBVERBS.match(text):
-        builder.add_hint(model.NO_LIBRARY, text)
-    elif text.startswith("Could not enable P2P"):
-        builder.add_hint(model.P2P_FAILED, text)
-
-
-def _parse_ring(builder: ProcessBuilder, text: str) -> None:
-    match = _RING.match(text)
-    if match:
-        builder.ring_gdr = match[1] != "0"
-
-
-def _parse_version(builder: ProcessBuilder, text: str) -> None:
-    match = _VERSION.match(text)
-    if match:
-        builder.version = match[1]
-
-
-def _parse_start(builder: ProcessBuilder, text: str) -> None:
-    builder.started = True
+def _parse_form(builder: ProcessBuilder, text: str) -> None:
+    for form, shown in _FORMS:
+        if match := form.match(text):
+            if isinstance(shown, str):
+                builder.add_hint(shown, text)
+            else:
+                builder.show(**shown(match))
+            return
 
 
 def _parse_links(builder: ProcessBuilder, text: str) -> None:
@@ -216,29 +181,6 @@ def _parse_links(builder: ProcessBuilder, text: str) -> None:
 
 def _bus(identity: str) -> str:
     return identity.rpartition("-")[2].lower()
-
-
-_PARSERS: Final[Mapping[str, Parser]] = {
-    "comm": _parse_communicator,
-    "Using": _parse_network,
-    "Initialized": _parse_plugin,
-    "Assigned": _parse_plugin,
-    "Failed": _parse_failed,
-    "dlvsym": _parse_library,
-    "Could": _parse_library,
-    "Count": _parse_library,
-    "GPU": _hint_parser("GPU Direct RDMA Disabled for GPU", model.GDR_FAR),
-    "P2P": _hint_parser("P2P is disabled between", model.P2P_REFUSED),
-    "Plugin": _parse_net,
-    "peer": _hint_parser("peer query failed", model.P2P_FAILED),
-    "Legacy": _hint_parser("Legacy IPC not supported", model.NO_IPC),
-    "Connected": _parse_ring,
-    "Call": _hint_parser("Call to ibv_modify_qp failed", model.QUEUE_PAIR_FAILED),
-    "Mismatched": _hint_parser("Mismatched NCCL version", model.MISMATCH),
-    "NCCL": _parse_version,
-    "RCCL": _parse_version,
-    "cudaDriverVersion": _parse_start,
-}
 
 
 MAX_PROCESSES: Final = 16384
@@ -330,7 +272,7 @@ class NcclLogReader:
         text = line.text
         if not text.startswith(("Channel ", "Coll")):
             if line.level == "DIAG":
-                builder.add_diagnostic(text)
+                builder.diagnostics.add(text)
             else:
                 parse_message(builder, text, line.level in ("WARN", "ATTN"))
             return
@@ -354,11 +296,16 @@ def _without_shadows(builders: Iterable[ProcessBuilder]) -> Iterator[ProcessBuil
     other's, and the other process wrote more lines."""
     by_pid: dict[int, list[ProcessBuilder]] = {}
     for builder in builders:
-        by_pid.setdefault(builder.pid, []).append(builder)
+        by_pid.setdefault(builder.process.pid, []).append(builder)
     for same_pid in by_pid.values():
         yield from (one for one in same_pid if not any(_is_shadow(one, other) for other in same_pid))
 
 
 def _is_shadow(builder: ProcessBuilder, other: ProcessBuilder) -> bool:
-    similar = builder.host.endswith(other.host) or other.host.endswith(builder.host)
-    return builder is not other and bool(builder.host and other.host) and similar and other.lines > builder.lines
+    similar = builder.process.host.endswith(other.process.host) or other.process.host.endswith(builder.process.host)
+    return (
+        builder is not other
+        and bool(builder.process.host and other.process.host)
+        and similar
+        and other.lines > builder.lines
+    )
