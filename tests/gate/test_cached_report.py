@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.fronts import served_by
+from support.waiting import wait_for
 
 from laggard.cli import main
 from laggard.gate import cached_report
@@ -223,10 +224,8 @@ def test_a_real_agent() -> None:
         assert agent.stderr
         found = re.search(r"http://127.0.0.1:(\d+)", agent.stderr.readline())
         assert found
-        until = time.monotonic() + 120
-        while "age" not in get(f"{found[0]}/api/v1/report", 60.0).headers:
-            assert time.monotonic() < until, "the agent completed no round"
-            time.sleep(0.1)
+        url = f"{found[0]}/api/v1/report"
+        wait_for(lambda: "age" in get(url, 60.0).headers, lambda: "the agent completed no round")
         cached = fetch_cached_report(int(found[1]), NODE, 90.0, NAMES)
         assert cached.age_seconds < 90 and cached.report.node == NODE
     finally:

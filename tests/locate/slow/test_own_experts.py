@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from simulator.faults import Fault
 from support.simulated import located
-from support.timings import job
+from support.timings import job, with_phases
 
 from laggard.kit.constants import PHASES
 from laggard.locate.verdict import locate
@@ -24,11 +24,8 @@ def judged(passes: float, update: float, rank: int = 5, ranks: int = RANKS) -> L
     made = job(ranks, 60, per_node=ranks)
     for phase, times in ((FORWARD, passes), (BACKWARD, passes), (OPTIMIZER, update)):
         made.phase_seconds[:, rank, phase] *= times
-    busy = made.phase_seconds.sum(axis=2)
-    made.step_seconds[:] = busy.max(axis=1, keepdims=True) + 0.03
-    made.waited_seconds[:] = made.step_seconds - busy
     own = np.arange(ranks, dtype=np.int32)
-    return locate(dataclasses.replace(made, positions=own, stages=np.zeros(ranks, np.int32)))
+    return locate(dataclasses.replace(with_phases(made), positions=own, stages=np.zeros(ranks, np.int32)))
 
 
 @pytest.mark.parametrize("slower", [1.1, 1.5])
