@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from support.ports import free_port
+from support.ring_nodes import Node, ring_nodes, workers_of
 from support.waiting import wait_for
 
 from laggard.cli import main
 
-Node = subprocess.Popen[str]
 Start = Callable[..., list[Node]]
 LONG = 240.0
+GANG = ("--active", "--gang", "--only", "disks", "--no-agent")
 PLACE = ("--rendezvous", "127.0.0.1:9", "--nodes", "2", "--node-rank", "1")
 
 
@@ -34,32 +32,16 @@ def start() -> Iterator[Start]:
         port = port or free_port()
         meet = f"127.0.0.1:{port}" + (f",127.0.0.1:{second}" if second else "")
         for number in numbers:
-            place = ("--rendezvous", meet, "--nodes", str(count), "--node-rank", str(number))
             own = each if number == numbers[-1] else ()
-            command = ["healthcheck", "--active", "--gang", "--only", "disks", "--no-agent", *place, *words, *own]
-            nodes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "laggard", *command],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, "LAGGARD_NODE": f"n{number}", "OMP_NUM_THREADS": "1"},
-                )
-            )
+            nodes.append(start_node(number, count, meet, "healthcheck", *GANG, *words, *own))
         return nodes
 
-    yield run
-    for node in nodes:
-        node.kill()
-        node.communicate()
+    with ring_nodes() as start_node:
+        yield run
 
 
 def outputs(nodes: list[Node]) -> list[str]:
     return [node.communicate(timeout=LONG)[0] for node in nodes]
-
-
-def workers_of(node: Node) -> list[psutil.Process]:
-    return psutil.Process(node.pid).children(recursive=True)
 
 
 def has_pairs(node: Node) -> bool:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,39 +14,24 @@ from typing import Any
 import psutil
 import pytest
 from support.ports import free_port
+from support.ring_nodes import Node, ring_nodes, workers_of
 from support.waiting import wait_for
 
 from laggard.cli import main
 from laggard.rings.worker.group import abort_nccl
 
-Node = subprocess.Popen[str]
 LONG = 240.0
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., list[Node]]]:
-    nodes: list[Node] = []
-
     def run(count: int, *words: str, each: Sequence[Sequence[str]] = ()) -> list[Node]:
-        port = free_port()
-        for index in range(count):
-            own = each[index] if each else ()
-            place = ("--rendezvous", f"127.0.0.1:{port}", "--nodes", str(count), "--node-rank", str(index))
-            command = [sys.executable, "-m", "laggard", "ring", *place, "--device", "cpu", *words, *own]
-            environ = {**os.environ, "LAGGARD_NODE": f"n{index}", "OMP_NUM_THREADS": "1"}
-            nodes.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
-            )
-        return nodes
+        meet = f"127.0.0.1:{free_port()}"
+        own = each or [()] * count
+        return [start_node(at, count, meet, "ring", "--device", "cpu", *words, *own[at]) for at in range(count)]
 
-    yield run
-    for node in nodes:
-        node.kill()
-        node.communicate()
-
-
-def workers_of(node: Node) -> list[psutil.Process]:
-    return psutil.Process(node.pid).children(recursive=True)
+    with ring_nodes() as start_node:
+        yield run
 
 
 def is_connected(worker: psutil.Process) -> bool:
