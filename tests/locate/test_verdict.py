@@ -201,14 +201,7 @@ def test_gaps_in_the_timings_do_not_hide_the_culprit() -> None:
     assert [culprit.ranks for culprit in locate(timings).culprits] == [(3,)]
 
 
-def test_the_findings_of_its_node_stand_beside_the_culprit() -> None:
-    location = locate(
-        job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node={"n1": NodeFindings(("GPU_THROTTLED",))})
-    )
-    assert location.culprits[0].findings == ("GPU_THROTTLED",)
-
-
-def test_a_finding_that_all_nodes_have_explains_nothing() -> None:
+def test_the_findings_of_its_node_stand_beside_the_culprit_but_what_all_nodes_have() -> None:
     findings = {"n0": NodeFindings(("CLOCK_SKEW",)), "n1": NodeFindings(("CLOCK_SKEW", "GPU_THROTTLED"))}
     location = locate(job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node=findings))
     assert location.culprits[0].findings == ("GPU_THROTTLED",)
