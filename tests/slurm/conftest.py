@@ -154,10 +154,13 @@ class Cluster:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not is_so(state := self.state(node)):
             assert time.monotonic() < deadline, f"{node} is {state!r}, not {wanted}\n{self.log(node)}"
-            if state == LATE:
-                self.update(node, "State=RESUME")
+            self._resume_where_late(node, state)
             time.sleep(0.1)
         return state
+
+    def _resume_where_late(self, node: str, state: str) -> None:
+        if state == LATE:
+            self.update(node, "State=RESUME")
 
     def wait_for_health_check(self, node: str) -> None:
         """Waits until a health check of `node` that begins from now on has ended."""
