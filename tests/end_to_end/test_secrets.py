@@ -13,17 +13,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.routing import Route
 from support.certificates import SECONDS, Files, Start, client
+from support.fronts import served_by
 from support.paths import TESTS, TRAINING
 from support.planted import content_of, new_secret, places_of
 from support.ports import free_port, free_ports
@@ -52,39 +51,16 @@ VARIABLES = (
 AGENT = ("/", "/metrics", "/-/ready", "/api/v1/report", "/api/v1/ranks", "/api/v1/collectives?owner=0&job=" + JOB)
 
 
-class Refuses:
-    """Stands in for a Prometheus that knows nobody; keeps how clients log in."""
-
-    def __init__(self) -> None:
-        self.logins: set[str] = set()
-        kept = self.logins
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                kept.add(self.headers.get("Authorization", ""))
-                self.send_response(401)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 class Scene:
     """One node with a job, its agent and a collector. `seen` gets all that is written or said; `planted` is where users
     keep their secrets, and is not searched."""
 
-    def __init__(self, folder: Path, files: Files, start: Start, warm: Warm, rank_dir: Path) -> None:
+    def __init__(
+        self, folder: Path, files: Files, start: Start, warm: Warm, rank_dir: Path, prometheus: tuple[str, set[str]]
+    ) -> None:
         self.seen, self.planted, self.rank_dir = folder / "seen", folder / "planted", rank_dir
         self.files, self.start, self.warm = files, start, warm
-        self.prometheus = Refuses()
+        self.prometheus, self.logins = prometheus
         self.ranks: list[WarmProcess] = []
         for each in (self.seen, self.planted):
             each.mkdir()
@@ -129,7 +105,7 @@ class Scene:
             "target_files": [self.plant("agents.yml", json.dumps([{"targets": [f"{self.with_login}1"]}]))],
             "interval_seconds": 0.5,
             "ring_token_file": self.plant("ring", self.secrets["ring"]),
-            "prometheus": self.prometheus.url,
+            "prometheus": self.prometheus,
             "prometheus_interval_seconds": 1,
             "prometheus_bearer_token_file": self.plant("bearer", self.secrets["token"]),
             "incidents_database": str(self.seen / "incidents.sqlite"),
@@ -222,11 +198,18 @@ def scene(
     rank_dir.mkdir(parents=True)
     (tmp_path / "tls").mkdir()
     warm_torch.run(["-c", "pass"])  # the server, which other tests share, starts without what is planted
-    built = Scene(tmp_path, files, start, warm_torch, rank_dir)
-    for name, value in built.environ.items():
-        monkeypatch.setenv(name, value)
-    yield built
-    built.prometheus.close()
+    logins: set[str] = set()
+
+    def refuse(path: str, body: bytes, headers: Any) -> tuple[int, bytes]:
+        """As a Prometheus that knows nobody; keeps how clients log in."""
+        logins.add(headers.get("Authorization", ""))
+        return 401, b""
+
+    with served_by(refuse) as prometheus:
+        built = Scene(tmp_path, files, start, warm_torch, rank_dir, (prometheus, logins))
+        for name, value in built.environ.items():
+            monkeypatch.setenv(name, value)
+        yield built
     shutil.rmtree(rank_dir)
     if made:
         with contextlib.suppress(OSError):
@@ -267,7 +250,7 @@ def test_no_secret_is_in_anything_that_laggard_writes_or_says(
     ):
         assert any(place in each for each in shown["job"]), f"{place} is not searched"
     logins = {"Bearer " + scene.secrets["token"]}
-    assert logins < scene.prometheus.logins, "both ways to log in were taken"
+    assert logins < scene.logins, "both ways to log in were taken"
     leaks = {name: places for name, places in places_of(scene.secrets, scene.seen, scene.rank_dir).items() if places}
     assert not leaks, leaks
 
@@ -283,7 +266,7 @@ def commands(scene: Scene) -> list[tuple[str, ...]]:
         ("locate", "--collector", collector, "--record", str(seen / "held"), "--html", str(seen / "locate.html")),
         ("locate", "--collector", collector, "--format", "json"),
         ("locate", "--trace", str(seen / "recording"), "--html", str(seen / "trace.html")),
-        ("locate", "--prometheus", scene.prometheus.url, "--basic-auth-file", basic),
+        ("locate", "--prometheus", scene.prometheus, "--basic-auth-file", basic),
         ("top", "--collector", collector, "--once"),
         ("incidents", "--collector", collector),
         ("incidents", "--database", str(seen / "incidents.sqlite"), "--format", "json"),

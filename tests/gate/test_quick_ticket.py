@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 from support.ports import free_ports
+from support.waiting import wait_for
 
 from laggard.cli import main
 from laggard.gate.memory import NodeMemory
@@ -159,6 +160,4 @@ def test_a_real_agent_vouches_until_it_is_gone_or_is_of_another_version(tmp_path
     with agent(tmp_path, "-c", OTHER_VERSION):
         assert prolog() == (runs + 2, False)
     with agent(tmp_path):
-        deadline = time.monotonic() + SECONDS
-        while not prolog()[1]:
-            assert time.monotonic() < deadline
+        wait_for(lambda: prolog()[1], lambda: "no agent vouched", SECONDS)

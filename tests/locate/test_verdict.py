@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support.timings import scaled
 
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings, NodeFindings, RankState
@@ -108,16 +109,10 @@ def test_one_bad_moment_is_not_accused(since: int) -> None:
     assert location.culprits == ()
 
 
-def shortened(timings: JobTimings, factor: float) -> JobTimings:
-    """The same job with steps of `factor` times the length."""
-    times = ("step_seconds", "phase_seconds", "waited_seconds")
-    return dataclasses.replace(timings, **{name: getattr(timings, name) * factor for name in times})
-
-
 def test_a_moment_of_tiny_steps_is_noted_and_not_accused() -> None:
     disturbed = job(2, steps=40, slow=[dict(rank=0, phase="backward", by=0.05, since=28)])
     assert [culprit.ranks for culprit in locate(disturbed).culprits] == [(0,)], "12 steps of 0.25 s are no moment"
-    location = locate(shortened(disturbed, 0.05))
+    location = locate(scaled(disturbed, 0.05))
     assert location.verdict is Verdict.OK and location.culprits == ()
     (note,) = location.notes
     assert (note.kind, note.ranks) == ("brief", (0,))
@@ -125,13 +120,13 @@ def test_a_moment_of_tiny_steps_is_noted_and_not_accused() -> None:
 
 
 def test_a_job_that_was_slow_for_its_whole_short_life_is_not_called_healthy() -> None:
-    location = locate(shortened(job(4, steps=30, slow=[dict(rank=1, phase="input", by=0.09)]), 0.05))
+    location = locate(scaled(job(4, steps=30, slow=[dict(rank=1, phase="input", by=0.09)]), 0.05))
     assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
     assert [note.kind for note in location.notes] == ["brief"]
 
 
 def test_steps_however_tiny_are_a_verdict_when_they_are_many() -> None:
-    location = locate(shortened(job(4, steps=128, slow=[dict(rank=2, phase="forward", by=0.05)]), 0.01))
+    location = locate(scaled(job(4, steps=128, slow=[dict(rank=2, phase="forward", by=0.05)]), 0.01))
     assert [culprit.ranks for culprit in location.culprits] == [(2,)]
 
 
@@ -206,14 +201,7 @@ def test_gaps_in_the_timings_do_not_hide_the_culprit() -> None:
     assert [culprit.ranks for culprit in locate(timings).culprits] == [(3,)]
 
 
-def test_the_findings_of_its_node_stand_beside_the_culprit() -> None:
-    location = locate(
-        job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node={"n1": NodeFindings(("GPU_THROTTLED",))})
-    )
-    assert location.culprits[0].findings == ("GPU_THROTTLED",)
-
-
-def test_a_finding_that_all_nodes_have_explains_nothing() -> None:
+def test_the_findings_of_its_node_stand_beside_the_culprit_but_what_all_nodes_have() -> None:
     findings = {"n0": NodeFindings(("CLOCK_SKEW",)), "n1": NodeFindings(("CLOCK_SKEW", "GPU_THROTTLED"))}
     location = locate(job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node=findings))
     assert location.culprits[0].findings == ("GPU_THROTTLED",)

@@ -11,7 +11,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from support.namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
 from support.transcript import commands_of, run
+from support.waiting import wait_for
 
 from laggard.suspects.scheduler import hostlist
 
@@ -93,10 +93,7 @@ class Fleet:
         return sorted((folder / "out").read_text().split())
 
     def wait_until_nobody_is_out(self) -> None:
-        until = time.monotonic() + 2 * SECONDS + 60
-        while self.exclude().stdout:
-            assert time.monotonic() < until, "its time does not end"
-            time.sleep(1.0)
+        wait_for(lambda: not self.exclude().stdout, lambda: "its time does not end", 2 * SECONDS + 60)
         assert self.exclude().returncode == 0
 
 

@@ -4,15 +4,14 @@ a stand-in, which sends the documents of the test; test_at_collector.py has the 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
+from support.fronts import served_by
 from support.ports import free_port
 
 from laggard.cli import main
@@ -33,8 +32,8 @@ def excluded(*nodes: str, **changes: Any) -> ExclusionsDocument:
 
 
 class Collector:
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self) -> None:
+        self.url = ""
         self.exclusions: ExclusionsDocument | None = excluded("n2")
         self.posted: list[ConfirmAsk] = []
 
@@ -50,26 +49,9 @@ class Collector:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = found.answer(self.path, self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Collector(f"http://127.0.0.1:{server.server_address[1]}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    found = Collector()
+    with served_by(lambda path, body, headers: (200, found.answer(path, body))) as found.url:
+        yield found
 
 
 Run = Callable[..., tuple[int, str, str]]

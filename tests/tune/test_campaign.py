@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_for
 
 from laggard.kit.errors import UsageError
 from laggard.tune.campaign import Budget, Campaign
@@ -176,7 +176,4 @@ def test_a_group_is_killed_wholly_and_output_is_bounded(tmp_path: Path) -> None:
     outcome, output = ran(tmp_path, script)
     assert outcome is None and 1 << 20 < len(output) <= 4 << 20
     pid = int((tmp_path / "pid").read_text())
-    until = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists(), "a process of the trial is still there"
+    wait_for(lambda: not Path(f"/proc/{pid}").exists(), lambda: "a process of the trial is still there", 60)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.collective_rows import of, only
 from support.trained_groups import ACROSS, ALL, BEGIN, PER_NODE, RANKS, RING, trained
 
 from laggard.kit.constants import PHASES
@@ -39,12 +40,8 @@ def test_one_group_that_became_slow_lies_between_any_of_its_machines() -> None:
 def test_a_few_lost_records_of_a_large_group_hide_no_transfer(lost: float, named: bool) -> None:
     """Where many are lost, whoever came last may be among them."""
     timings = trained([ALL], since_begin)
-    whole = timings.collectives
-    assert whole is not None
-    kept = np.random.default_rng(3).random(len(whole.column)) >= lost
-    arrays = ("column", "step", "group", "op", "seq", "size", "peer", "start", "end", "waited")
-    some = dataclasses.replace(whole, **{name: getattr(whole, name)[kept] for name in arrays})
-    location = locate(dataclasses.replace(timings, collectives=some))
+    kept = np.random.default_rng(3).random(len(of(timings).column)) >= lost
+    location = locate(only(timings, kept))
     assert [culprit.kind for culprit in location.culprits] == ["slow_link"] * named
     assert location.verdict is not Verdict.OK
 

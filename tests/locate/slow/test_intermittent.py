@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.timings import job
+from support.timings import job, scaled
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
@@ -118,21 +118,15 @@ def test_one_disturbance_of_several_steps_accuses_nobody() -> None:
 
 
 def test_of_short_steps_a_few_bad_ones_are_no_habit() -> None:
-    assert locate(shorter(disturbed(40, {9: np.arange(2, 40, 5)}, 0.3 * STEP), 0.1)).culprits == ()
+    assert locate(scaled(disturbed(40, {9: np.arange(2, 40, 5)}, 0.3 * STEP), 0.1)).culprits == ()
 
 
 def test_a_recording_of_three_seconds_shows_a_habit_that_a_live_job_has_to_go_on_showing() -> None:
-    recorded = shorter(disturbed(40, {9: np.arange(2, 40, 5)}, 0.3 * STEP), 0.25)
+    recorded = scaled(disturbed(40, {9: np.arange(2, 40, 5)}, 0.3 * STEP), 0.25)
     assert [culprit.ranks for culprit in locate(recorded).culprits] == [(9,)]
     running = tuple(state._replace(state="running") for state in recorded.states)
     live = dataclasses.replace(recorded, live=True, states=running)
     assert locate(live).culprits == ()
-
-
-def shorter(timings: JobTimings, share: float) -> JobTimings:
-    """The same job with steps that take such a share of their time."""
-    times = ("step_seconds", "phase_seconds", "waited_seconds")
-    return dataclasses.replace(timings, **{name: getattr(timings, name) * share for name in times})
 
 
 def test_what_rank_zero_does_now_and_then_is_noted_where_no_phase_says_what() -> None:

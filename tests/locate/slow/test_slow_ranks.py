@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.timings import job
+from support.timings import job, scaled
 
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
@@ -135,9 +137,7 @@ def test_a_machine_whose_ranks_lose_time_outside_of_their_phases_is_named() -> N
 @settings(max_examples=20, deadline=None)
 def test_the_unit_of_time_changes_no_verdict(seed: int, factor: float) -> None:
     timings = job(seed=seed, steps=128, slow=[([11], 0.07)])
-    times = ("step_seconds", "phase_seconds", "waited_seconds")
-    scaled = JobTimings(**{**vars(timings), **{name: getattr(timings, name) * factor for name in times}})
-    before, after = locate(timings), locate(scaled)
+    before, after = locate(timings), locate(scaled(timings, factor))
     assert [(each.ranks, each.since_step, each.phase) for each in after.culprits] == [
         (each.ranks, each.since_step, each.phase) for each in before.culprits
     ]
@@ -149,15 +149,14 @@ def test_the_unit_of_time_changes_no_verdict(seed: int, factor: float) -> None:
 def test_the_ranks_numbers_change_no_verdict(seed: int) -> None:
     order = np.random.default_rng(seed).permutation(64)
     timings = job(seed=seed, slow=[([17], 0.1)], **PIPELINE)
-    moved = JobTimings(
-        **{
-            **vars(timings),
-            "step_seconds": timings.step_seconds[:, order],
-            "phase_seconds": timings.phase_seconds[:, order],
-            "waited_seconds": timings.waited_seconds[:, order],
-            "positions": None if timings.positions is None else timings.positions[order],
-            "nodes": tuple(timings.nodes[place] for place in order),
-        }
+    assert timings.positions is not None
+    moved = dataclasses.replace(
+        timings,
+        step_seconds=timings.step_seconds[:, order],
+        phase_seconds=timings.phase_seconds[:, order],
+        waited_seconds=timings.waited_seconds[:, order],
+        positions=timings.positions[order],
+        nodes=tuple(timings.nodes[place] for place in order),
     )
     assert named(moved) == [("slow_compute", (int(np.flatnonzero(order == 17)[0]),))]
 
