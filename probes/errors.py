@@ -19,14 +19,15 @@ class NotFound(Unknown):
     """There is no such file. That alone proves nothing: a driver that is not loaded leaves no file either."""
 
 
-# The value that a reader returns in the place of one that cannot be read, so that it can go on with the rest.
-
 T = TypeVar("T")
 
 _MAX_NAMED = 3
 
 
 class Unreadable(NamedTuple):
+    """The value in the place of one that cannot be read, so that the reader can go on with the rest. A probe yields it:
+    it cannot vouch for what it did not read, and is unknown where it finds nothing."""
+
     reason: str
     """One line, with the path and the kernel's reason."""
 
@@ -43,9 +44,15 @@ def split_unreadable(readings: Iterable[T | Unreadable]) -> tuple[tuple[T, ...],
     return tuple(values), tuple(unreadable)
 
 
-def raise_if_unreadable(unreadable: Iterable[Unreadable]) -> None:
-    """Raises Unknown with the first reasons. A probe calls it last: it cannot vouch for what it did not read."""
+def first_reasons(unreadable: Iterable[Unreadable]) -> str:
+    """Empty where there is nothing unreadable."""
     reasons = list(dict.fromkeys(each.reason for each in unreadable))
+    more = f" (and {len(reasons) - _MAX_NAMED} more)" if len(reasons) > _MAX_NAMED else ""
+    return "; ".join(reasons[:_MAX_NAMED]) + more
+
+
+def raise_if_unreadable(unreadable: Iterable[Unreadable]) -> None:
+    """Raises Unknown with the first reasons. A probe calls it last."""
+    reasons = first_reasons(unreadable)
     if reasons:
-        more = f" (and {len(reasons) - _MAX_NAMED} more)" if len(reasons) > _MAX_NAMED else ""
-        raise Unknown("; ".join(reasons[:_MAX_NAMED]) + more)
+        raise Unknown(reasons)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, Unknown, Unreadable, raise_if_unreadable, split_unreadable
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, split_unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
@@ -29,31 +29,28 @@ class RdmaDeviceThresholds(Thresholds, frozen=True):
     """Patterns of the devices that are not judged, by name (`mlx5_bond_*`) or PCI address."""
 
 
-def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact | Unreadable]:
     names = tuple(name for name in device_names(host) if not is_software_device(host, name))
-    all_nics, unlisted = _nics(host)
+    try:
+        all_nics, is_listed = read_nics(host), True
+    except Unknown as error:
+        yield Unreadable(str(error))
+        all_nics, is_listed = (), False
     nics = tuple(nic for nic in all_nics if not matches_any(nic.address, thresholds.ignore))
-    if not names and not nics and not unlisted and not thresholds.expected and not thresholds.names:
+    if not names and not nics and is_listed and not thresholds.expected and not thresholds.names:
         raise NotApplicable("no RDMA device, and no NIC on the PCI bus that could be one")
     places = {name: pci_address(host, name) for name in names}
     yield Fact("devices", places)
     judged = [name for name in names if not matches_any(name, thresholds.ignore)]
     yield from _judge_missing(nics, judged, thresholds.expected, bool(gpu_addresses(host)))
-    if not unlisted:
+    if is_listed:
         yield from judge_gone(host, all_nics)
     yield from _judge_device_nodes(host, judged)
     yield from _judge_names(places, thresholds.names, read_hca_selection(host))
     firmware, unreadable = split_unreadable(read_firmware(host, judged))
+    yield from unreadable
     yield from judge_firmware(firmware)
     yield from judge_mixture(host, thresholds.ignore)
-    raise_if_unreadable([*unlisted, *unreadable])
-
-
-def _nics(host: Host) -> tuple[tuple[Nic, ...], tuple[Unreadable, ...]]:
-    try:
-        return read_nics(host), ()
-    except Unknown as error:
-        return (), (Unreadable(str(error)),)
 
 
 def _judge_missing(nics: tuple[Nic, ...], names: list[str], expected: int, gpus: bool) -> Iterator[Finding]:

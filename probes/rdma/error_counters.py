@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, raise_if_unreadable
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, finding
@@ -121,7 +121,7 @@ class PortCounters(NamedTuple):
     not_readable: tuple[str, ...]  # the file is there and cannot be read: a driver's EINVAL
 
 
-def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     readings = read_ports(host, thresholds.ignore, thresholds.soft)
     node = node_ports(readings.ports, gpu_paths(host))
     read = [_read(host, port) for port in node.ports]
@@ -139,10 +139,10 @@ def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fac
     others = [each for each in without if not each.not_readable and host.names(f"{each.port.folder}/hw_counters")]
     if others:
         yield Fact("no_known_counter", [each.port.name for each in others])
-    missing = [
+    yield from readings.unreadable
+    yield from (
         Unreadable(f"no error counter of {each.port.name} can be read") for each in without if each not in others
-    ]
-    raise_if_unreadable([*readings.unreadable, *missing])
+    )
     if others and len(others) == len(read):
         raise NotApplicable(f"the driver of {others[0].port.name} counts no errors under a name that laggard knows")
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Unknown, raise_if_unreadable
+from laggard.probes.errors import Unknown, Unreadable
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
@@ -49,7 +49,7 @@ class RdmaPortThresholds(RdmaThresholds, frozen=True):
     """Rate below which a port that jobs use is too slow; 0: it is compared with its peers."""
 
 
-def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     ports, software_devices, unreadable = read_ports(host, thresholds.ignore, thresholds.soft)
     if thresholds.expected:
         ports = tuple(port for port in ports if matches_any(port.device, thresholds.expected))
@@ -71,7 +71,7 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
                 yield _down(port, node, severity)
     for kind in node.kinds():
         yield from _judge_rates(node, kind, thresholds.least_gigabits)
-    raise_if_unreadable(unreadable)
+    yield from unreadable
 
 
 def _waiting_since(host: Host, ports: Iterable[Port]) -> int | None:
