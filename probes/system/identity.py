@@ -11,7 +11,7 @@ from typing import Final
 
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding
-from laggard.probes.errors import NotFound, Unknown, Unreadable, raise_if_unreadable
+from laggard.probes.errors import NotFound, Unknown, Unreadable
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
@@ -29,12 +29,11 @@ class IdentityThresholds(Thresholds, frozen=True):
     """Nothing is judged."""
 
 
-def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact | Unreadable]:
     release = _line(host, "/proc/sys/kernel/osrelease")
     if not release:
         raise Unknown("/proc/sys/kernel/osrelease is empty")
     yield Fact("kernel_release", release)
-    unreadable: list[Unreadable] = []
     contained = _in_container(host)
     for read in _READERS:
         if contained and read in _OF_THE_IMAGE:
@@ -44,8 +43,7 @@ def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact
         except NotFound:
             continue
         except Unknown as error:
-            unreadable.append(Unreadable(str(error)))
-    raise_if_unreadable(unreadable)
+            yield Unreadable(str(error))
 
 
 def _distribution(host: Host) -> Iterator[Fact]:

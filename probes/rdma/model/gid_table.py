@@ -97,10 +97,9 @@ def read_port_network(host: Host, port: Port) -> PortNetwork:
     roce = port.ethernet and port.active
     try:
         name = netdev_name(host, port)
-        netdev = read_netdev(host, name) if name else None
         if not name and roce:
-            text = f"the network device of {port.name} is not known, or is in another network namespace"
-            unreadable.append(Unreadable(text))
+            raise Unknown(f"the network device of {port.name} is not known, or is in another network namespace")
+        netdev = read_netdev(host, name) if name else None
     except Unknown as error:
         unreadable.append(Unreadable(str(error)))
     if roce:
