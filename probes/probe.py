@@ -7,7 +7,8 @@ and goes on. The runner handles deadlines, crashes and timing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -63,6 +64,11 @@ class Probe(NamedTuple):
     on_hang: Callable[[Hang], Finding | None] | None = None
     """Makes the finding where the group's process hangs in a call that it has announced (see host/watchdog.py), or is
     still in one at its deadline; None where the call may take that long."""
+
+
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
+    """Whether the name of a device or a path matches a pattern, as thresholds have them."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def finding(

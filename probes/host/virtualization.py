@@ -61,6 +61,14 @@ def read_uptime(host: Host) -> float:
     return seconds
 
 
+def read_status(host: Host, name: str) -> str:
+    """The value of this name in /proc/self/status. Raises Unknown."""
+    for line in host.read("/proc/self/status").splitlines():
+        if line.startswith(f"{name}:"):
+            return line.partition(":")[2].strip()
+    raise Unknown(f"/proc/self/status has no line {name}")
+
+
 def has_just_booted(host: Host, grace_seconds: float) -> bool:
     """Whether less than `grace_seconds` have passed since boot; False where that is not known."""
     try:

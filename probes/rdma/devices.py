@@ -9,10 +9,10 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, split_unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
-from laggard.probes.rdma.model.sysfs import device_names, is_software_device, matches_any, pci_address
+from laggard.probes.rdma.model.sysfs import device_names, is_software_device, pci_address
 from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_gone, judge_mixture, read_firmware
 
 _STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")

@@ -65,7 +65,7 @@ def _loaded_modules(host: Host) -> frozenset[str]:
     try:
         text = host.read("/proc/modules")
     except NotFound:
-        return frozenset(host.entries("/sys/module"))
+        text = ""
     if not text.strip():
         return frozenset(host.entries("/sys/module"))
     names = {line.split()[0] for line in text.splitlines() if line.split()}

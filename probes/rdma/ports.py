@@ -12,10 +12,10 @@ from typing import Final
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown, Unreadable
-from laggard.probes.host.counter_history import CounterHistory, SaveCounters
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
-from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, finding
+from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, finding, matches_any
 from laggard.probes.rdma.model.sysfs import (
     DISABLED,
     LINK_UP,
@@ -25,7 +25,6 @@ from laggard.probes.rdma.model.sysfs import (
     RdmaThresholds,
     gpu_paths,
     has_been_up,
-    matches_any,
     node_ports,
     read_ports,
 )
@@ -60,7 +59,8 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     since = _waiting_since(host, ports)
     if since is not None:
         yield SaveCounters({_WAITS: since})
-    just_booted = has_just_booted(host, ACTIVATING_SECONDS) or _waits_shortly(host, since)
+    grace = max(ACTIVATING_SECONDS, since + WAITING_SECONDS if since else 0.0)
+    just_booted = has_just_booted(host, grace)
     for port in node.ports:
         if not port.active:
             been_up = has_been_up(host, port)
@@ -86,15 +86,8 @@ def _waiting_since(host: Host, ports: Iterable[Port]) -> int | None:
         now = int(read_uptime(host))
     except Unknown:
         return None
-    return _last_since(host.counter_history) or max(now, 1)
-
-
-def _last_since(history: CounterHistory) -> int:
-    return history.snapshots[-1].counters.get(_WAITS, 0) if history.snapshots else 0
-
-
-def _waits_shortly(host: Host, since: int | None) -> bool:
-    return bool(since) and has_just_booted(host, (since or 0) + WAITING_SECONDS)
+    snapshots = host.counter_history.snapshots
+    return (snapshots[-1].counters.get(_WAITS) if snapshots else None) or max(now, 1)
 
 
 def severity_if_down(

@@ -40,15 +40,14 @@ class ProbeProcess:
         self.pipe = -1
         self._deadline = deadline
         self._started = self._last_answer = time.monotonic()
-        self._observations: list[Observation] = []  # in the order of the probes, as far as they have answered
-        self._elapsed: list[float] = []
+        self.answers: list[ProbeAnswer] = []  # in the order of the probes, as far as they have answered
         self._received = bytearray()
         self._watchdog = Watchdog() if any(probe.on_hang for probe in self.probes) else None
 
     @property
     def finished(self) -> bool:
         """Whether each probe has an answer, be it that it gave none."""
-        return len(self._observations) == len(self.probes)
+        return len(self.answers) == len(self.probes)
 
     @property
     def current_call(self) -> AnnouncedCall | None:
@@ -138,12 +137,11 @@ class ProbeProcess:
 
     @property
     def _current_probe(self) -> Probe:
-        return self.probes[len(self._observations)]
+        return self.probes[len(self.answers)]
 
     def _record(self, observation: Observation) -> None:
         now = time.monotonic()
-        self._observations.append(observation)
-        self._elapsed.append(now - self._last_answer)
+        self.answers.append(ProbeAnswer(self._current_probe.name, observation, now - self._last_answer))
         self._last_answer = now
 
     def close(self) -> None:
@@ -151,13 +149,6 @@ class ProbeProcess:
         if self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
-
-    def answers(self) -> list[ProbeAnswer]:
-        """One answer for each probe, once the process is finished."""
-        return [
-            ProbeAnswer(probe.name, observation, elapsed)
-            for probe, observation, elapsed in zip(self.probes, self._observations, self._elapsed, strict=True)
-        ]
 
 
 def _fork() -> int:
@@ -192,7 +183,7 @@ class Runner:
             _wait([process for process in processes if not process.finished])
         finally:
             self._end(processes, live=not host.recorded)
-        by_name = {answer.name: answer for process in processes for answer in process.answers()}
+        by_name = {answer.name: answer for process in processes for answer in process.answers}
         answers = [by_name[probe.name] for probe in probes]
         return build_report(
             answers,

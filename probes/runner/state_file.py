@@ -19,6 +19,7 @@ from laggard.kit.processes import UNINTERRUPTIBLE, read_stat
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.host.watchdog import AnnouncedCall
 
 MAX_BYTES: Final = 4 << 20
@@ -143,7 +144,7 @@ class HistoryStore:
         self._uptime, self._why_empty, self._saved = 0.0, NO_SNAPSHOT, HistoryFile("")
         try:
             self._saved = HistoryFile(host.boot_id())
-            self._uptime = _uptime(host)
+            self._uptime = read_uptime(host)  # a wall clock would not do: it can be set back
             self._load(_recorded_file(host) if host.recorded else read_state(FILE_NAME))
         except Unknown as error:
             self._why_empty = _UNAVAILABLE + str(error)
@@ -182,18 +183,6 @@ class HistoryStore:
 
     def _with_new_snapshot(self, probe: str, counters: Mapping[str, int]) -> tuple[CounterSnapshot, ...]:
         return add_snapshot(self.history(probe).snapshots, CounterSnapshot(self._uptime, dict(counters)))
-
-
-def _uptime(host: Host) -> float:
-    """Seconds since boot. A wall clock would not do: it can be set back."""
-    text = host.read("/proc/uptime")
-    try:
-        uptime = float(text.split()[0])
-    except (ValueError, IndexError):
-        uptime = 0.0
-    if not 0 < uptime < 1e12:
-        raise Unknown("/proc/uptime holds no number of seconds")
-    return uptime
 
 
 def _recorded_file(host: Host) -> bytes:

@@ -9,11 +9,10 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
 from laggard.probes.host.host import Host
-from laggard.probes.host.virtualization import format_cpu_list, parse_cpu_list
+from laggard.probes.host.virtualization import format_cpu_list, parse_cpu_list, read_status
 from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
-_STATUS = "/proc/self/status"
 _FIX = (
     "Give the job the processors of its GPUs' NUMA nodes: remove isolcpus= from the kernel's command line and "
     "CPUAffinity= from the unit of slurmd or the container runtime, bring offline processors online, and bind tasks "
@@ -30,7 +29,9 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
     gpus = read_pci_gpus(host)
     if not gpus:
         raise NotApplicable("no NVIDIA GPU in the PCI tree")
-    online, allowed, isolated = _cpus(host, "online"), _allowed(host), _cpus(host, "isolated", "")
+    online = _cpus(host, "online")
+    allowed = parse_cpu_list(read_status(host, "Cpus_allowed_list"), "/proc/self/status")
+    isolated = _cpus(host, "isolated", "")
     offline = _cpus(host, "present") - online
     yield Fact("allowed", format_cpu_list(allowed))
     yield Fact("isolated", format_cpu_list(isolated))
@@ -74,13 +75,6 @@ def _nodes(host: Host, gpus: tuple[PciGpu, ...], online: frozenset[int]) -> dict
     if -1 in known:
         raise Unknown("the firmware does not say which NUMA node the GPUs are on")
     return {node: _list(host, f"{_NODE}/node{node}/cpulist") & online for node in known}
-
-
-def _allowed(host: Host) -> frozenset[int]:
-    for line in host.read(_STATUS).splitlines():
-        if line.startswith("Cpus_allowed_list:"):
-            return parse_cpu_list(line.partition(":")[2], _STATUS)
-    raise Unknown(f"{_STATUS} has no line Cpus_allowed_list")
 
 
 def _cpus(host: Host, name: str, default: str | None = None) -> frozenset[int]:

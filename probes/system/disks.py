@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from laggard.model import Finding, Severity
@@ -11,7 +10,7 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem, Usage
 from laggard.probes.host.mount_table import Mount, in_container, printable_path, read_kubelet_volumes, read_mounts
-from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding, matches_any
 
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
@@ -134,7 +133,9 @@ def _not_containers(mounts: Sequence[Mount], never: tuple[str, ...]) -> list[Mou
     inside = in_container(mounts)
     left_out = (*never, *_RUN_HERE, *(_OF_THIS_CONTAINER if inside else ()))
     return [
-        mount for mount in mounts if not _matches(mount.point, left_out) and not (inside and mount.source == _OWN_SHM)
+        mount
+        for mount in mounts
+        if not matches_any(mount.point, left_out) and not (inside and mount.source == _OWN_SHM)
     ]
 
 
@@ -179,7 +180,7 @@ def _judge(
         return
     whose = None if of_kubelet else _read_usage(host, mount)
     critical = any(nothing and ratio >= thresholds.critical_used_ratio for ratio, _, nothing in short)
-    critical = critical and not _matches(mount.point, thresholds.warning_only)
+    critical = critical and not matches_any(mount.point, thresholds.warning_only)
     if thresholds.filled_by_users == "warning" and whose and _is_filled_by_users(whose, size):
         critical = False
     from shlex import quote  # few gates have anything to quote
@@ -261,10 +262,6 @@ def _ratio(used: int, available: int) -> float:
 
 def _percent(ratio: float) -> str:
     return f"{int(ratio * 100)} %"  # rounded down: only a full one is at 100 %
-
-
-def _matches(point: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(point, pattern) for pattern in patterns)
 
 
 PROBE: Final = Probe("disks", check, DiskThresholds())

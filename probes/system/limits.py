@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import read_status
 from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import site_setting
 from laggard.probes.rdma.model.sysfs import device_names
@@ -124,11 +125,8 @@ def _rdma_use(host: Host) -> str:
 
 def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:
     """Returns a warning for a privileged process: the limit binds neither it nor what it starts."""
-    for line in host.read("/proc/self/status").splitlines():
-        if line.startswith("CapEff:"):
-            privileged = int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1
-            return Severity.WARNING if privileged else thresholds.memlock_own_severity
-    raise Unknown("/proc/self/status has no line CapEff")
+    privileged = int(read_status(host, "CapEff"), 16) >> _CAP_IPC_LOCK & 1
+    return Severity.WARNING if privileged else thresholds.memlock_own_severity
 
 
 def _limit_source(host: Host) -> LimitSource:

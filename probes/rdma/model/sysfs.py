@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, NoReturn
 
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, split_unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Thresholds
+from laggard.probes.probe import Thresholds, matches_any
 from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
 
 RDMA: Final = "/sys/class/infiniband"
@@ -99,10 +98,6 @@ class PortReadings(NamedTuple):
     ports: tuple[Port, ...]
     software_devices: tuple[str, ...]
     unreadable: tuple[Unreadable, ...]
-
-
-def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def device_names(host: Host) -> tuple[str, ...]:
