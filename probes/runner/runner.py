@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import select
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from laggard import wire
 from laggard.model import Report, Verdict
+from laggard.probes.host.apart import fork
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
 from laggard.probes.host.watchdog import AnnouncedCall, Watchdog, inspect_hang
@@ -70,7 +70,7 @@ class ProbeProcess:
         """Forks the process. `histories`: the counters' snapshots by probe. Raises OSError."""
         self.pipe, write_end = os.pipe()
         try:
-            pid = _fork()
+            pid = fork()
             if pid == 0:
                 host.watchdog = self._watchdog
                 worker.run_and_exit(self.probes, host, histories, write_end, self._deadline - self._started)
@@ -149,14 +149,6 @@ class ProbeProcess:
         if self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
-
-
-def _fork() -> int:
-    """Forks without Python's warning about threads. The child runs its probes and leaves by _exit; should it meet a
-    lock that a thread of the parent held, its deadline ends it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 class Runner:
