@@ -26,7 +26,7 @@ from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
-from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, inventory, limits, mounts, swap
+from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, limits, mounts, swap
 
 PROBES: Final[tuple[Probe, ...]] = (
     limits.PROBE,
@@ -55,8 +55,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     fabric_manager.PROBE,
     fabric_state.PROBE,
     p2p.PROBE,
-    identity.PROBE,
-    inventory.PROBE,
+    *identity.PROBES,
     pcie_link.PROBE,
     max_read_request.PROBE,
     aer.PROBE,
