@@ -73,7 +73,8 @@ def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
     """Returns how severe it is that `nic` has no RDMA device; None where it has one, or that is no fault. An Ethernet
     NIC may be used for plain Ethernet, unless its peers are RDMA devices. The second function of a bond has none of its
     own. `needed`: the machine has GPUs and no RDMA device at all."""
-    if nic.rdma_device or _is_lent(nic.driver) or nic.physical_function:
+    is_lent = "vfio" in nic.driver or nic.driver in _STUBS  # to a virtual machine
+    if nic.rdma_device or is_lent or nic.physical_function:
         return None
     peers = [other for other in nics if other.model == nic.model and other.subsystem == nic.subsystem]
     if any(other.rdma_device.find("bond") >= 0 and _card(other) == _card(nic) for other in peers):
@@ -82,11 +83,6 @@ def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
     if nic.infiniband or 2 * peers_with_device > len(peers):
         return Severity.CRITICAL
     return Severity.WARNING if peers_with_device or needed else None
-
-
-def _is_lent(driver: str) -> bool:
-    """Returns whether the driver gives devices to virtual machines."""
-    return "vfio" in driver or driver in _STUBS
 
 
 def _card(nic: Nic) -> str:

@@ -145,20 +145,16 @@ class HistoryStore:
         try:
             self._saved = HistoryFile(host.boot_id())
             self._uptime = read_uptime(host)  # a wall clock would not do: it can be set back
-            self._load(_recorded_file(host) if host.recorded else read_state(FILE_NAME))
+            data = _recorded_file(host) if host.recorded else read_state(FILE_NAME)
+            loaded = wire.decode(data, HistoryFile) if data else self._saved
+            if loaded.boot_id == self._saved.boot_id:
+                self._saved = loaded
+            else:
+                self._why_empty = f"{NO_SNAPSHOT}; the machine was rebooted since the last one"
         except Unknown as error:
             self._why_empty = _UNAVAILABLE + str(error)
-
-    def _load(self, data: bytes) -> None:
-        try:
-            loaded = wire.decode(data, HistoryFile) if data else self._saved
         except wire.WireError as error:
             self._why_empty = f"{NO_SNAPSHOT}; the file of earlier ones is damaged: {error}"
-            return
-        if loaded.boot_id == self._saved.boot_id:
-            self._saved = loaded
-        else:
-            self._why_empty = f"{NO_SNAPSHOT}; the machine was rebooted since the last one"
 
     def history(self, probe: str) -> CounterHistory:
         """The snapshots of `probe` that are older than this run."""
@@ -171,7 +167,10 @@ class HistoryStore:
         machine is left as it is."""
         if self._recorded or not counters or not self._uptime:
             return ""
-        new = {name: self._with_new_snapshot(name, values) for name, values in counters.items()}
+        new = {
+            name: add_snapshot(self.history(name).snapshots, CounterSnapshot(self._uptime, dict(values)))
+            for name, values in counters.items()
+        }
         data = wire.encode(HistoryFile(self._saved.boot_id, {**self._saved.probes, **new}))
         if len(data) > MAX_BYTES:
             return f"{_UNAVAILABLE}{len(data)} bytes of counters are too many to save"
@@ -180,9 +179,6 @@ class HistoryStore:
         except Unknown as error:
             return _UNAVAILABLE + str(error)
         return ""
-
-    def _with_new_snapshot(self, probe: str, counters: Mapping[str, int]) -> tuple[CounterSnapshot, ...]:
-        return add_snapshot(self.history(probe).snapshots, CounterSnapshot(self._uptime, dict(counters)))
 
 
 def _recorded_file(host: Host) -> bytes:
@@ -219,7 +215,7 @@ def reap(pids: Iterable[int]) -> list[int]:
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         left = [pid for pid in left if not reap_if_ended(pid)]
-    return [pid for pid in left if _is_uninterruptible(pid)]
+    return [pid for pid in left if (stat := read_stat(pid)) and stat.state == UNINTERRUPTIBLE]
 
 
 def reap_if_ended(pid: int) -> bool:
@@ -240,11 +236,6 @@ def exit_reason(pid: int) -> str:
         time.sleep(_POLL_SECONDS)
         reason = _peek_exit(pid)
     return reason or "it closed its pipe and is still running"
-
-
-def _is_uninterruptible(pid: int) -> bool:
-    stat = read_stat(pid)
-    return stat is not None and stat.state == UNINTERRUPTIBLE
 
 
 def _peek_exit(pid: int) -> str | None:

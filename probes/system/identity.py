@@ -29,11 +29,7 @@ _DRIVER = lazy_pattern(r"NVRM version:.*?(Open)?\s*Kernel Module.*?\s(\d+\.\d+(?
 _CUDA = lazy_pattern(r'"cuda"\s*:\s*\{[^}]*?"version"\s*:\s*"([\w.+-]+)"')
 
 
-class FactsOnly(Thresholds, frozen=True):
-    """Nothing is judged."""
-
-
-def check_identity(host: Host, thresholds: FactsOnly) -> Iterator[Finding | Fact | Unreadable]:
+def check_identity(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | Unreadable]:
     release = _line(host, "/proc/sys/kernel/osrelease")
     if not release:
         raise Unknown("/proc/sys/kernel/osrelease is empty")
@@ -173,7 +169,7 @@ Entry = tuple[str, Any]
 """The name of a device (or port, or file), and its value in a fact of the inventory."""
 
 
-def check_inventory(host: Host, thresholds: FactsOnly) -> Iterator[Finding | Fact | Unreadable]:
+def check_inventory(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | Unreadable]:
     for name, read in (("rdma", _rdma), ("gpu_links", _gpu_links), ("gid_layouts", _gid_layouts)):
         found: dict[str, Any] = {}
         try:
@@ -249,6 +245,6 @@ def _first_lines(host: Host, files: Mapping[str, str]) -> Iterator[Entry | Unrea
 
 
 PROBES: Final = (
-    Probe("identity", check_identity, FactsOnly(), group=KERNEL),
-    Probe("inventory", check_inventory, FactsOnly(), group=KERNEL),
+    Probe("identity", check_identity, Thresholds(), group=KERNEL),
+    Probe("inventory", check_inventory, Thresholds(), group=KERNEL),
 )
