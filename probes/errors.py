@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, ParamSpec, TypeVar
 
 
 class NotApplicable(Exception):
@@ -20,6 +20,7 @@ class NotFound(Unknown):
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _MAX_NAMED = 3
 
@@ -30,6 +31,14 @@ class Unreadable(NamedTuple):
 
     reason: str
     """One line, with the path and the kernel's reason."""
+
+
+def or_none(read: Callable[P, T], *words: P.args, **more: P.kwargs) -> T | None:
+    """What `read` returns, and None in the place of Unknown: for what decides nothing, or where no answer is one."""
+    try:
+        return read(*words, **more)
+    except Unknown:
+        return None
 
 
 def split_unreadable(readings: Iterable[T | Unreadable]) -> tuple[tuple[T, ...], tuple[Unreadable, ...]]:

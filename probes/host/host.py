@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from laggard import wire
 from laggard.kit.environment import ENV_NODE
 from laggard.kit.errors import UsageError
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, or_none
 from laggard.probes.host import live
 from laggard.probes.host.apart import read_credentials, read_users_file
 from laggard.probes.host.counter_history import CounterHistory
@@ -67,17 +67,19 @@ class Host:
     def text(self, path: str) -> str:
         """The text of the file at `path`, without blanks at its ends; empty where it cannot be read. It is for what
         decides nothing, or where no answer is one."""
+        return (or_none(self.read, path) or "").strip()
+
+    def read_if_present(self, path: str) -> str:
+        """The same of a file that not every machine has; empty where there is none. Raises Unknown where it cannot be
+        read."""
         try:
             return self.read(path).strip()
-        except Unknown:
+        except NotFound:
             return ""
 
     def names(self, path: str) -> tuple[str, ...]:
         """The names in the directory at `path`, as entries() has them; none where it cannot be listed."""
-        try:
-            return self.entries(path)
-        except Unknown:
-            return ()
+        return or_none(self.entries, path) or ()
 
     def read_users_file(self, path: str, pid: str) -> str:
         """The text of a file that the process `pid` has named, which may be any path at all: see apart.py."""
@@ -160,10 +162,8 @@ class Host:
 
     def boot_time(self, uptime: float) -> float | None:
         """The Unix time of the boot, which was `uptime` seconds ago; None where the time is not known."""
-        try:
-            return self.time() - uptime
-        except Unknown:
-            return None
+        now = or_none(self.time)
+        return None if now is None else now - uptime
 
     def nvml(self, start_seconds: float) -> Nvml:
         """NVML's readings of all GPUs. They are read once for each process. `start_seconds`: how much longer than other
@@ -209,17 +209,11 @@ class Host:
         """The name of this machine in reports: LAGGARD_NODE, else the kernel's host name, else, for a recording without
         either, the name of its folder."""
         return (
-            self._configured_name()
+            (or_none(self.environ) or {}).get(ENV_NODE)
             or self.text("/proc/sys/kernel/hostname")
             or os.path.basename(self.root)
             or "unknown"
         )
-
-    def _configured_name(self) -> str:
-        try:
-            return self.environ().get(ENV_NODE, "")
-        except Unknown:
-            return ""
 
     def _ask(self, kind: str, key: str, action: str, ask: Callable[[], T]) -> T:
         """What `ask` returns on a live machine; the recorded answer of this kind to `key` otherwise."""

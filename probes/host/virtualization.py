@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import Unknown, or_none
 from laggard.probes.host.host import Host
 
 _VENDORS: Final = (
@@ -71,10 +71,8 @@ def read_status(host: Host, name: str) -> str:
 
 def has_just_booted(host: Host, grace_seconds: float) -> bool:
     """Whether less than `grace_seconds` have passed since boot; False where that is not known."""
-    try:
-        return read_uptime(host) < grace_seconds
-    except Unknown:
-        return False
+    uptime = or_none(read_uptime, host)
+    return uptime is not None and uptime < grace_seconds
 
 
 def require_log(host: Host, log: str, since: float, uptime: float) -> None:

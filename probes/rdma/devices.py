@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, Unknown, Unreadable, split_unreadable
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none, split_unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
@@ -117,7 +117,7 @@ def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
         if in_container
         else "ib_uverbs is not loaded"
     )
-    concerns_jobs = not in_container or _in_job(host)
+    concerns_jobs = not in_container or "SLURM_JOB_ID" in (or_none(host.environ) or {})
     yield _missing(
         "/dev/infiniband",
         text,
@@ -129,13 +129,6 @@ def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
 def _in_container(host: Host) -> bool:
     mounts = [line.split() for line in host.text("/proc/self/mounts").splitlines()]
     return any(len(words) > 2 and words[1] == "/" and words[2] == "overlay" for words in mounts)
-
-
-def _in_job(host: Host) -> bool:
-    try:
-        return "SLURM_JOB_ID" in host.environ()
-    except Unknown:
-        return False
 
 
 def _judge_names(

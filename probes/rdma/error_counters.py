@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, finding
@@ -195,10 +195,7 @@ def _read(host: Host, port: Port) -> PortCounters:
 def _paths(host: Host, port: Port) -> dict[str, str]:
     """Returns the files of all counters that some driver has, by the counter's name."""
     paths = {name: f"{port.folder}/{name}" for name in (*_LINK_DOWNS[:2], *LIMITS, *TRAFFIC_COUNTERS)}
-    try:
-        netdev = netdev_name(host, port)
-    except Unknown:
-        netdev = ""
+    netdev = or_none(netdev_name, host, port)
     if netdev:
         paths[_CARRIER_DOWNS] = f"{NET}/{netdev}/{_CARRIER_DOWNS}"
     return paths

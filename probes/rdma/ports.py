@@ -11,7 +11,7 @@ from typing import Final
 
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Unknown, Unreadable
+from laggard.probes.errors import Unreadable, or_none
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
@@ -82,12 +82,11 @@ def _waiting_since(host: Host, ports: Iterable[Port]) -> int | None:
         return None
     if any(port.active for port in trained):
         return 0
-    try:
-        now = int(read_uptime(host))
-    except Unknown:
+    uptime = or_none(read_uptime, host)
+    if uptime is None:
         return None
     snapshots = host.counter_history.snapshots
-    return (snapshots[-1].counters.get(_WAITS) if snapshots else None) or max(now, 1)
+    return (snapshots[-1].counters.get(_WAITS) if snapshots else None) or max(int(uptime), 1)
 
 
 def severity_if_down(

@@ -14,7 +14,7 @@ import msgspec
 
 from laggard import wire
 from laggard.model import Finding
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import Unknown, or_none
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import DOCUMENTS, FACTS_PATH, REFUSED_PATH
 from laggard.probes.probe import Fact, Probe, Thresholds
@@ -131,9 +131,7 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     count = 0
     for pattern in TREES:
         for path in _matching(host, "", pattern.split("/")[1:]):
-            try:
-                host.read_bytes(path)
-            except Unknown:
+            if or_none(host.read_bytes, path) is None:
                 continue
             count += 1
             if count >= MAX_FILES:

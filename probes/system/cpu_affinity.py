@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, or_none
 from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import format_cpu_list, parse_cpu_list, read_status
@@ -93,10 +93,7 @@ def _list(host: Host, path: str) -> frozenset[int]:
 def _job_has_part_of_the_machine(host: Host, gpus: int) -> bool:
     """Returns whether this process runs in a job with fewer than all GPUs, according to the variables of SLURM or the
     container runtime. False where that is not known."""
-    try:
-        environ = host.environ()
-    except Unknown:
-        return False
+    environ = or_none(host.environ) or {}
     count = environ.get("SLURM_GPUS_ON_NODE", "")
     if "SLURM_JOB_ID" in environ and not count:
         return True  # a job without GPUs, or one of an older SLURM that does not set it

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds, finding
 
@@ -77,10 +77,8 @@ def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[s
     driver = host.read(f"{folder}/scaling_driver").strip()
     if driver not in _ACTIVE_DRIVERS:
         return driver, governor, ""
-    try:
-        return driver, governor, host.read(f"{folder}/energy_performance_preference").strip()
-    except NotFound:  # a processor without hardware-managed states
-        return driver, governor, ""
+    # A processor without hardware-managed states has no preference.
+    return driver, governor, host.read_if_present(f"{folder}/energy_performance_preference")
 
 
 def _is_fast(setting: tuple[str, str, str], thresholds: GovernorThresholds) -> bool:

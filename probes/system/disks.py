@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, or_none
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem, Usage
 from laggard.probes.host.mount_table import Mount, in_container, printable_path, read_kubelet_volumes, read_mounts
@@ -178,7 +178,7 @@ def _judge(
     ]
     if not short:
         return
-    whose = None if of_kubelet else _read_usage(host, mount)
+    whose = None if of_kubelet else or_none(host.usage, mount.point)  # a recording may lack it
     critical = any(nothing and ratio >= thresholds.critical_used_ratio for ratio, _, nothing in short)
     critical = critical and not matches_any(mount.point, thresholds.warning_only)
     if thresholds.filled_by_users == "warning" and whose and _is_filled_by_users(whose, size):
@@ -208,14 +208,6 @@ def _judge(
         if of_kubelet
         else (f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
     )
-
-
-def _read_usage(host: Host, mount: Mount) -> Usage | None:
-    """The users whose files fill it; None where that is not known, as in a recording without it."""
-    try:
-        return host.usage(mount.point)
-    except Unknown:
-        return None
 
 
 def _largest(usage: Usage) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, split_unreadable
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none, split_unreadable
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
@@ -34,7 +34,7 @@ def check_identity(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fac
     if not release:
         raise Unknown("/proc/sys/kernel/osrelease is empty")
     yield Fact("kernel_release", release)
-    contained = _in_container(host)
+    contained = in_container(or_none(read_mounts, host) or ())  # a recording may lack its mounts
     for read in _READERS:
         if contained and read in _OF_THE_IMAGE:
             continue
@@ -112,13 +112,6 @@ _READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
 
 _OF_THE_IMAGE: Final = (_distribution, _cuda, _nccl)
 """The readers of installed software: in a container that is the image's, the same on all nodes, and not the node's."""
-
-
-def _in_container(host: Host) -> bool:
-    try:
-        return in_container(read_mounts(host))
-    except Unknown:  # a recording without its mounts
-        return False
 
 
 def distribution(os_release: str) -> str:

@@ -132,18 +132,11 @@ def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:
 def _limit_source(host: Host) -> LimitSource:
     if "SLURM_JOB_ID" not in host.variables():
         for path in _SLURMD:
-            for pid in _pids(host, path):
+            for pid in host.read_if_present(path).split():
                 if _name(host, pid) == "slurmd":
                     return LimitSource("slurmd", f"/proc/{pid}/limits", True)
         return LimitSource("this process", "/proc/self/limits", False)
     return LimitSource("this job", "/proc/self/limits", True)
-
-
-def _pids(host: Host, path: str) -> list[str]:
-    try:
-        return host.read(path).split()
-    except NotFound:
-        return []
 
 
 def _name(host: Host, pid: str) -> str:

@@ -19,7 +19,6 @@ from laggard.probes.rdma.model.sysfs import (
     gpu_paths,
     nearest_ports,
     pci_path,
-    read_if_present,
     read_ports,
     shared_bridges,
 )
@@ -38,7 +37,7 @@ def read_firmware(host: Host, names: Iterable[str]) -> Iterator[Firmware | Unrea
         folder = f"{RDMA}/{name}"
         try:
             board, hca_type, version = (
-                read_if_present(host, f"{folder}/{file}") for file in ("board_id", "hca_type", "fw_ver")
+                host.read_if_present(f"{folder}/{file}") for file in ("board_id", "hca_type", "fw_ver")
             )
         except Unknown as error:
             yield Unreadable(str(error))
