@@ -41,6 +41,14 @@ def or_none(read: Callable[P, T], *words: P.args, **more: P.kwargs) -> T | None:
         return None
 
 
+def if_present(read: Callable[P, T], *words: P.args, **more: P.kwargs) -> T | None:
+    """What `read` returns, and None in the place of NotFound: for what not every machine has."""
+    try:
+        return read(*words, **more)
+    except NotFound:
+        return None
+
+
 def split_unreadable(readings: Iterable[T | Unreadable]) -> tuple[tuple[T, ...], tuple[Unreadable, ...]]:
     """Returns the values apart from what could not be read."""
     values: list[T] = []

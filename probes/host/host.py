@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from laggard import wire
 from laggard.kit.environment import ENV_NODE
 from laggard.kit.errors import UsageError
-from laggard.probes.errors import NotFound, Unknown, or_none
+from laggard.probes.errors import NotFound, Unknown, if_present, or_none
 from laggard.probes.host import live
 from laggard.probes.host.apart import read_credentials, read_users_file
 from laggard.probes.host.counter_history import CounterHistory
@@ -72,10 +72,7 @@ class Host:
     def read_if_present(self, path: str) -> str:
         """The same of a file that not every machine has; empty where there is none. Raises Unknown where it cannot be
         read."""
-        try:
-            return self.read(path).strip()
-        except NotFound:
-            return ""
+        return (if_present(self.read, path) or "").strip()
 
     def names(self, path: str) -> tuple[str, ...]:
         """The names in the directory at `path`, as entries() has them; none where it cannot be listed."""
@@ -151,10 +148,7 @@ class Host:
 
     def variables(self) -> Mapping[str, str]:
         """The same; empty for a recording of files alone, which was not made in a job. Raises Unknown."""
-        try:
-            return self.environ()
-        except NotFound:
-            return {}
+        return if_present(self.environ) or {}
 
     def time(self) -> float:
         """Unix time in seconds."""

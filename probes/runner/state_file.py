@@ -16,7 +16,7 @@ import msgspec
 from laggard import wire
 from laggard.kit.environment import state_dir
 from laggard.kit.processes import UNINTERRUPTIBLE, read_stat
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_uptime
@@ -145,7 +145,7 @@ class HistoryStore:
         try:
             self._saved = HistoryFile(host.boot_id())
             self._uptime = read_uptime(host)  # a wall clock would not do: it can be set back
-            data = _recorded_file(host) if host.recorded else read_state(FILE_NAME)
+            data = if_present(host.read_bytes, RECORDED_PATH) if host.recorded else read_state(FILE_NAME)
             loaded = wire.decode(data, HistoryFile) if data else self._saved
             if loaded.boot_id == self._saved.boot_id:
                 self._saved = loaded
@@ -179,13 +179,6 @@ class HistoryStore:
         except Unknown as error:
             return _UNAVAILABLE + str(error)
         return ""
-
-
-def _recorded_file(host: Host) -> bytes:
-    try:
-        return host.read_bytes(RECORDED_PATH)
-    except NotFound:
-        return b""
 
 
 # Remembers the processes of probes that survived SIGKILL: they are stuck in the kernel, and to start another one would

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, or_none
+from laggard.probes.errors import NotApplicable, Unknown, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import format_cpu_list, parse_cpu_list, read_status
@@ -29,10 +29,10 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
     gpus = read_pci_gpus(host)
     if not gpus:
         raise NotApplicable("no NVIDIA GPU in the PCI tree")
-    online = _cpus(host, "online")
+    online = _list(host, f"{_CPU}/online")
     allowed = parse_cpu_list(read_status(host, "Cpus_allowed_list"), "/proc/self/status")
-    isolated = _cpus(host, "isolated", "")
-    offline = _cpus(host, "present") - online
+    isolated = if_present(_list, host, f"{_CPU}/isolated") or frozenset()
+    offline = _list(host, f"{_CPU}/present") - online
     yield Fact("allowed", format_cpu_list(allowed))
     yield Fact("isolated", format_cpu_list(isolated))
     yield Fact("offline", format_cpu_list(offline))
@@ -75,15 +75,6 @@ def _nodes(host: Host, gpus: tuple[PciGpu, ...], online: frozenset[int]) -> dict
     if -1 in known:
         raise Unknown("the firmware does not say which NUMA node the GPUs are on")
     return {node: _list(host, f"{_NODE}/node{node}/cpulist") & online for node in known}
-
-
-def _cpus(host: Host, name: str, default: str | None = None) -> frozenset[int]:
-    try:
-        return _list(host, f"{_CPU}/{name}")
-    except NotFound:
-        if default is None:
-            raise
-        return frozenset()
 
 
 def _list(host: Host, path: str) -> frozenset[int]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none, split_unreadable
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, if_present, or_none, split_unreadable
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
@@ -58,9 +58,8 @@ def _driver(host: Host) -> Iterator[Fact]:
 
 def _gpus(host: Host) -> Iterator[Fact]:
     """Yields the GPUs of the driver's list. Without a driver only the PCI tree can show that there is no GPU."""
-    try:
-        names = host.entries(f"{_NVIDIA}/gpus")
-    except NotFound:
+    names = if_present(host.entries, f"{_NVIDIA}/gpus")
+    if names is None:
         yield Fact("gpu_models", _no_gpu(host))
         return
     gpus = [colon_lines(host.read(f"{_NVIDIA}/gpus/{name}/information")) for name in names]
@@ -76,13 +75,8 @@ def _cuda(host: Host) -> Iterator[Fact]:
 
 def _nccl(host: Host) -> Iterator[Fact]:
     """Yields the libraries installed for the whole machine, not those of virtual environments and containers."""
-    versions: set[str] = set()
-    for folder in _LIBRARIES:
-        try:
-            versions |= {found[1] for name in host.entries(folder) if (found := _NCCL.fullmatch(name))}
-        except NotFound:
-            continue
-    yield Fact("nccl_versions", sorted(versions))
+    names = (name for folder in _LIBRARIES for name in if_present(host.entries, folder) or ())
+    yield Fact("nccl_versions", sorted({found[1] for name in names if (found := _NCCL.fullmatch(name))}))
 
 
 def _ofed(host: Host) -> Iterator[Fact]:
@@ -190,18 +184,12 @@ def _rdma(host: Host) -> Iterator[Entry | Unreadable]:
                 "link_width": f"{device}/device/current_link_width",
             }
             texts, unread = split_unreadable(_first_lines(host, files))
-            mtus, unread_mtus = split_unreadable(_mtus(host, f"{device}/device/net"))
+            folder = f"{device}/device/net"  # not there: InfiniBand without IPoIB, or in another network namespace
+            netdevs = if_present(host.entries, folder) or ()
+            mtus, unread_mtus = split_unreadable(_first_lines(host, {it: f"{folder}/{it}/mtu" for it in netdevs}))
             mtu = {"mtu": sorted({text for _, text in mtus})} if mtus else {}
             yield name, {**dict(texts), **mtu}
             yield from (*unread, *unread_mtus)
-
-
-def _mtus(host: Host, folder: str) -> Iterator[Entry | Unreadable]:
-    try:
-        names = host.entries(folder)
-    except NotFound:  # InfiniBand without IPoIB, or the network device is in another network namespace
-        return
-    yield from _first_lines(host, {name: f"{folder}/{name}/mtu" for name in names})
 
 
 def _gpu_links(host: Host) -> Iterator[Entry | Unreadable]:
@@ -227,9 +215,7 @@ def _first_lines(host: Host, files: Mapping[str, str]) -> Iterator[Entry | Unrea
     """Reads the first line of each file, by a name. Files that are not there, or are empty, are left out."""
     for name, path in files.items():
         try:
-            text = host.read(path).strip()
-        except NotFound:
-            continue
+            text = host.read_if_present(path)
         except Unknown as error:
             yield Unreadable(str(error))
             continue

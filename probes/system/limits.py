@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_status
 from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
@@ -145,20 +145,13 @@ def _name(host: Host, pid: str) -> str:
     path = f"/proc/{pid}/comm"
     try:
         text = host.read(path)
-    except NotFound as error:
-        if not _runs(host, pid):
-            return ""
-        raise Unknown(str(error)) from None
+    except NotFound:
+        if if_present(host.entries, f"/proc/{pid}"):
+            raise
+        return ""
     if not text:
         raise Unknown(f"{path} is empty")
     return text.strip()
-
-
-def _runs(host: Host, pid: str) -> bool:
-    try:
-        return bool(host.entries(f"/proc/{pid}"))
-    except NotFound:
-        return False
 
 
 def _limit(text: str, name: str, path: str) -> ResourceLimit:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none, split_unreadable
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present, or_none, split_unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Thresholds, matches_any
 from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
@@ -216,14 +216,10 @@ def roce_path_mtu(mtu: int) -> int:
 
 def netdev_name(host: Host, port: Port) -> str:
     """Returns the port's network device; empty where it has none. Raises Unknown where it cannot be read."""
-    try:
-        return host.read(f"{port.folder}/gid_attrs/ndevs/0").strip()
-    except Unknown:  # no entry (InfiniBand), or an empty one, which reads as EINVAL
-        pass
-    try:
-        names = host.entries(f"{RDMA}/{port.device}/device/net")
-    except NotFound:
-        return ""
+    name = or_none(host.read, f"{port.folder}/gid_attrs/ndevs/0")
+    if name is not None:  # no entry (InfiniBand), or an empty one, which reads as EINVAL
+        return name.strip()
+    names = if_present(host.entries, f"{RDMA}/{port.device}/device/net") or ()
     matching = [name for name in names if _dev_port(host, name) == port.number - 1]
     return matching[0] if matching else names[0] if len(names) == 1 else ""
 
