@@ -217,7 +217,7 @@ def roce_path_mtu(mtu: int) -> int:
 def netdev_name(host: Host, port: Port) -> str:
     """Returns the port's network device; empty where it has none. Raises Unknown where it cannot be read."""
     name = or_none(host.read, f"{port.folder}/gid_attrs/ndevs/0")
-    if name is not None:  # no entry (InfiniBand), or an empty one, which reads as EINVAL
+    if name is not None:  # else there is no entry (InfiniBand), or an empty one, which reads as EINVAL
         return name.strip()
     names = if_present(host.entries, f"{RDMA}/{port.device}/device/net") or ()
     matching = [name for name in names if _dev_port(host, name) == port.number - 1]
