@@ -15,7 +15,7 @@ import msgspec
 
 from laggard import wire
 from laggard.kit.environment import state_dir
-from laggard.kit.processes import UNINTERRUPTIBLE, read_stat
+from laggard.kit.processes import UNINTERRUPTIBLE, read_stat, signal_name
 from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot
 from laggard.probes.host.host import Host
@@ -240,14 +240,7 @@ def _peek_exit(pid: int) -> str | None:
         return None
     if status.si_code == os.CLD_EXITED:
         return f"it ended with exit status {status.si_status}"
-    return f"killed by {_signal_name(status.si_status)}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return f"killed by {signal_name(status.si_status)}"
 
 
 STUCK_FILE: Final = "stuck.json"
