@@ -135,7 +135,7 @@ class RecordedTree:
             place = self.root
         for name in path.split("/"):
             if name == "..":
-                place = place if place == self.root else os.path.dirname(place)
+                place = place if place == self.root else place.rpartition("/")[0]
             elif name not in ("", "."):
                 place = self._steps.get((place, name)) or self._step(place, name, links)
         return place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -38,14 +39,16 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
     yield Fact("offline", format_cpu_list(offline))
     nodes = _nodes(host, gpus, online)
     usable = (allowed & online) - isolated
-    short = {node: cpus for node, cpus in nodes.items() if _too_few(cpus & usable, gpus, node, thresholds)}
+    counts = Counter(gpu.numa_node for gpu in gpus)
+    least = {node: max(1, thresholds.least_cpus_per_gpu * counts[node]) for node in nodes}
+    short = {node: cpus for node, cpus in nodes.items() if len(cpus & usable) < least[node]}
     if not short or (len(short) < len(nodes) and _job_has_part_of_the_machine(host, len(gpus))):
         return  # a job with some of the GPUs rightly has some of the processors
     for node, cpus in short.items():
         yield finding(
             "CPU_AFFINITY",
             f"node{node}",
-            f"has {_count(node, gpus)} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
+            f"has {counts[node]} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
             evidence={
                 "gpus": [gpu.address for gpu in gpus if gpu.numa_node == node],
                 "node_cpus": format_cpu_list(cpus),
@@ -56,14 +59,6 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
             fix=_FIX,
             commands=("taskset -pc $$", "cat /proc/cmdline", "nvidia-smi topo -m"),
         )
-
-
-def _too_few(usable: frozenset[int], gpus: tuple[PciGpu, ...], node: int, thresholds: AffinityThresholds) -> bool:
-    return len(usable) < max(1, thresholds.least_cpus_per_gpu * _count(node, gpus))
-
-
-def _count(node: int, gpus: tuple[PciGpu, ...]) -> int:
-    return sum(gpu.numa_node == node for gpu in gpus)
 
 
 def _nodes(host: Host, gpus: tuple[PciGpu, ...], online: frozenset[int]) -> dict[int, frozenset[int]]:

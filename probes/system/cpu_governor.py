@@ -34,7 +34,11 @@ def check(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact
     settings = Counter(_setting(host, policy, thresholds) for policy in policies)
     named = {" ".join(filter(None, setting)): count for setting, count in settings.items()}
     yield Fact("governors", named)
-    slow = {setting: count for setting, count in settings.items() if not _is_fast(setting, thresholds)}
+    slow = {
+        (driver, governor, preference): count
+        for (driver, governor, preference), count in settings.items()
+        if governor not in thresholds.governors and preference not in thresholds.preferences
+    }
     if slow:
         (driver, governor, preference), _ = max(slow.items(), key=lambda item: item[1])
         mode = f"{governor} (preference {preference})" if preference else governor
@@ -79,11 +83,6 @@ def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[s
         return driver, governor, ""
     # A processor without hardware-managed states has no preference.
     return driver, governor, host.read_if_present(f"{folder}/energy_performance_preference")
-
-
-def _is_fast(setting: tuple[str, str, str], thresholds: GovernorThresholds) -> bool:
-    _, governor, preference = setting
-    return governor in thresholds.governors or preference in thresholds.preferences
 
 
 PROBE: Final = Probe("governor", check, GovernorThresholds(), group=KERNEL)
