@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from laggard import wire
 from laggard.nccl.variables import may_be_shown
@@ -151,15 +151,16 @@ class RecordingHost(Host):
     def _ask(self, kind: str, key: str, action: str, ask: Callable[[], T]) -> T:
         """Of an environment only the variables that probes may use: it holds secrets."""
         try:
-            answer: Any = super()._ask(kind, key, action, ask)
+            answer = super()._ask(kind, key, action, ask)
         except NotFound:
             raise
         except Unknown as error:
             self._add_entry(JournalEntry("errors", action, _kernel_message(error)))
             raise
-        kept = dict(_own_variables(answer)) if kind == "environ" else answer
-        self._add_entry(JournalEntry(kind, key, kept))
-        return kept
+        if kind == "environ" and isinstance(answer, Mapping):
+            answer = cast(T, dict(_own_variables(answer)))
+        self._add_entry(JournalEntry(kind, key, answer))
+        return answer
 
     def _resolve(self, path: str) -> str:
         """The place of `path` once its symlinks are followed. Records those symlinks."""
