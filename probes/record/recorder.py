@@ -157,8 +157,8 @@ class RecordingHost(Host):
         except Unknown as error:
             self._add_entry(JournalEntry("errors", action, _kernel_message(error)))
             raise
-        if kind == "environ" and isinstance(answer, Mapping):
-            answer = cast(T, dict(_own_variables(answer)))
+        if kind == "environ":
+            answer = cast(T, dict(_own_variables(cast("Mapping[str, str]", answer))))
         self._add_entry(JournalEntry(kind, key, answer))
         return answer
 
