@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none, split_unreadable
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, pci_address
-from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_gone, judge_mixture, read_firmware
+from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_gone, judge_mixture
 
 _STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
@@ -47,9 +47,7 @@ def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fa
         yield from judge_gone(host, all_nics)
     yield from _judge_device_nodes(host, judged)
     yield from _judge_names(places, thresholds.names, read_hca_selection(host))
-    firmware, unreadable = split_unreadable(read_firmware(host, judged))
-    yield from unreadable
-    yield from judge_firmware(firmware)
+    yield from judge_firmware(host, judged)
     yield from judge_mixture(host, thresholds.ignore)
 
 

@@ -24,15 +24,9 @@ from laggard.probes.rdma.model.sysfs import (
 )
 
 
-class Firmware(NamedTuple):
-    device: str
-    board: str
-    hca_type: str
-    version: str
-
-
-def read_firmware(host: Host, names: Iterable[str]) -> Iterator[Firmware | Unreadable]:
-    """Yields the firmware of each device that reports one."""
+def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unreadable]:
+    """Compares devices of one board and type that report a version; one finding for each board with several."""
+    boards: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
         folder = f"{RDMA}/{name}"
         try:
@@ -43,14 +37,7 @@ def read_firmware(host: Host, names: Iterable[str]) -> Iterator[Firmware | Unrea
             yield Unreadable(str(error))
             continue
         if version:
-            yield Firmware(name, board, hca_type, version)
-
-
-def judge_firmware(firmware: Iterable[Firmware]) -> Iterator[Finding]:
-    """Compares devices of one board and type; one finding for each board with several versions. Pure."""
-    boards: dict[tuple[str, str], dict[str, str]] = {}
-    for each in firmware:
-        boards.setdefault((each.board, each.hca_type), {})[each.device] = each.version
+            boards.setdefault((board, hca_type), {})[name] = version
     for (board, _), versions in boards.items():
         if len(set(versions.values())) > 1:
             usual = Counter(versions.values()).most_common(1)[0][0]
