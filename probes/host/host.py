@@ -212,7 +212,10 @@ class Host:
     def _ask(self, kind: str, key: str, action: str, ask: Callable[[], T]) -> T:
         """What `ask` returns on a live machine; the recorded answer of this kind to `key` otherwise."""
         recording = self._recording
-        return _attempt(action, (lambda: recording.answer(kind, key, action)) if recording else ask)
+        if recording is None:
+            return _attempt(action, ask)
+        answer: T = _attempt(action, lambda: recording.answer(kind, key, action))
+        return answer
 
     def _read(self, path: str) -> bytes:
         descriptor = self._open(path)
