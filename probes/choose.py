@@ -25,7 +25,7 @@ def choose_probes(
     unwanted = (*profile.skip, *skip)
     passive_names = [probe.name for probe in PROBES]
     others = [name for name in (*wanted, *unwanted, *profile.thresholds) if name not in passive_names]
-    active_probes = _active_probes() if active or others else ()
+    active_probes = list_active_probes() if active or others else ()
     known = [*passive_names, *(probe.name for probe in active_probes)]
     for name in others:
         if name not in known:
@@ -44,10 +44,11 @@ def is_active(probe: Probe) -> bool:
     return probe.group is ACTIVE
 
 
-def _active_probes() -> tuple[Probe, ...]:
-    from laggard.probes.active_registry import ACTIVE_PROBES  # most gates run none of them, and start sooner without
+def list_active_probes() -> tuple[Probe, ...]:
+    """The probes that load the GPUs. They run only when asked for, and never on a GPU that is in use."""
+    from laggard.probes.active import copy, matmul, memory  # most gates run none of them, and start sooner without
 
-    return ACTIVE_PROBES
+    return matmul.PROBE, memory.PROBE, copy.PROBE
 
 
 def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe:

@@ -1,12 +1,14 @@
 """The interface of a probe: a function from a Host and its thresholds to findings and facts.
 
 A probe yields findings and facts, and returns. It raises NotApplicable where what it judges is provably absent, and
-Unknown where it cannot judge; what it yielded before still counts. The runner handles deadlines, crashes and timing.
+Unknown where it cannot judge; what it yielded before still counts. Where it cannot judge a part it yields Unreadable,
+and goes on. The runner handles deadlines, crashes and timing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -17,6 +19,7 @@ from laggard.kit.words import clipped, visible
 from laggard.model import MAX_DEVICE, MAX_SUMMARY, Finding, Fix, Severity
 
 if TYPE_CHECKING:
+    from laggard.probes.errors import Unreadable
     from laggard.probes.host.counter_history import SaveCounters
     from laggard.probes.host.host import Host
     from laggard.probes.nvml.model import Hang
@@ -51,7 +54,7 @@ class Probe(NamedTuple):
     """A probe's entry, at the end of the probe's file. The registry lists it."""
 
     name: str
-    check: Callable[[Host, Any], Iterator[Finding | Fact | SaveCounters]]
+    check: Callable[[Host, Any], Iterator[Finding | Fact | SaveCounters | Unreadable]]
     thresholds: Thresholds
     deadline_seconds: float = 2.0
     """A passive probe takes milliseconds. After two seconds the machine swaps, or the kernel does not answer."""
@@ -61,6 +64,11 @@ class Probe(NamedTuple):
     on_hang: Callable[[Hang], Finding | None] | None = None
     """Makes the finding where the group's process hangs in a call that it has announced (see host/watchdog.py), or is
     still in one at its deadline; None where the call may take that long."""
+
+
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
+    """Whether the name of a device or a path matches a pattern, as thresholds have them."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def finding(

@@ -20,7 +20,7 @@ from laggard.agent.settings import AgentSettings
 from laggard.collector.settings import CollectorSettings
 from laggard.kit.config import Settings
 from laggard.kubernetes.settings import ControllerSettings
-from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.choose import list_active_probes
 from laggard.probes.profiles import Expectations, Profile
 from laggard.probes.registry import PROBES
 
@@ -64,7 +64,7 @@ def section(title: str, where: str, settings: type[Settings]) -> str:
 def thresholds() -> str:
     """The keys under `thresholds`, by probe."""
     rows = []
-    for probe in (*PROBES, *ACTIVE_PROBES):
+    for probe in (*PROBES, *list_active_probes()):
         fields = msgspec.structs.fields(probe.thresholds)
         keys = ", ".join(f"`{field.name}`: {_shown(getattr(probe.thresholds, field.name))}" for field in fields)
         rows += [f"| `{probe.name}` | {keys} |"] if keys else []

@@ -16,7 +16,7 @@ from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
 from laggard.kit.config import Settings, load, parse
 from laggard.kit.errors import UsageError
-from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.choose import list_active_probes
 from laggard.probes.profiles import Profile
 from laggard.probes.registry import PROBES
 
@@ -156,7 +156,7 @@ def test_thresholds_have_a_range(
 
 
 def test_no_number_of_any_threshold_is_without_a_range() -> None:
-    for probe in (*PROBES, *ACTIVE_PROBES):
+    for probe in (*PROBES, *list_active_probes()):
         for field in msgspec.structs.fields(type(probe.thresholds)):
             if field.type in (int, float):
                 pytest.fail(f"{probe.name}.{field.name}: say with Ratio, NotNegative or Count what it can be")

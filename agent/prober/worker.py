@@ -4,6 +4,7 @@ probes can be forked. It ends when the agent closes its input or ends."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import select
@@ -12,7 +13,7 @@ import sys
 
 from laggard.agent.prober.known import stricter_probes
 from laggard.probes.choose import choose_probes
-from laggard.probes.host import adjtimex, reader
+from laggard.probes.host import reader
 from laggard.probes.host.host import Host
 from laggard.probes.profiles import find_profile
 from laggard.probes.runner.runner import Runner
@@ -20,7 +21,7 @@ from laggard.wire import encode
 
 _REQUESTS, _REPORTS = 0, 1
 
-IMPORTED_AHEAD = (adjtimex, reader)
+IMPORTED_AHEAD = (ctypes, reader)
 """The modules that probes import when they need them, because a single health check mostly does not: here each round's
 forks would import them again, for 7 ms of CPU time in each (sockets alone)."""
 

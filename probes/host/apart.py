@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import mmap
 import os
 import re
 import select
@@ -26,6 +25,7 @@ from typing import Final, NamedTuple
 from laggard.kit.processes import read_stat
 from laggard.kit.users import ACCOUNTS
 from laggard.kit.words import lazy_pattern
+from laggard.probes.host.watchdog import Watchdog
 
 SILENCE_SECONDS: Final = 0.3
 """The time for one process; thousands of them are read in that."""
@@ -35,7 +35,6 @@ _LOOKS: Final = 4
 
 _RESULT, _ERROR = b"R", b"E"
 _HEAD: Final = struct.Struct("<cI")
-_STEP: Final = struct.Struct("<II")
 _KEPT_FILE: Final = 3
 
 
@@ -55,9 +54,9 @@ def apart(work: Callable[[Callable[[int], None]], bytes], silence_seconds: float
     """Returns what `work` returns, in a child process. It is given a function to call with each item (a process id)
     that it begins with. Raises Stopped where it is silent for so long, and NoChild."""
     read_end, write_end = os.pipe()
-    steps = _Steps()
+    steps = Watchdog()  # a message for each item would wake the parent for each
     try:
-        child = _fork()
+        child = fork()
     except OSError as error:
         os.close(read_end)
         os.close(write_end)
@@ -72,23 +71,6 @@ def apart(work: Callable[[Callable[[int], None]], bytes], silence_seconds: float
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         _reap(child)
-
-
-class _Steps:
-    """The number of the items that the child began with, and the last of them, in memory that both see: a message for
-    each would wake the parent for each."""
-
-    def __init__(self) -> None:
-        self._page = mmap.mmap(-1, mmap.PAGESIZE)
-        self._count = 0
-
-    def begin(self, item: int) -> None:
-        self._count += 1
-        _STEP.pack_into(self._page, 0, self._count & 0xFFFFFFFF, item)
-
-    def newest(self) -> tuple[int, int]:
-        count, item = _STEP.unpack_from(self._page)
-        return count, item
 
 
 _unreaped: list[int] = []
@@ -110,14 +92,15 @@ def _reap(child: int) -> None:
         time.sleep(0.0002)
 
 
-def _fork() -> int:
+def fork() -> int:
+    """Forks without Python's warning about threads."""
     with warnings.catch_warnings():
-        # Python warns of locks that other threads hold. The child takes none of theirs, and one that waits is killed.
+        # It is of locks that other threads hold. A child of ours takes none of theirs, and one that waits is killed.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
-def _be_child(work: Callable[[Callable[[int], None]], bytes], write_end: int, steps: _Steps) -> None:
+def _be_child(work: Callable[[Callable[[int], None]], bytes], write_end: int, steps: Watchdog) -> None:
     """Does the work, tells of it, and ends: nothing of the parent's is run."""
     status = 1
     try:
@@ -126,7 +109,7 @@ def _be_child(work: Callable[[Callable[[int], None]], bytes], write_end: int, st
             os.dup2(write_end, _KEPT_FILE)
         os.closerange(_KEPT_FILE + 1, os.sysconf("SC_OPEN_MAX"))
         try:
-            _tell(_RESULT, work(steps.begin))
+            _tell(_RESULT, work(lambda item: steps.announce(str(item), 0.0)))
         except Exception as error:
             _tell(_ERROR, f"{type(error).__name__}: {error}".encode())
         status = 0
@@ -146,8 +129,8 @@ def _is_waiting(child: int) -> bool:
     return stat is not None and stat.state in "SD"
 
 
-def _follow(child: int, read_end: int, steps: _Steps, silence_seconds: float) -> bytes:
-    data, newest, since, waited = bytearray(), steps.newest(), time.monotonic(), False
+def _follow(child: int, read_end: int, steps: Watchdog, silence_seconds: float) -> bytes:
+    data, newest, since, waited = bytearray(), steps.current_call(), time.monotonic(), False
     poll = select.poll()  # not select(): the number of a file may be large
     poll.register(read_end, select.POLLIN)
     while True:
@@ -159,14 +142,14 @@ def _follow(child: int, read_end: int, steps: _Steps, silence_seconds: float) ->
             answer = _answer(data)
             if answer is not None:
                 return answer
-        elif newest == steps.newest():
+        elif newest == steps.current_call():
             if time.monotonic() - since < silence_seconds:
                 continue
             if waited and _is_waiting(child):
-                raise Stopped(newest[1])
+                raise Stopped(int(newest.text) if newest else 0)
             waited = _is_waiting(child)
             continue
-        newest, since, waited = steps.newest(), time.monotonic(), False
+        newest, since, waited = steps.current_call(), time.monotonic(), False
 
 
 def _answer(data: bytearray) -> bytes | None:

@@ -1,5 +1,4 @@
-"""The interface of a machine, beside its files, that probes ask. LiveKernel asks the machine; RecordedKernel reads a
-recording.
+"""What a machine answers beside its files, and how a recording holds it. live.py asks a live machine.
 
 The constants are paths in the folder of a recorded machine.
 """
@@ -9,8 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -92,22 +91,12 @@ class RecordedFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     errors: dict[str, str] = {}
 
 
-class Kernel(Protocol):
-    """Each method raises OSError where the kernel refuses. Host has a method of the same name, with its meaning."""
-
-    def environ(self) -> Mapping[str, str]: ...
-
-    def time(self) -> float: ...
-
-    def file_system(self, path: str) -> FileSystem: ...
-
-    def usage(self, path: str) -> Usage: ...
-
-    def clock(self) -> KernelClock: ...
-
-    def pfc(self, netdev: str) -> Pfc: ...
-
-    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]: ...
+DOCUMENTS: Final[Mapping[str, tuple[str, Any]]] = {
+    "pfc": (PFC_PATH, dict[str, Pfc | None]),
+    "replies": (REPLIES_PATH, dict[str, StatvfsReply]),
+}
+"""The kinds of answers with a document of their own, by key: its path and its type. Other kinds are the fields of
+RecordedFacts."""
 
 
 # Answers of a recorded machine that were not files.
@@ -137,12 +126,16 @@ class RecordedTree:
         place = f"{self.resolve(folder)}/{name}"
         return self.resolve(path) if name in ("", ".", "..") or os.path.islink(place) else place
 
+    def read_link(self, inside: str) -> str:
+        """The target of the symlink at `inside`. Raises OSError where it is none."""
+        return os.readlink(inside)
+
     def _walk(self, place: str, path: str, links: int) -> str:
         if path.startswith("/"):
             place = self.root
         for name in path.split("/"):
             if name == "..":
-                place = place if place == self.root else os.path.dirname(place)
+                place = place if place == self.root else place.rpartition("/")[0]
             elif name not in ("", "."):
                 place = self._steps.get((place, name)) or self._step(place, name, links)
         return place
@@ -150,7 +143,7 @@ class RecordedTree:
     def _step(self, place: str, name: str, links: int) -> str:
         inside = f"{place}/{name}"
         try:
-            target = os.readlink(inside)
+            target = self.read_link(inside)
         except OSError:  # not a symlink, or no such file: opening it will show which
             resolved = inside
         else:
@@ -187,43 +180,17 @@ class RecordedKernel:
         self._facts: RecordedFacts | None = None
         self._refusals: dict[str, str] | None = None
 
-    def environ(self) -> Mapping[str, str]:
-        return self._load().environ
-
-    def time(self) -> float:
-        return self._load().time
-
-    def file_system(self, path: str) -> FileSystem:
-        facts = self._load()
-        if path in facts.file_systems:
-            return facts.file_systems[path]
-        raise OSError(errno.EIO, facts.errors.get(f"statvfs {path}", f"not recorded in {FACTS_PATH}"))
-
-    def usage(self, path: str) -> Usage:
-        usages = self._load().usages
-        if path in usages:
-            return usages[path]
-        raise OSError(errno.EIO, f"not recorded in {FACTS_PATH}")
-
-    def clock(self) -> KernelClock:
-        facts = self._load()
-        if facts.clock is not None:
-            return facts.clock
-        raise OSError(errno.EIO, facts.errors.get("adjtimex", f"not recorded in {FACTS_PATH}"))
-
-    def pfc(self, netdev: str) -> Pfc:
-        known = self._recorded(PFC_PATH, dict[str, Pfc | None])
-        if netdev not in known:
-            raise OSError(errno.EIO, f"not recorded in {PFC_PATH}")
-        answer = known[netdev]
-        if answer is None:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return answer
-
-    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-        known = self._recorded(REPLIES_PATH, dict[str, StatvfsReply])
-        missing = StatvfsReply(error=f"not recorded in {REPLIES_PATH}")
-        return {point: known.get(point, missing) for group in points.values() for point in group}
+    def answer(self, kind: str, key: str, action: str) -> Any:
+        """The recorded answer of this kind to `key`, or without a key all of them. `action`: the call that it was."""
+        if kind in DOCUMENTS:
+            (path, shape), errors = DOCUMENTS[kind], dict[str, str]()
+            answers = self._recorded(path, shape)
+        else:
+            facts = self._load()
+            path, answers, errors = FACTS_PATH, getattr(facts, kind), facts.errors
+        if key in answers if key else answers is not None:
+            return answers[key] if key else answers
+        raise OSError(errno.EIO, errors.get(action, f"not recorded in {path}"))
 
     def check_refusal(self, action: str) -> None:
         """Raises the OSError that `action` got on the machine, if it got one: the recording has an empty file or folder

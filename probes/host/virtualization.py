@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import Unknown, or_none
 from laggard.probes.host.host import Host
 
 _VENDORS: Final = (
@@ -61,12 +61,18 @@ def read_uptime(host: Host) -> float:
     return seconds
 
 
+def read_status(host: Host, name: str) -> str:
+    """The value of this name in /proc/self/status. Raises Unknown."""
+    for line in host.read("/proc/self/status").splitlines():
+        if line.startswith(f"{name}:"):
+            return line.partition(":")[2].strip()
+    raise Unknown(f"/proc/self/status has no line {name}")
+
+
 def has_just_booted(host: Host, grace_seconds: float) -> bool:
     """Whether less than `grace_seconds` have passed since boot; False where that is not known."""
-    try:
-        return read_uptime(host) < grace_seconds
-    except Unknown:
-        return False
+    uptime = or_none(read_uptime, host)
+    return uptime is not None and uptime < grace_seconds
 
 
 def require_log(host: Host, log: str, since: float, uptime: float) -> None:

@@ -1,4 +1,4 @@
-"""Tells a call into a driver that hangs from one that is slow.
+"""Tells a call into a driver, or another step, that hangs from one that is slow.
 
 Such a call may never return, and then its process cannot be asked how it is. So the probe's process announces each
 call, and how long the call may take, in a page of shared memory; its parent reads the page, whatever became of the

@@ -11,7 +11,7 @@ from typing import Final
 
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.errors import raise_if_unreadable
+from laggard.probes.errors import Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, Probe, finding
 from laggard.probes.rdma.model.gid_table import V2, Gid, PortNetwork, preferred_gid, read_port_network
@@ -35,7 +35,7 @@ class RdmaNetThresholds(RdmaThresholds, frozen=True):
     """RoCE path MTU. 4096 is the largest that InfiniBand's verbs have, and every RoCE NIC for training can do it."""
 
 
-def check(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact | Unreadable]:
     readings = read_ports(host, thresholds.ignore, thresholds.soft)
     node = node_ports(readings.ports, gpu_paths(host))
     networks = [read_port_network(host, port) for port in node.ports]
@@ -46,7 +46,9 @@ def check(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact]
         roce = [network for network in peers if network.port.active and network.port.ethernet]
         yield from _judge_mtus(roce, node, thresholds.least_mtu_bytes)
         yield from judge_gids(roce, node, read_gid_index(host))
-    raise_if_unreadable([*readings.unreadable, *(each for network in networks for each in network.unreadable)])
+    yield from readings.unreadable
+    for network in networks:
+        yield from network.unreadable
 
 
 def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Finding]:

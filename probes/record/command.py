@@ -16,7 +16,7 @@ from laggard.kit.progress import Bar
 from laggard.kit.terminal import show_or_write
 from laggard.model import Report
 from laggard.probes.choose import choose_probes
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import Unknown, or_none
 from laggard.probes.host.host import Host, open_host
 from laggard.probes.host.kernel import FACTS_PATH
 from laggard.probes.host.mount_table import REMOTE_TYPES, read_mounts
@@ -89,10 +89,7 @@ def _prepare(source: Host, folder: str) -> dict[str, Any]:
     """Copies the counters' snapshots of earlier runs into `folder`. Returns the facts of a recorded machine, and none
     for a live one."""
     os.mkdir(f"{folder}/laggard")
-    try:
-        snapshots = read_state(FILE_NAME) if not source.recorded else b""
-    except Unknown:
-        snapshots = b""
+    snapshots = None if source.recorded else or_none(read_state, FILE_NAME)
     if snapshots:
         with open(folder + RECORDED_PATH, "wb") as file:
             file.write(snapshots)

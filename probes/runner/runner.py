@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import select
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from laggard import wire
-from laggard.model import Report, Verdict
+from laggard.model import Finding, Report, Verdict
+from laggard.probes.host.apart import fork
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
 from laggard.probes.host.watchdog import AnnouncedCall, Watchdog, inspect_hang
@@ -26,6 +26,7 @@ from laggard.probes.runner.state_file import HistoryStore, StuckProcesses, exit_
 from laggard.probes.runner.worker import Observation
 
 _WATCHDOG_SECONDS = 0.25
+"""The time after which deadlines are looked at again: that of a process with a watchdog changes with each call."""
 
 
 class ProbeProcess:
@@ -40,15 +41,14 @@ class ProbeProcess:
         self.pipe = -1
         self._deadline = deadline
         self._started = self._last_answer = time.monotonic()
-        self._observations: list[Observation] = []  # in the order of the probes, as far as they have answered
-        self._elapsed: list[float] = []
+        self.answers: list[ProbeAnswer] = []  # in the order of the probes, as far as they have answered
         self._received = bytearray()
         self._watchdog = Watchdog() if any(probe.on_hang for probe in self.probes) else None
 
     @property
     def finished(self) -> bool:
         """Whether each probe has an answer, be it that it gave none."""
-        return len(self._observations) == len(self.probes)
+        return len(self.answers) == len(self.probes)
 
     @property
     def current_call(self) -> AnnouncedCall | None:
@@ -61,17 +61,11 @@ class ProbeProcess:
         call = self.current_call
         return min(self._deadline, call.deadline) if call else self._deadline
 
-    @property
-    def next_check(self) -> float:
-        """The time at which to ask for the deadline again (monotonic seconds). With a watchdog it changes with each
-        call."""
-        return min(self.deadline, time.monotonic() + _WATCHDOG_SECONDS) if self._watchdog else self.deadline
-
     def start(self, host: Host, histories: Mapping[str, CounterHistory]) -> None:
         """Forks the process. `histories`: the counters' snapshots by probe. Raises OSError."""
         self.pipe, write_end = os.pipe()
         try:
-            pid = _fork()
+            pid = fork()
             if pid == 0:
                 host.watchdog = self._watchdog
                 worker.run_and_exit(self.probes, host, histories, write_end, self._deadline - self._started)
@@ -86,19 +80,16 @@ class ProbeProcess:
         self._received += data
         while not self.finished and b"\n" in self._received:
             line, _, self._received = self._received.partition(b"\n")
-            self._decode(bytes(line))
+            try:
+                self._record(wire.decode(bytes(line), Observation))
+            except wire.WireError as error:
+                self.fail(f"answered with garbage: {error}")
         if self.finished:
             return
         if not data:
             self.fail(f"gave no answer: {exit_reason(self.pid)}")
         elif len(self._received) > worker.MAX_ANSWER_BYTES:
             self.fail(f"answered with more than {worker.MAX_ANSWER_BYTES} bytes")
-
-    def _decode(self, line: bytes) -> None:
-        try:
-            self._record(wire.decode(line, Observation))
-        except wire.WireError as error:
-            self.fail(f"answered with garbage: {error}")
 
     def on_deadline(self) -> None:
         """Ends the waiting. A process whose current call has exceeded its limit hangs; any other one is slow."""
@@ -124,48 +115,27 @@ class ProbeProcess:
         reason = reason or f"{hang.call} gave no answer in {hang.seconds} s"
         on_hang = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
         found = on_hang(hang) if on_hang else None
-        self._record(Observation(Verdict.UNKNOWN, reason, (found,) if found else ()))
-        self._fail_rest(reason)
+        self.fail(reason, (found,) if found else ())
 
-    def fail(self, reason: str) -> None:
-        """Makes the current probe and those after it unknown, for `reason`."""
-        self._record(Observation(Verdict.UNKNOWN, reason))
-        self._fail_rest(reason)
-
-    def _fail_rest(self, reason: str) -> None:
+    def fail(self, reason: str, findings: tuple[Finding, ...] = ()) -> None:
+        """Makes the current probe and those after it unknown, for `reason`. `findings`: of the current one."""
+        self._record(Observation(Verdict.UNKNOWN, reason, findings))
         while not self.finished:
             self._record(Observation(Verdict.UNKNOWN, f"was not reached: {reason}"))
 
     @property
     def _current_probe(self) -> Probe:
-        return self.probes[len(self._observations)]
+        return self.probes[len(self.answers)]
 
     def _record(self, observation: Observation) -> None:
         now = time.monotonic()
-        self._observations.append(observation)
-        self._elapsed.append(now - self._last_answer)
+        self.answers.append(ProbeAnswer(self._current_probe.name, observation, now - self._last_answer))
         self._last_answer = now
 
     def close(self) -> None:
-        """Closes the parent's end of the pipe."""
+        """Closes the parent's end of the pipe. To be called once."""
         if self.pipe >= 0:
             os.close(self.pipe)
-            self.pipe = -1
-
-    def answers(self) -> list[ProbeAnswer]:
-        """One answer for each probe, once the process is finished."""
-        return [
-            ProbeAnswer(probe.name, observation, elapsed)
-            for probe, observation, elapsed in zip(self.probes, self._observations, self._elapsed, strict=True)
-        ]
-
-
-def _fork() -> int:
-    """Forks without Python's warning about threads. The child runs its probes and leaves by _exit; should it meet a
-    lock that a thread of the parent held, its deadline ends it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 class Runner:
@@ -192,7 +162,7 @@ class Runner:
             _wait([process for process in processes if not process.finished])
         finally:
             self._end(processes, live=not host.recorded)
-        by_name = {answer.name: answer for process in processes for answer in process.answers()}
+        by_name = {answer.name: answer for process in processes for answer in process.answers}
         answers = [by_name[probe.name] for probe in probes]
         return build_report(
             answers,
@@ -261,8 +231,8 @@ def _wait(processes: Iterable[ProbeProcess]) -> None:
     for pipe in waiting:
         poller.register(pipe, select.POLLIN)
     while waiting:
-        seconds = min(process.next_check for process in waiting.values()) - time.monotonic()
-        for pipe, _ in poller.poll(max(0.0, seconds) * 1000):
+        seconds = min(process.deadline for process in waiting.values()) - time.monotonic()
+        for pipe, _ in poller.poll(max(0.0, min(seconds, _WATCHDOG_SECONDS)) * 1000):
             waiting[pipe].read_answers()
         for pipe, process in list(waiting.items()):
             if not process.finished and time.monotonic() >= process.deadline:

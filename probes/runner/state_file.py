@@ -15,10 +15,11 @@ import msgspec
 
 from laggard import wire
 from laggard.kit.environment import state_dir
-from laggard.kit.processes import UNINTERRUPTIBLE, read_stat
-from laggard.probes.errors import NotFound, Unknown
+from laggard.kit.processes import UNINTERRUPTIBLE, read_stat, signal_name
+from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.host.watchdog import AnnouncedCall
 
 MAX_BYTES: Final = 4 << 20
@@ -143,21 +144,17 @@ class HistoryStore:
         self._uptime, self._why_empty, self._saved = 0.0, NO_SNAPSHOT, HistoryFile("")
         try:
             self._saved = HistoryFile(host.boot_id())
-            self._uptime = _uptime(host)
-            self._load(_recorded_file(host) if host.recorded else read_state(FILE_NAME))
+            self._uptime = read_uptime(host)  # a wall clock would not do: it can be set back
+            data = if_present(host.read_bytes, RECORDED_PATH) if host.recorded else read_state(FILE_NAME)
+            loaded = wire.decode(data, HistoryFile) if data else self._saved
+            if loaded.boot_id == self._saved.boot_id:
+                self._saved = loaded
+            else:
+                self._why_empty = f"{NO_SNAPSHOT}; the machine was rebooted since the last one"
         except Unknown as error:
             self._why_empty = _UNAVAILABLE + str(error)
-
-    def _load(self, data: bytes) -> None:
-        try:
-            loaded = wire.decode(data, HistoryFile) if data else self._saved
         except wire.WireError as error:
             self._why_empty = f"{NO_SNAPSHOT}; the file of earlier ones is damaged: {error}"
-            return
-        if loaded.boot_id == self._saved.boot_id:
-            self._saved = loaded
-        else:
-            self._why_empty = f"{NO_SNAPSHOT}; the machine was rebooted since the last one"
 
     def history(self, probe: str) -> CounterHistory:
         """The snapshots of `probe` that are older than this run."""
@@ -170,7 +167,10 @@ class HistoryStore:
         machine is left as it is."""
         if self._recorded or not counters or not self._uptime:
             return ""
-        new = {name: self._with_new_snapshot(name, values) for name, values in counters.items()}
+        new = {
+            name: add_snapshot(self.history(name).snapshots, CounterSnapshot(self._uptime, dict(values)))
+            for name, values in counters.items()
+        }
         data = wire.encode(HistoryFile(self._saved.boot_id, {**self._saved.probes, **new}))
         if len(data) > MAX_BYTES:
             return f"{_UNAVAILABLE}{len(data)} bytes of counters are too many to save"
@@ -179,28 +179,6 @@ class HistoryStore:
         except Unknown as error:
             return _UNAVAILABLE + str(error)
         return ""
-
-    def _with_new_snapshot(self, probe: str, counters: Mapping[str, int]) -> tuple[CounterSnapshot, ...]:
-        return add_snapshot(self.history(probe).snapshots, CounterSnapshot(self._uptime, dict(counters)))
-
-
-def _uptime(host: Host) -> float:
-    """Seconds since boot. A wall clock would not do: it can be set back."""
-    text = host.read("/proc/uptime")
-    try:
-        uptime = float(text.split()[0])
-    except (ValueError, IndexError):
-        uptime = 0.0
-    if not 0 < uptime < 1e12:
-        raise Unknown("/proc/uptime holds no number of seconds")
-    return uptime
-
-
-def _recorded_file(host: Host) -> bytes:
-    try:
-        return host.read_bytes(RECORDED_PATH)
-    except NotFound:
-        return b""
 
 
 # Remembers the processes of probes that survived SIGKILL: they are stuck in the kernel, and to start another one would
@@ -230,7 +208,7 @@ def reap(pids: Iterable[int]) -> list[int]:
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         left = [pid for pid in left if not reap_if_ended(pid)]
-    return [pid for pid in left if _is_uninterruptible(pid)]
+    return [pid for pid in left if (stat := read_stat(pid)) and stat.state == UNINTERRUPTIBLE]
 
 
 def reap_if_ended(pid: int) -> bool:
@@ -253,11 +231,6 @@ def exit_reason(pid: int) -> str:
     return reason or "it closed its pipe and is still running"
 
 
-def _is_uninterruptible(pid: int) -> bool:
-    stat = read_stat(pid)
-    return stat is not None and stat.state == UNINTERRUPTIBLE
-
-
 def _peek_exit(pid: int) -> str | None:
     try:
         status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -267,14 +240,7 @@ def _peek_exit(pid: int) -> str | None:
         return None
     if status.si_code == os.CLD_EXITED:
         return f"it ended with exit status {status.si_status}"
-    return f"killed by {_signal_name(status.si_status)}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return f"killed by {signal_name(status.si_status)}"
 
 
 STUCK_FILE: Final = "stuck.json"

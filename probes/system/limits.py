@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import read_status
 from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import site_setting
 from laggard.probes.rdma.model.sysfs import device_names
@@ -124,28 +125,18 @@ def _rdma_use(host: Host) -> str:
 
 def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:
     """Returns a warning for a privileged process: the limit binds neither it nor what it starts."""
-    for line in host.read("/proc/self/status").splitlines():
-        if line.startswith("CapEff:"):
-            privileged = int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1
-            return Severity.WARNING if privileged else thresholds.memlock_own_severity
-    raise Unknown("/proc/self/status has no line CapEff")
+    privileged = int(read_status(host, "CapEff"), 16) >> _CAP_IPC_LOCK & 1
+    return Severity.WARNING if privileged else thresholds.memlock_own_severity
 
 
 def _limit_source(host: Host) -> LimitSource:
     if "SLURM_JOB_ID" not in host.variables():
         for path in _SLURMD:
-            for pid in _pids(host, path):
+            for pid in host.read_if_present(path).split():
                 if _name(host, pid) == "slurmd":
                     return LimitSource("slurmd", f"/proc/{pid}/limits", True)
         return LimitSource("this process", "/proc/self/limits", False)
     return LimitSource("this job", "/proc/self/limits", True)
-
-
-def _pids(host: Host, path: str) -> list[str]:
-    try:
-        return host.read(path).split()
-    except NotFound:
-        return []
 
 
 def _name(host: Host, pid: str) -> str:
@@ -154,20 +145,13 @@ def _name(host: Host, pid: str) -> str:
     path = f"/proc/{pid}/comm"
     try:
         text = host.read(path)
-    except NotFound as error:
-        if not _runs(host, pid):
-            return ""
-        raise Unknown(str(error)) from None
+    except NotFound:
+        if if_present(host.entries, f"/proc/{pid}"):
+            raise
+        return ""
     if not text:
         raise Unknown(f"{path} is empty")
     return text.strip()
-
-
-def _runs(host: Host, pid: str) -> bool:
-    try:
-        return bool(host.entries(f"/proc/{pid}"))
-    except NotFound:
-        return False
 
 
 def _limit(text: str, name: str, path: str) -> ResourceLimit:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotFound, Unknown, Unreadable
+from laggard.probes.errors import Unknown, Unreadable, if_present
 from laggard.probes.host.host import Host
 from laggard.probes.rdma.model.sysfs import Netdev, Port, netdev_name, read_netdev
 
@@ -45,15 +45,13 @@ def read_gids(host: Host, port: Port) -> tuple[Gid, ...]:
     found: list[Gid] = []
     empty = 0
     for index in range(_MAX_ENTRIES):
-        try:
-            text = host.read(f"{port.folder}/gids/{index}")
-        except NotFound:
-            if index == 0:
-                raise
+        path = f"{port.folder}/gids/{index}"
+        text = if_present(host.read, path) if index else host.read(path)
+        if text is None:
             break
         address = parse_gid(text)
         if address is None:
-            raise Unknown(f"{port.folder}/gids/{index} is no GID: {text[:40]!r}")
+            raise Unknown(f"{path} is no GID: {text[:40]!r}")
         if address == 0:
             empty += 1
             if empty == _GAP:
@@ -74,12 +72,8 @@ def preferred_gid(gids: Iterable[Gid]) -> Gid | None:
 
 def _type(host: Host, port: Port, index: int) -> str:
     """Returns the type; empty for an entry that was removed meanwhile, for which the kernel answers EINVAL."""
-    try:
-        return host.read(f"{port.folder}/gid_attrs/types/{index}").strip()
-    except Unknown:
-        if index == 0:
-            raise
-        return ""
+    path = f"{port.folder}/gid_attrs/types/{index}"
+    return host.text(path) if index else host.read(path).strip()
 
 
 class PortNetwork(NamedTuple):
@@ -97,10 +91,9 @@ def read_port_network(host: Host, port: Port) -> PortNetwork:
     roce = port.ethernet and port.active
     try:
         name = netdev_name(host, port)
-        netdev = read_netdev(host, name) if name else None
         if not name and roce:
-            text = f"the network device of {port.name} is not known, or is in another network namespace"
-            unreadable.append(Unreadable(text))
+            raise Unknown(f"the network device of {port.name} is not known, or is in another network namespace")
+        netdev = read_netdev(host, name) if name else None
     except Unknown as error:
         unreadable.append(Unreadable(str(error)))
     if roce:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
 
 PCI: Final = "/sys/bus/pci/devices"
@@ -39,7 +39,7 @@ def read_nics(host: Host) -> tuple[Nic, ...]:
         addresses = [name for name in host.entries(PCI) if _ADDRESS.fullmatch(name)]
     except NotFound as error:
         raise Unknown(str(error)) from None
-    nics = [nic for address in addresses if (nic := _nic(host, address)) is not None]
+    nics = [nic for address in addresses if (nic := if_present(_nic, host, address))]
     models = {nic.model for nic in nics if nic.rdma_device}
     return tuple(nic for nic in nics if nic.vendor == _MELLANOX or nic.infiniband or nic.model in models)
 
@@ -54,24 +54,22 @@ def gpu_addresses(host: Host) -> tuple[str, ...]:
 
 
 def _nic(host: Host, address: str) -> Nic | None:
+    """Raises NotFound for a recording without these files, or a device that was removed while it was read."""
     folder = f"{PCI}/{address}"
-    try:
-        pci_class = host.read(f"{folder}/class").strip()[:6]
-        if pci_class not in (_ETHERNET, _INFINIBAND):
-            return None
-        names = host.entries(folder)
-        return Nic(
-            address=address,
-            vendor=_number(host.read(f"{folder}/vendor")),
-            device=_number(host.read(f"{folder}/device")),
-            infiniband=pci_class == _INFINIBAND,
-            driver=host.read_link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
-            rdma_device=next(iter(host.entries(f"{folder}/infiniband")), "") if "infiniband" in names else "",
-            physical_function=host.read_link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",
-            subsystem=host.read(f"{folder}/subsystem_device").strip() if "subsystem_device" in names else "",
-        )
-    except NotFound:  # a recording without these files, or a device that was removed while it was read
+    pci_class = host.read(f"{folder}/class").strip()[:6]
+    if pci_class not in (_ETHERNET, _INFINIBAND):
         return None
+    names = host.entries(folder)
+    return Nic(
+        address=address,
+        vendor=_number(host.read(f"{folder}/vendor")),
+        device=_number(host.read(f"{folder}/device")),
+        infiniband=pci_class == _INFINIBAND,
+        driver=host.read_link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
+        rdma_device=next(iter(host.entries(f"{folder}/infiniband")), "") if "infiniband" in names else "",
+        physical_function=host.read_link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",
+        subsystem=host.read(f"{folder}/subsystem_device").strip() if "subsystem_device" in names else "",
+    )
 
 
 def _number(text: str) -> int:

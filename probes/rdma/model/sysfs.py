@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, NoReturn
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, split_unreadable
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present, or_none, split_unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Thresholds
+from laggard.probes.probe import Thresholds, matches_any
 from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
 
 RDMA: Final = "/sys/class/infiniband"
@@ -101,10 +100,6 @@ class PortReadings(NamedTuple):
     unreadable: tuple[Unreadable, ...]
 
 
-def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def device_names(host: Host) -> tuple[str, ...]:
     """Returns the names of all RDMA devices. That there are none counts only where /sys/class could be listed."""
     return host.entries(RDMA) if "infiniband" in host.entries("/sys/class") else ()
@@ -124,29 +119,16 @@ def read_ports(host: Host, ignore: Sequence[str] = (), judge_software: bool = Fa
     return PortReadings(ports, software, unreadable)
 
 
-def read_if_present(host: Host, path: str) -> str:
-    """Reads a file that not every driver has; empty where there is none."""
-    try:
-        return host.read(path).strip()
-    except NotFound:
-        return ""
-
-
 def is_software_device(host: Host, name: str) -> bool:
-    try:
-        return "/virtual/" in host.read_link(f"{RDMA}/{name}")
-    except Unknown:  # a recording may hold folders in place of sysfs's links
-        return False
+    link = or_none(host.read_link, f"{RDMA}/{name}")  # a recording may hold folders in place of sysfs's links
+    return "/virtual/" in (link or "")
 
 
 def pci_path(host: Host, folder: str) -> tuple[str, ...]:
     """Returns the addresses of the bridges above the PCI device at `folder`, and its own: ("0000:15:01.0", ...,
     "0000:1a:00.0"); empty where it is no PCI device, or its place is not known."""
-    try:
-        parts = host.real_path(folder).split("/")
-    except Unknown:
-        return ()
-    return tuple(part for part in parts if _ADDRESS.fullmatch(part))
+    path = or_none(host.real_path, folder) or ""
+    return tuple(part for part in path.split("/") if _ADDRESS.fullmatch(part))
 
 
 def gpu_paths(host: Host) -> tuple[tuple[str, ...], ...]:
@@ -173,7 +155,7 @@ def _device_ports(host: Host, name: str) -> Iterator[Port | Unreadable]:
     folder = f"{RDMA}/{name}"
     try:
         numbers = [int(number) for number in host.entries(f"{folder}/ports") if number.isdecimal()]
-        model = read_if_present(host, f"{folder}/hca_type"), read_if_present(host, f"{folder}/board_id")
+        model = host.read_if_present(f"{folder}/hca_type"), host.read_if_present(f"{folder}/board_id")
     except Unknown as error:
         yield Unreadable(str(error))
         return
@@ -234,14 +216,10 @@ def roce_path_mtu(mtu: int) -> int:
 
 def netdev_name(host: Host, port: Port) -> str:
     """Returns the port's network device; empty where it has none. Raises Unknown where it cannot be read."""
-    try:
-        return host.read(f"{port.folder}/gid_attrs/ndevs/0").strip()
-    except Unknown:  # no entry (InfiniBand), or an empty one, which reads as EINVAL
-        pass
-    try:
-        names = host.entries(f"{RDMA}/{port.device}/device/net")
-    except NotFound:
-        return ""
+    name = or_none(host.read, f"{port.folder}/gid_attrs/ndevs/0")
+    if name is not None:  # else there is no entry (InfiniBand), or an empty one, which reads as EINVAL
+        return name.strip()
+    names = if_present(host.entries, f"{RDMA}/{port.device}/device/net") or ()
     matching = [name for name in names if _dev_port(host, name) == port.number - 1]
     return matching[0] if matching else names[0] if len(names) == 1 else ""
 
@@ -251,7 +229,7 @@ def read_netdev(host: Host, name: str) -> Netdev:
     texts = {key: host.read(f"{folder}/{key}").strip() for key in ("operstate", "mtu")}
     if not texts["mtu"].isdecimal():
         raise Unknown(f"{folder}/mtu is no number: {texts['mtu'][:20]!r}")
-    up = _admin_up(read_if_present(host, f"{folder}/flags"))
+    up = _admin_up(host.read_if_present(f"{folder}/flags"))
     return Netdev(name, texts["operstate"], up, int(texts["mtu"]))
 
 
@@ -267,8 +245,8 @@ def has_been_up(host: Host, port: Port) -> bool:
     """Returns whether the port has had a link since its driver started: then it is cabled and no spare port."""
     try:
         name = netdev_name(host, port)
-        ups = read_if_present(host, f"{NET}/{name}/carrier_up_count") if name else ""
-        downs = read_if_present(host, f"{port.folder}/counters/link_downed")
+        ups = host.read_if_present(f"{NET}/{name}/carrier_up_count") if name else ""
+        downs = host.read_if_present(f"{port.folder}/counters/link_downed")
     except Unknown:
         return False
     return any(text.isdecimal() and int(text) > 0 for text in (ups, downs))
@@ -276,7 +254,7 @@ def has_been_up(host: Host, port: Port) -> bool:
 
 def _dev_port(host: Host, name: str) -> int:
     try:
-        return int(read_if_present(host, f"{NET}/{name}/dev_port") or 0)
+        return int(host.read_if_present(f"{NET}/{name}/dev_port") or 0)
     except (Unknown, ValueError):
         return 0
 

@@ -19,39 +19,25 @@ from laggard.probes.rdma.model.sysfs import (
     gpu_paths,
     nearest_ports,
     pci_path,
-    read_if_present,
     read_ports,
     shared_bridges,
 )
 
 
-class Firmware(NamedTuple):
-    device: str
-    board: str
-    hca_type: str
-    version: str
-
-
-def read_firmware(host: Host, names: Iterable[str]) -> Iterator[Firmware | Unreadable]:
-    """Yields the firmware of each device that reports one."""
+def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unreadable]:
+    """Compares devices of one board and type that report a version; one finding for each board with several."""
+    boards: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
         folder = f"{RDMA}/{name}"
         try:
             board, hca_type, version = (
-                read_if_present(host, f"{folder}/{file}") for file in ("board_id", "hca_type", "fw_ver")
+                host.read_if_present(f"{folder}/{file}") for file in ("board_id", "hca_type", "fw_ver")
             )
         except Unknown as error:
             yield Unreadable(str(error))
             continue
         if version:
-            yield Firmware(name, board, hca_type, version)
-
-
-def judge_firmware(firmware: Iterable[Firmware]) -> Iterator[Finding]:
-    """Compares devices of one board and type; one finding for each board with several versions. Pure."""
-    boards: dict[tuple[str, str], dict[str, str]] = {}
-    for each in firmware:
-        boards.setdefault((each.board, each.hca_type), {})[each.device] = each.version
+            boards.setdefault((board, hca_type), {})[name] = version
     for (board, _), versions in boards.items():
         if len(set(versions.values())) > 1:
             usual = Counter(versions.values()).most_common(1)[0][0]

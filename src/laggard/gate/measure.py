@@ -84,7 +84,7 @@ def _confirmed(settings: GateSettings, cached: Measured) -> Measured:
     rest = drop_findings(report, strangers, subject.profile.warnings_fail)
     if probes:
         fresh = _run(settings, probes, subject.profile.deadline_seconds)
-        rest = replace_probes(rest, fresh, subject.profile.warnings_fail)
+        rest = replace_probes(rest, fresh)
     now = {(it.code, it.device) for it in rest.findings if it.severity is Severity.CRITICAL}
     gone = [it for place in sorted(critical) if ((it := report.findings[place]).code, it.device) not in now]
     over = tuple(f"{finding_name(it)} of the agent's report of {cached.age:.0f} s ago is not found now" for it in gone)

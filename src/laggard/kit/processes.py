@@ -153,7 +153,7 @@ def of_wait_status(status: int | None) -> ExitStatus | None:
     if status is None:
         return None
     if os.WIFSIGNALED(status):
-        return ExitStatus(signal=_signal_name(os.WTERMSIG(status)))
+        return ExitStatus(signal=signal_name(os.WTERMSIG(status)))
     return ExitStatus(os.WEXITSTATUS(status))
 
 
@@ -186,7 +186,7 @@ def _status_of_pidfd(pidfd: int) -> int | None:
     return int(exit_code) if mask & _WITH_EXIT else None
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
