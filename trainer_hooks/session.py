@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from laggard.kit.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
 from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
@@ -24,7 +24,6 @@ from laggard.trainer_hooks.output.witness import WITNESS, StartWatch
 from laggard.trainer_hooks.pytorch import forward as dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, StepDigests, digest_steps, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
-from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.pytorch.training import TorchSteps, trained_modules
 from laggard.trainer_hooks.record.ending import (
     DIGEST_LOG,
@@ -35,10 +34,12 @@ from laggard.trainer_hooks.record.ending import (
     watch_exceptions,
 )
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
-from laggard.trainer_hooks.record.step_timer import DeviceTimer
 from laggard.trainer_hooks.stacks.watch import StackWatch
 from laggard.trainer_hooks.steps import EngineSteps, LoopSteps, PeriodicSteps
-from laggard.trainer_hooks.wrapping import call_after, suppress_errors
+from laggard.trainer_hooks.wrapping import after_import, call_after, suppress_errors
+
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
 
 class Session:
@@ -88,7 +89,7 @@ class Session:
             self.native.start()
             process_group.hook(torch.distributed, self.recorder, self.groups)
             after_import("torch.distributed._functional_collectives", self.waits.hook)
-            after_import("torch.distributed.rpc", self._hook_rpc)
+            after_import("torch.distributed.rpc", lambda rpc: call_after(rpc, "init_rpc", self._rpc_began))
             hook_ends(torch.distributed, self._before_group_ends)
             hook_buffer_broadcasts(torch.distributed, self.recorder, self.native)
             ddp = torch.nn.parallel.DistributedDataParallel
@@ -277,10 +278,6 @@ class Session:
             self._end_is_told = True
             call_at_end_of_multiprocessing_child(self.witness_end)
 
-    def _hook_rpc(self, rpc: Any) -> None:
-        if hasattr(rpc, "init_rpc"):
-            call_after(rpc, "init_rpc", self._rpc_began)
-
     def _rpc_began(self, *_: Any, **__: Any) -> None:
         self._had_rpc = True
         self._have_end_told()
@@ -337,7 +334,7 @@ def device_finder(
     return functools.partial(_find_cuda, placement or Placement(), captures or GraphCaptures())
 
 
-def _find_cuda(placement: Placement, captures: GraphCaptures, recorder: Recorder) -> DeviceTimer | None:
+def _find_cuda(placement: Placement, captures: GraphCaptures, recorder: Recorder) -> DeviceCollectives | None:
     """A timer only once torch has started CUDA by itself."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

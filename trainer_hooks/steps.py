@@ -8,8 +8,8 @@ from typing import Any, Final
 from laggard.kit.constants import PHASES
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
-from laggard.trainer_hooks.record.events import RECORD_NUMBERS, StepRecord, Totals
-from laggard.trainer_hooks.record.recorder import FORWARD, Recorder
+from laggard.trainer_hooks.record.events import FORWARD, RECORD_NUMBERS, StepRecord, Totals
+from laggard.trainer_hooks.record.recorder import Recorder
 
 REPEATS: Final = 3
 

@@ -19,7 +19,7 @@ TRAINER = """
 import os, sys, time
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
 session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 for step in range(20):

@@ -18,6 +18,7 @@ from laggard.trainer_hooks.collectives.python_groups import HookedMethod, as_met
 from laggard.trainer_hooks.record.event_log import HotPathState
 from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
 from laggard.trainer_hooks.record.recorder import Recorder, clock
+from laggard.trainer_hooks.wrapping import HOOKED
 
 
 class CollectiveMethod(NamedTuple):
@@ -61,14 +62,13 @@ COLLECTIVE_METHODS: Final[dict[str, CollectiveMethod]] = {
 
 _LIST_OPS: Final = ("all_reduce", "broadcast", "reduce")  # take a list, most often of one tensor
 _MISSING: Final = object()
-_HOOKED: Final = "_laggard_hooked"
 
 
 def hook(distributed: Any, recorder: Recorder, groups: ProcessGroups) -> None:
     """Hooks `torch.distributed`'s ProcessGroup and Work; a second time changes nothing."""
-    if getattr(distributed.ProcessGroup, _HOOKED, False):
+    if getattr(distributed.ProcessGroup, HOOKED, False):
         return
-    distributed.ProcessGroup._laggard_hooked = True
+    setattr(distributed.ProcessGroup, HOOKED, True)
     hook_waits(distributed.Work, recorder)
     hook_calls(distributed.ProcessGroup, recorder, groups)
 

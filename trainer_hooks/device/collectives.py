@@ -55,7 +55,8 @@ _new: Final = tuple.__new__  # what the class calls itself: one call less
 
 
 class DeviceCollectives(DevicePhases):
-    """The device timer of a recorder (record/step_timer.py): phases, steps and collectives.
+    """Times a recorder's phases, steps and collectives by marks in a device's streams, and logs them once the device
+    has come past the marks. Nothing here waits for the device. A mark is None where none could be had.
 
     `mark_launches` False: no mark is left at the launch of an asynchronous collective. With one hardware queue for all
     streams (CUDA_DEVICE_MAX_CONNECTIONS=1) what stands before a kernel in the queue can hold it up. `placement`: where
@@ -286,7 +287,8 @@ class DeviceCollectives(DevicePhases):
         self.timeline.native_ended(tuple(launches), ended)
 
     def time_native_wait(self, original: Callable[..., Any], *args: Any) -> Any:
-        """Does as DeviceTimer.time_native_wait."""
+        """Returns original(...), called once, between marks: the present stream waits for a collective that C++ made
+        and that log_ended() will log."""
         before = self.mark()
         try:
             result = original(*args)

@@ -23,7 +23,8 @@ from laggard.kit.http_message import NO_PAGE, HttpError, Request, Response, bind
 from laggard.kit.http_server import Handler, Server
 from laggard.rankfile.layout import WORD_ISSUED, WORD_PROGRESS
 from laggard.trainer_hooks.output.recording_folder import Identity
-from laggard.trainer_hooks.record.recorder import INPUT, Recorder, clock
+from laggard.trainer_hooks.record.events import INPUT
+from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -13,7 +13,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from laggard.rankfile.layout import LIVE_WORDS
 from laggard.trainer_hooks.record.aggregator import Aggregator
@@ -30,7 +30,9 @@ from laggard.trainer_hooks.record.events import (
     PendingWork,
     Sink,
 )
-from laggard.trainer_hooks.record.step_timer import DeviceTimer
+
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
 
 class HotPathState:
@@ -49,7 +51,7 @@ class HotPathState:
     def __init__(self, words: memoryview, pending: PendingWork[Launch]) -> None:
         self.words = words
         self.pending = pending
-        self.device: DeviceTimer | None = None
+        self.device: DeviceCollectives | None = None
         self.step = 0
 
 

@@ -8,14 +8,17 @@ known. The events come from the second report; what must be visible at once (the
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_PHASE, WORD_PROGRESS
 from laggard.trainer_hooks.record.event_log import EventLog, HotPathState, PeriodicThread, unread_words
 from laggard.trainer_hooks.record.events import (
+    NO_PHASE,
+    OPTIMIZER,
     PHASE_ENTERED,
     PHASE_LEFT,
     STEP_ENDED,
@@ -25,33 +28,9 @@ from laggard.trainer_hooks.record.events import (
     Sink,
     StepRecord,
 )
-from laggard.trainer_hooks.record.step_timer import (
-    BACKWARD,
-    CHECKPOINT,
-    EVALUATION,
-    FORWARD,
-    INPUT,
-    LOGGING,
-    NO_PHASE,
-    OPTIMIZER,
-    OTHER,
-    DeviceTimer,
-)
 
-__all__ = [
-    "BACKWARD",
-    "CHECKPOINT",
-    "EVALUATION",
-    "FORWARD",
-    "INPUT",
-    "LOGGING",
-    "NO_PHASE",
-    "OPTIMIZER",
-    "OTHER",
-    "LaneLog",
-    "Launch",
-    "Recorder",
-]
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
 clock = time.perf_counter_ns
 
@@ -59,7 +38,7 @@ FIRST_STEPS: Final = 16  # in each of these a device is searched for and the nat
 STEPS_PER_SAMPLE: Final = 8
 _CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
 
-FindDevice = Callable[["Recorder"], DeviceTimer | None]
+FindDevice = Callable[["Recorder"], "DeviceCollectives | None"]
 """Returns what times a recorder's work on a device, where the process computes on one by now."""
 
 
@@ -308,6 +287,26 @@ class Recorder:
         if self.live.device is not None:  # the hooks of torch.cuda's waits keep it
             self.live.device.abandon()
         self.give_up_on_device()
+
+
+def in_phase(
+    recorder: Recorder, entered: Callable[..., tuple[int, ...] | None], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`original`, each call recorded as the phase that entered(...) returns for its arguments, as enter() takes it;
+    None: as none."""
+
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        phase = entered(*args, **kwargs)
+        if phase is None:
+            return original(*args, **kwargs)
+        recorder.enter(*phase)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.leave()
+
+    return recorded
 
 
 def _found_none() -> bool:

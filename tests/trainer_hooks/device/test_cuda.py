@@ -15,7 +15,7 @@ from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, t
 
 from laggard.kit.environment import ENV_HOST_CLOCK
 from laggard.trainer_hooks.device.captures import GraphCaptures
-from laggard.trainer_hooks.record.recorder import FORWARD
+from laggard.trainer_hooks.record.events import FORWARD
 
 
 def test_events_time_the_device(torch: Any) -> None:

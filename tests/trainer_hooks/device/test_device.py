@@ -26,7 +26,8 @@ from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import Identity, header
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.session import device_finder
 
 CALL = CollectiveMethod("all_reduce", 0)

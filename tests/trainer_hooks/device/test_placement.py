@@ -18,7 +18,8 @@ from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import Identity
 from laggard.trainer_hooks.record.ending import FACTS
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT
+from laggard.trainer_hooks.record.recorder import Recorder
 
 
 def communicating(torch: Any, recorder: Recorder, device: int) -> Any:

@@ -16,8 +16,8 @@ from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import hook_calls, hook_waits
 from laggard.trainer_hooks.device.clock import DRIFT_PER_MILLION, OffsetBounds
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
-from laggard.trainer_hooks.record.events import StepRecord, Totals
-from laggard.trainer_hooks.record.recorder import BACKWARD, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, StepRecord, Totals
+from laggard.trainer_hooks.record.recorder import Recorder
 
 MAIN, SIDES = 0, (1, 2)
 

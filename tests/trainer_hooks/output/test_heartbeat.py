@@ -27,8 +27,8 @@ from laggard.rankfile.layout import (
 )
 from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.flight_recorder import FlightRecorderStatus
-from laggard.trainer_hooks.output import heartbeat as heartbeat_module
-from laggard.trainer_hooks.output.heartbeat import Heartbeat
+from laggard.trainer_hooks.output import rank_file as heartbeat_module
+from laggard.trainer_hooks.output.rank_file import Heartbeat
 from laggard.trainer_hooks.record.ending import Facts
 
 pytestmark = pytest.mark.apart  # processes that wait

@@ -29,7 +29,7 @@ import os, signal, sys, time
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.collectives.process_group import hook_calls
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
 session = Session(); session.open(); recorder = session.recorder
 
 class Groups:

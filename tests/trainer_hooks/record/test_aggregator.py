@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.output.open_outputs import WriterThread
-from laggard.trainer_hooks.record.events import EVENT_NUMBERS, StepRecord, Totals
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, EVENT_NUMBERS, FORWARD, OPTIMIZER, StepRecord, Totals
+from laggard.trainer_hooks.record.recorder import Recorder
 
 LANES = tuple(Lane("all_reduce", "dp", f"dp:0-1#{number}") for number in range(60))
 

@@ -21,7 +21,8 @@ from laggard.rankfile.layout import LANE_COUNT
 from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_calls, hook_waits, instrument
 from laggard.trainer_hooks.output.recording_folder import header, identify
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 
 writer = RankFileWriter(sys.argv[1], header(identify(os.environ)))
