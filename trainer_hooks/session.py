@@ -16,8 +16,7 @@ from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
 from laggard.trainer_hooks.collectives import process_group
 from laggard.trainer_hooks.collectives.groups import FunctionalWaits, ProcessGroups, hook_ends, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
-from laggard.trainer_hooks.device.captures import GraphCaptures
-from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
+from laggard.trainer_hooks.device.gpu import GraphCaptures, Placement, gpu_uuid
 from laggard.trainer_hooks.output.open_outputs import open_outputs
 from laggard.trainer_hooks.output.recording_folder import identify
 from laggard.trainer_hooks.output.witness import WITNESS, StartWatch

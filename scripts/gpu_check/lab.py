@@ -209,7 +209,7 @@ def calibrate(
 
 def cuda_lab(torch: Any) -> Lab:
     """A lab on the current CUDA GPU."""
-    from laggard.trainer_hooks.device.captures import GraphCaptures
+    from laggard.trainer_hooks.device.gpu import GraphCaptures
     from laggard.trainer_hooks.session import device_finder
 
     torch.cuda.init()

@@ -10,8 +10,7 @@ from typing import Any
 
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
-from laggard.trainer_hooks.device.captures import GraphCaptures
-from laggard.trainer_hooks.device.placement import Placement
+from laggard.trainer_hooks.device.gpu import GraphCaptures, Placement
 from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, OPTIMIZER, StepRecord, Totals
 from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.session import device_finder

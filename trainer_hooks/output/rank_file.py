@@ -19,13 +19,13 @@ from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, FlightRecorderStatus, read_status
 from laggard.trainer_hooks.record.ending import FACTS, Facts
 from laggard.trainer_hooks.record.event_log import HotPathState
-from laggard.trainer_hooks.record.events import INPUT, StepRecord, Totals
+from laggard.trainer_hooks.record.events import INPUT, Sink, StepRecord, Totals
 
 _OTHER_WAY: Final = {"send": "recv", "recv": "send"}
 
 
-class RankFileSink:
-    """A sink (record/events.py) that writes the rank file, and the members of the process groups into `facts`."""
+class RankFileSink(Sink):
+    """Writes the rank file, and the members of the process groups into `facts`."""
 
     def __init__(self, writer: RankFileWriter, facts: Facts = FACTS) -> None:
         self._writer = writer

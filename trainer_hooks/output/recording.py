@@ -30,7 +30,7 @@ from laggard.trainer_hooks.output.recording_folder import Identity, rank_file_na
 from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
 from laggard.trainer_hooks.record.ending import DIGEST_LOG, FACTS
 from laggard.trainer_hooks.record.event_log import PeriodicThread
-from laggard.trainer_hooks.record.events import RECORD_NUMBERS, StepRecord, Totals
+from laggard.trainer_hooks.record.events import RECORD_NUMBERS, Sink, StepRecord, Totals
 
 log = logging.getLogger("laggard")
 
@@ -160,8 +160,8 @@ _MIN_NS: Final = 10_000
 _MIN_SHARE: Final = 0.01
 
 
-class RecordingSink:
-    """A sink (record/events.py) that writes a recording: JSON lines, one file for each rank. A process that is killed,
+class RecordingSink(Sink):
+    """Writes a recording: JSON lines, one file for each rank. A process that is killed,
     or ends by os._exit, leaves out its last tenth of a second, its unfinished step and the `end` record; where it stood
     for a while before, write_at_once() has told in what.
 

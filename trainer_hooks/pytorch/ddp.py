@@ -19,7 +19,7 @@ from laggard.kit.environment import ENV_DIGEST_STEPS
 from laggard.rankfile.fact_names import DIGEST_NO_MODULE, DIGEST_SHARDED, DIGEST_UNREADABLE
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
-from laggard.trainer_hooks.device.captures import GraphCaptures
+from laggard.trainer_hooks.device.gpu import GraphCaptures
 from laggard.trainer_hooks.record.ending import DigestLog
 from laggard.trainer_hooks.record.events import issued_at
 from laggard.trainer_hooks.record.recorder import Recorder, clock

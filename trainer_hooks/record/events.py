@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from laggard.kit.constants import PHASES
 from laggard.rankfile import Lane
@@ -71,8 +71,8 @@ class Totals:
         self.work += record.work
 
 
-class Sink(Protocol):
-    """The interface of where records go."""
+class Sink:
+    """Where records go; this one keeps nothing."""
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         """Called once a lane, in the order of their indices, before the first collective of the lane."""

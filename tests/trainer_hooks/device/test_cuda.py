@@ -14,7 +14,7 @@ from support.lazy_torch import LazyTensor
 from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, train_step, usual
 
 from laggard.kit.environment import ENV_HOST_CLOCK
-from laggard.trainer_hooks.device.captures import GraphCaptures
+from laggard.trainer_hooks.device.gpu import GraphCaptures
 from laggard.trainer_hooks.record.events import FORWARD
 
 

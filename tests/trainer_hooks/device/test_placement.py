@@ -14,7 +14,7 @@ from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, u
 from support.paths import TESTS
 
 from laggard.rankfile.fact_names import GPU
-from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
+from laggard.trainer_hooks.device.gpu import Placement, gpu_uuid
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import Identity
 from laggard.trainer_hooks.record.ending import FACTS
