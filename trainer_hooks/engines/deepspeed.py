@@ -114,7 +114,7 @@ def hook_deepspeed_pipeline(engine: Any, session: Session, number: int) -> None:
     """Hooks the engine. The groups' roles are set before: a group of two neighbours is a pipeline. `number`: the
     engine's, from EngineSteps.add_engine()."""
     recorder = session.recorder
-    recorder.events.aggregator.expect_engine_gaps()  # the engine reads its input itself, and sends and receives
+    recorder.events.expect_engine_gaps()  # the engine reads its input itself, and sends and receives
 
     def in_training(phase: int) -> Callable[..., tuple[int] | None]:
         """An evaluation runs the same instructions."""

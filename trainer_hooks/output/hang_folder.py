@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from laggard.nccl.ras import DEFAULT_PORT, RasError, ask
@@ -30,6 +29,7 @@ from laggard.stacks.kernel_side import SUFFIX as UNANSWERED_SUFFIX
 from laggard.stacks.kernel_side import NotThere, Unanswered, encode, read_kernel_side
 from laggard.stacks.sampled import SUFFIX, Sampled, SampledError, read_small_file, write, write_private
 from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, safe_backends, seen_backends
+from laggard.trainer_hooks.output.local_ranks import rank_files_beside
 
 # Asks the NCCL RAS of this job, in whose processes NCCL has a thread that answers whatever the training does, what it
 # knows of a standstill.
@@ -226,12 +226,8 @@ class SilentPeer(NamedTuple):
 
 def silent_peers(own_file: str, job_id: str, rank: int, idle_seconds: float) -> Iterator[SilentPeer]:
     """Yields the other ranks of the user's job of which nothing runs, and that have made no progress for so long.
-    `own_file`: this rank's file, beside which this user's other rank files are. It is never opened: a process that
-    closes a file loses its locks on it, and by the lock the agent knows that the rank lives."""
-    own = os.path.realpath(own_file)
-    for path in islice(_rank_files(os.path.dirname(own)), MAX_FILES):
-        if path == own:
-            continue
+    `own_file`: this rank's file."""
+    for path in rank_files_beside(own_file, MAX_FILES):
         try:
             with RankFileReader(path) as file:
                 seen = _seen(file, idle_seconds)
@@ -239,11 +235,6 @@ def silent_peers(own_file: str, job_id: str, rank: int, idle_seconds: float) -> 
             continue
         if seen is not None and seen.job_id == job_id and seen.rank != rank:
             yield SilentPeer(seen, path)
-
-
-def _rank_files(directory: str) -> Iterator[str]:
-    with os.scandir(directory) as entries:
-        yield from (entry.path for entry in entries if entry.name.endswith(RANK_SUFFIX))
 
 
 def _seen(file: RankFileReader, idle_seconds: float) -> Unanswered | None:

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Container, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from laggard.kit.processes import GONE, RUNS, of_wait_status, state_of, wait_status
@@ -122,7 +123,7 @@ class LocalRanks:
     def _places(self, ranks: Container[int]) -> dict[int, dict[str, Any]]:
         """The phase and the collective that each rank stands in, by the newest rank file of its number."""
         found: dict[int, tuple[int, dict[str, Any]]] = {}
-        for path in self._paths() if ranks else ():
+        for path in rank_files_beside(self._rank_file, _MAX_RANK_FILES) if ranks and self._rank_file else ():
             with contextlib.suppress(RankFileError, OSError), RankFileReader(path) as file:
                 about = file.identity
                 rank, began = about["rank"], about["wall_ns"]
@@ -131,14 +132,14 @@ class LocalRanks:
                     found[rank] = began, _place(file)
         return {rank: place for rank, (_, place) in found.items()}
 
-    def _paths(self) -> Iterator[str]:
-        """The rank files but this rank's own: a process that closes a file loses its locks on it, and by the lock the
-        agent knows that the rank lives."""
-        if self._rank_file is None:
-            return
-        with os.scandir(os.path.dirname(self._rank_file)) as entries:
-            paths = [entry.path for entry in entries if entry.name.endswith(SUFFIX)]
-        yield from (path for path in paths[:_MAX_RANK_FILES] if path != self._rank_file)
+
+def rank_files_beside(own_file: str, most: int) -> Iterator[str]:
+    """This user's other rank files. The own one is never opened: a process that closes a file loses its locks on it,
+    and by the lock the agent knows that the rank lives."""
+    own = os.path.realpath(own_file)
+    with os.scandir(os.path.dirname(own)) as entries:
+        paths = (entry.path for entry in entries if entry.name.endswith(SUFFIX))
+        yield from (path for path in islice(paths, most) if path != own)
 
 
 def _place(file: RankFileReader) -> dict[str, Any]:

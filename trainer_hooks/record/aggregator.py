@@ -136,10 +136,10 @@ class Aggregator:
     before the event of its collective is appended.
     """
 
-    def __init__(self, events: list[int], sinks: Iterable[Sink]) -> None:
+    def __init__(self, sinks: Iterable[Sink]) -> None:
         self.totals = Totals()
         self.launched: dict[int, int] = {}
-        self._events = events
+        self._events: list[int] = []
         self._sinks = [_AttachedSink(sink) for sink in sinks]
         self._lanes: list[tuple[Lane, tuple[int, ...]]] = []  # with their members
         self._timer = StepTimer()

@@ -131,16 +131,13 @@ _HELP_DRAIN_NUMBERS: Final = 16384 * EVENT_NUMBERS  # at this one also where the
 _MAX_NUMBERS: Final = 16 * _HELP_DRAIN_NUMBERS  # and at this one events are lost where nobody can drain
 
 
-class EventLog:
+class EventLog(Aggregator):
     """The events of one rank. `append` takes the five numbers of one event; while there is a background thread it is
     the list's own extend()."""
 
     def __init__(self, live: HotPathState, sinks: Sequence[Sink]) -> None:
+        super().__init__(sinks)
         self._live = live
-        self._events: list[int] = []
-        self.aggregator = Aggregator(self._events, sinks)
-        self.totals = self.aggregator.totals
-        self._launched = self.aggregator.launched
         self.background: PeriodicThread | None = None
         self.append: Append = self._append_and_drain
 
@@ -151,10 +148,6 @@ class EventLog:
         """Has `thread` drain the list from here on; None: no thread does."""
         self.background = thread
         self.append = self._events.extend if thread is not None else self._append_and_drain
-
-    def drain(self, timeout: float = -1) -> bool:
-        """Drains as Aggregator.drain does."""
-        return self.aggregator.drain(timeout)
 
     def drain_if_needed(self) -> None:
         """Drains the list where no other thread does, or where the other is behind. For the training thread."""
@@ -213,12 +206,12 @@ class EventLog:
         if waited > end - arrival:
             self.append((WAITED, waited - (end - arrival), 0, 0, 0))
             waited = end - arrival
-        self._launched[word] = issued
+        self.launched[word] = issued
         self.append((word, arrival, end, waited, size))
 
     def wait_counted_apart(self, launch: Launch, arrival: int, end: int, waited: int, by_device: bool) -> None:
         """A collective whose wait, on the device, is logged by waited(). `by_device`: the device timed it."""
         word, _, issued, size, _ = launch
         if by_device:
-            self._launched[word] = issued
+            self.launched[word] = issued
         self.append((WAIT_COUNTED_APART - word, arrival, end, waited, size))

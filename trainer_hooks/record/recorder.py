@@ -90,7 +90,7 @@ class Recorder:
         """Sends records to `sinks`, too, from here on, and what is in flight to `words`. The sinks get the known
         lanes."""
         for sink in sinks:
-            self.events.aggregator.add_sink(sink)
+            self.events.add_sink(sink)
         if words is not None:
             former = self.live.words
             words[WORD_PHASE], words[WORD_PROGRESS] = former[WORD_PHASE], former[WORD_PROGRESS]
@@ -107,7 +107,7 @@ class Recorder:
         known = self._logs.get(lane)
         if known is None:
             known = self._logs[lane] = LaneLog(len(self._logs), self.events.append)
-            self.events.aggregator.add_lane(lane, tuple(members))
+            self.events.add_lane(lane, tuple(members))
             if self.events.background is None:
                 self.drain()
         return known
@@ -212,7 +212,7 @@ class Recorder:
 
     def add_step(self, record: StepRecord) -> None:
         """Adds a step that is known otherwise than by its phases. For a sink, from its collectives()."""
-        self.events.aggregator.add_step(record)
+        self.events.add_step(record)
         self.live.step = record.step + 1
 
     def search_device_again(self) -> None:
@@ -252,7 +252,7 @@ class Recorder:
     def recent_launches(self) -> dict[int, tuple[int, int]]:
         """The times at which the host launched the last collectives, and their bytes, by word."""
         live = self.live
-        found = {word: (issued, size) for word, issued, _, _, size in self.events.aggregator.recent_collectives()}
+        found = {word: (issued, size) for word, issued, _, _, size in self.events.recent_collectives()}
         found |= {word: (issued, size) for word, _, issued, size, _ in live.pending}
         if live.device is not None:  # their records hold arrivals in place of launches
             found |= {word: (issued, size) for word, issued, size in live.device.recent_launches()}
@@ -272,7 +272,7 @@ class Recorder:
             live.words = unread_words()
             if events.background is not None:
                 events.background.stop()
-            events.aggregator.close(_CLOSE_SECONDS)
+            events.close(_CLOSE_SECONDS)
             self.give_up_on_device()
         except Exception:
             self.totals.errors += 1
@@ -282,7 +282,7 @@ class Recorder:
         must not touch its device."""
         self.live.words = unread_words()
         self.set_background(None)
-        self.events.aggregator.detach_sinks()
+        self.events.detach_sinks()
         self.events.clear()
         if self.live.device is not None:  # the hooks of torch.cuda's waits keep it
             self.live.device.abandon()

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.output.open_outputs import WriterThread
-from laggard.trainer_hooks.record.events import BACKWARD, EVENT_NUMBERS, FORWARD, OPTIMIZER, StepRecord, Totals
+from laggard.trainer_hooks.record.events import BACKWARD, EVENT_NUMBERS, FORWARD, OPTIMIZER, Sink, StepRecord, Totals
 from laggard.trainer_hooks.record.recorder import Recorder
 
 LANES = tuple(Lane("all_reduce", "dp", f"dp:0-1#{number}") for number in range(60))
 
 
-class KeepingSink:
+class KeepingSink(Sink):
     """A sink that keeps what it is given. `hold`: it hangs in each step until that is set, `holding` says that it does;
     `gave_up`: whether it went on by itself, after five minutes."""
 
@@ -51,8 +51,6 @@ class KeepingSink:
 
     def flush(self, totals: Totals) -> None:
         self.flushed = totals.steps
-
-    def close(self) -> None: ...
 
 
 class IdleThread:
@@ -133,7 +131,7 @@ def test_steps_and_counters_are_the_same_whenever_events_are_drained(
         sum(word >> LANE_SHIFT == lane for _, word in training.words) for lane in range(len(kept.lanes))
     ]
     assert sum(recorder.totals.lanes[1::3]) == sum(training.waited.values())
-    assert kept.launched.keys() <= {word for _, word in training.words} and recorder.events.aggregator.launched == {}
+    assert kept.launched.keys() <= {word for _, word in training.words} and recorder.events.launched == {}
     assert kept.flushed == len(steps)
 
 
