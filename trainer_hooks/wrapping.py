@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
-import inspect
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -33,8 +32,9 @@ def wrap_once(owner: Any, name: str, wrap: Wrap) -> None:
     *path, last = name.split(".")
     for part in path:
         owner = getattr(owner, part, None)
-    original = inspect.getattr_static(owner, last, None)
-    if owner is None or not callable(original) or hasattr(original, HOOKED):
+    owners = () if owner is None else getattr(owner, "__mro__", (owner,))
+    original = next((vars(each)[last] for each in owners if last in vars(each)), None)  # not a class's bound method
+    if not callable(original) or hasattr(original, HOOKED):
         return
     wrapped = functools.update_wrapper(wrap(original), original)
     setattr(wrapped, HOOKED, True)

@@ -92,8 +92,8 @@ Lanes = Callable[[], tuple[tuple[int, int], ...]]
 
 
 class Heartbeat:
-    """The heartbeat of one rank. Its owner calls beat() every `interval_seconds`. Each
-    beat goes to `takers`, and the facts, where they have changed, to `write_facts`. `on_beat` may set facts."""
+    """The heartbeat of one rank. Its owner calls beat() every `interval_seconds`. Each beat goes to `takers`, and
+    the facts, where they have changed, to `write_facts`. `on_beat` may set facts."""
 
     def __init__(
         self,

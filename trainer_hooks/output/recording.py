@@ -165,7 +165,7 @@ class RecordingSink(Sink):
     or ends by os._exit, leaves out its last tenth of a second, its unfinished step and the `end` record; where it stood
     for a while before, write_at_once() has told in what.
 
-    Attributes for that (heartbeat.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
+    Attributes for that (local_ranks.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
     of the records; `folder`; `last_step`, None before the first; `lanes`, in the order of their indices.
     """
 

@@ -1,6 +1,6 @@
 """The aggregation of a rank's events: phases, steps and collectives, counted and given to the sinks.
 
-The training thread only appends events (events.py). Another thread (output/writer_thread.py) has the aggregator drain
+The training thread only appends events (events.py). Another thread (output/open_outputs.py) has the aggregator drain
 them several times a second; where there is no such thread the training thread itself does, at the end of each step.
 """
 
@@ -39,8 +39,6 @@ BEFORE_STEPS: Final = -1  # the step of collectives before the first forward
 _RECENT_BLOCKS: Final = 64  # blocks of collectives that are remembered
 _BATCH_NUMBERS: Final = 1024 * EVENT_NUMBERS
 _BLOCK: Final = RECORDS_PER_BLOCK * EVENT_NUMBERS
-
-
 _SPAN_LIMIT: Final = 4096  # of a step; one that never ends must not fill the memory
 
 
@@ -49,7 +47,7 @@ class StepTimer:
     own time is its length less the time blocked in collectives within it, so that step = own + waited. Times are given:
     whether they come from the host's clock or were measured on a device makes no difference here.
 
-    The step that is under way. `begun` is False until the first phase: what came before belongs to no step.
+    `begun` is False until the first phase: what came before belongs to no step.
     `engine_gaps`: an engine, and not the script, fills the time between two phases of a step."""
 
     def __init__(self, engine_gaps: bool = False) -> None:

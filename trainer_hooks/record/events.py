@@ -1,7 +1,7 @@
 """The events that the training thread leaves for the aggregator: one list, in the order in which things happened.
 
 An event is five numbers, appended to the list in one go: that costs a training thread least, and needs no lock. All
-times are nanoseconds of CLOCK_MONOTONIC. The event of a collective is its record (records.py), which begins with its
+times are nanoseconds of CLOCK_MONOTONIC. The event of a collective is its record (below), which begins with its
 word; every other event begins with a negative number that says which kind it is, and is filled up with zeros.
 """
 

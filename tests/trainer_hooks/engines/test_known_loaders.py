@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard.trainer_hooks import wrapping as import_hook
+from laggard.trainer_hooks import wrapping
 from laggard.trainer_hooks.engines.known_calls import ITERATORS, NEXT_METHODS, hook_calls, loader_calls
 from laggard.trainer_hooks.record.events import EVALUATION, INPUT
 
@@ -53,8 +53,8 @@ class Batches:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Phases:
     """The libraries are there, each with the class and the method that is looked for, and hooked by this test alone."""
-    monkeypatch.setattr(import_hook, "_acts", {})
-    monkeypatch.setattr(import_hook, "_unseen", set())
+    monkeypatch.setattr(wrapping, "_acts", {})
+    monkeypatch.setattr(wrapping, "_unseen", set())
     for name, path in (*((name, f"{owner}.__next__") for name, owner in NEXT_METHODS), *ITERATORS):
         owner, _, method = path.partition(".")
         module = sys.modules.get(name)
