@@ -43,7 +43,7 @@ def attach(*trained: Any) -> None:
     expect_training()
     try:
         have_end_told()
-        current = session() if trained or _has_torch() else _torchless_session()
+        current = session(bool(trained) or _has_torch())
         current.steps.claim_training_thread()
         for each in trained:
             _watch(current, each)
@@ -68,30 +68,25 @@ def loop_session() -> Session | None:
     process is not to be recorded."""
     if _active is not None or not _expected or is_disabled():
         return _active
-    return session() if "torch" in sys.modules else _torchless_session()
+    return session("torch" in sys.modules)
 
 
 def _has_torch() -> bool:
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
-def _torchless_session() -> Session:
-    global _active
-    if _active is None:
-        _active = Session()
-    return _active
-
-
-def session() -> Session:
-    """The session of this process. The first call creates it and hooks torch."""
-    import torch  # noqa: F401 - must come first: with auto_attach's import hooks, this import creates the session
+def session(with_torch: bool = True) -> Session:
+    """The session of this process. The first call creates it, and the first one with torch hooks that."""
+    if with_torch:
+        import torch  # noqa: F401 - must come first: with the import hooks, this import creates the session
 
     global _active
-    if _active is None or not _active.is_hooked:
+    if _active is None or (with_torch and not _active.is_hooked):
         created = _active or Session()
         try:
-            created.hook()
-            hook_known_calls(created)
+            if with_torch:
+                created.hook()
+                hook_known_calls(created)
         except Exception as error:
             created.abandon()
             _watch_without_hooks(error)

@@ -63,18 +63,21 @@ class Session:
         if every := digest_steps(os.environ):
             self.digests = StepDigests(every, DIGEST_LOG, self.captures)
             self.digests.begin(self.recorder, self.forward.watched_modules)
-        self.stacks: StackWatch | None = None
-        self._start: StartWatch | None = None
         self.is_hooked = False  # in torch: a loop of another kind needs none
         self._sought_modules = False
+        self._begin()
+        os.register_at_fork(after_in_child=self._after_fork_in_child)
+
+    def _begin(self, forked_at: int | None = None) -> None:
+        """Nothing of this process was recorded yet. `forked_at`: the step in which it was forked, where it was."""
+        self.stacks: StackWatch | None = None
+        self._start: StartWatch | None = None
         self._opened = False
-        self._forked = False
         self._closes_at_exit = False
         self._end_is_told = False
         self._had_groups = False  # torch.distributed was initialized
         self._had_rpc = False
-        self._forked_at = 0  # the step in which this process was forked, where it was
-        os.register_at_fork(after_in_child=self._after_fork_in_child)
+        self._forked, self._forked_at = forked_at is not None, forked_at or 0
 
     def hook(self) -> None:
         """Puts the hooks into torch. What this build of torch lacks is left out."""
@@ -226,11 +229,9 @@ class Session:
             self.digests.stop()
         forget_calls()
         self.placement.index = None
-        self.stacks = self._start = None
         self._forget_groups()
-        self._opened, self._forked, self._closes_at_exit = False, True, False
-        self._had_groups = self._had_rpc = self._end_is_told = False
-        self._forked_at, self.steps.updates_elsewhere = self.recorder.step, 0
+        self._begin(forked_at=self.recorder.step)
+        self.steps.updates_elsewhere = 0
         WITNESS.forget()
 
     def witness_start(self) -> None:
