@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.waiting import wait_for
 
 from laggard.agent.ranks.reader import RankFiles
 from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileReader
@@ -76,12 +77,8 @@ def row(folder: Path) -> Any:
     return found
 
 
-def until(folder: Path, condition: Callable[[Any], bool], seconds: float = 120.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not condition(found := row(folder)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found
+def until(folder: Path, condition: Callable[[Any], bool]) -> Any:
+    return wait_for(lambda: found if condition(found := row(folder)) else None, lambda: row(folder))
 
 
 WAIT = "sys.stdin.readline()\n"

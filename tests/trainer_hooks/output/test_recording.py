@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import wait_for
 
 from laggard.locate.describe import sentence
 from laggard.rankfile import RankFileReader
@@ -104,13 +105,6 @@ def trains(folder: Path, rank: int, body: str) -> Iterator[None]:
         process.wait()
 
 
-def wait_for(what: str, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not in four minutes"
-        time.sleep(0.1)
-
-
 def lines_of(folder: Path, rank: int, kind: str) -> list[dict[str, Any]]:
     """Its lines of that kind, as far as they are written."""
     file = folder / "recording" / f"rank-{rank}.jsonl"
@@ -188,7 +182,7 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
         more + "step(lambda: time.sleep(1000))",
     )
     with trains(tmp_path, 0, waits), trains(tmp_path, 1, stopped):
-        wait_for("rank 0 says that it stands", lambda: any(it["quiet_seconds"] > 7 for it in beats(tmp_path, 0)))
+        wait_for(lambda: any(it["quiet_seconds"] > 7 for it in beats(tmp_path, 0)))
         living = judge_recording([str(tmp_path / "recording")]).location
     assert sentence(living).startswith("Rank 1 on "), sentence(living)
     assert "is hung, stopped by a signal or a debugger: the others wait for it." in sentence(living)
@@ -220,9 +214,8 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
 @pytest.mark.slow
 def test_a_rank_that_looks_at_the_others_keeps_the_lock_by_which_its_agent_knows_that_it_lives(tmp_path: Path) -> None:
     stopped, waits = "step(lambda: os.kill(os.getpid(), signal.SIGSTOP))", "step(lambda: time.sleep(1000))"
-    folder = tmp_path / "recording"
     with trains(tmp_path, 0, waits), trains(tmp_path, 1, stopped):
-        wait_for("rank 0 sees the other", lambda: folder.exists() and bool(lines_of(tmp_path, 0, "saw")))
+        wait_for(lambda: lines_of(tmp_path, 0, "saw"))
         for path in (tmp_path / "ranks").rglob("*.rank"):
             with RankFileReader(str(path)) as file:
                 assert file.lock_holder(), "each rank holds the lock of its file"

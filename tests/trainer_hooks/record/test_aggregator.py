@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.waiting import wait_for
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
@@ -145,13 +145,6 @@ def drained_in_background() -> Callable[[KeepingSink], Recorder]:
     return start
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_background_thread_drains_events_soon(drained_in_background: Callable[[KeepingSink], Recorder]) -> None:
     others = {*threading.enumerate()}
     kept = KeepingSink()
@@ -159,7 +152,7 @@ def test_a_background_thread_drains_events_soon(drained_in_background: Callable[
     training = Training(recorder)
     for _ in range(50):
         training.step([(0, 5, False)], 7)
-    until(lambda: len(kept.steps) == 50)
+    wait_for(lambda: len(kept.steps) == 50)
     assert recorder.progress() == ((50, 50),)
     recorder.close()
     assert not [each for each in threading.enumerate() if each.name == "laggard" and each not in others]
@@ -246,6 +239,6 @@ def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(
     thread.on_beat.append(lambda: 1 // 0)  # type: ignore[arg-type]
     thread.start()
     Training(recorder).step([], 7)
-    until(lambda: bool(kept.steps and recorder.totals.errors))
+    wait_for(lambda: kept.steps and recorder.totals.errors)
     assert len(kept.steps) == 1
     recorder.close()

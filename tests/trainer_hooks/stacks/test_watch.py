@@ -3,6 +3,7 @@ test runs a process of its own, since faulthandler and signals belong to a whole
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import DATA
+from support.waiting import wait_for
 
 from laggard.stacks.ask import FILE, FOLDER, new_ask, write_ask
 from laggard.stacks.fault_text import read_faults
@@ -101,18 +103,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def wait_for(look: Callable[[], Sampled | None], why: str, seconds: float = 120.0) -> Sampled:
+def stacks(look: Callable[[Path], Sampled | None], folder: Path, why: str) -> Sampled:
     """The document, once there is one of that reason."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            found = look()
-        except SampledError:
-            found = None
-        if found is not None and found.why == why:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"no stacks that were {why} within {seconds} s")
+
+    def found() -> Sampled | None:
+        with contextlib.suppress(SampledError):
+            seen = look(folder)
+            return seen if seen is not None and seen.why == why else None
+        return None
+
+    found_at_last: Sampled = wait_for(found)
+    return found_at_last
 
 
 def told(folder: Path) -> Sampled:
@@ -131,7 +132,7 @@ def test_who_asks_gets_samples_of_the_training(tmp_path: Path, start: Start) -> 
     start("begin(); slow()")
     ask = new_ask(os.geteuid(), "j", frozenset({1}), samples=50, seconds=2.0)
     write_ask(str(tmp_path / FOLDER), ask)
-    found = wait_for(lambda: told(tmp_path), ASKED)
+    found = stacks(told, tmp_path, ASKED)
     assert (found.ask, found.rank, found.job_id, found.node) == (ask.ident, 1, "j", "n")
     assert 10 <= found.training.samples <= 50
     assert {"slow", "inner", "<module>"} <= functions(found)
@@ -169,7 +170,7 @@ def test_a_standstill_is_told_before_anybody_asks(tmp_path: Path, start: Start) 
         """,
         stall=3.0,
     )
-    found = wait_for(lambda: told(tmp_path), STALLED)
+    found = stacks(told, tmp_path, STALLED)
     assert found.stalled_seconds >= 3.0
     names = [frame.function.rpartition(".")[2] for frame in found.training.stacks[0].frames]
     assert names[-3:] == ["get", "stuck", "<module>"]
@@ -183,7 +184,7 @@ def test_a_standstill_of_c_code_that_holds_the_gil_is_told(tmp_path: Path, start
         """,
         stall=3.0,
     )
-    found = wait_for(lambda: dumped(tmp_path), HELD)
+    found = stacks(dumped, tmp_path, HELD)
     assert [frame.function for frame in found.training.stacks[0].frames] == ["holds", "<module>"]
 
 
@@ -329,7 +330,7 @@ def test_forked_workers_are_asked_and_new_programs_are_left_alone(tmp_path: Path
     assert process.stdout is not None and process.stdout.readline() == "started\n"
     time.sleep(0.5)
     write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "j", None, samples=40, seconds=2.0))
-    found = wait_for(lambda: told(tmp_path), ASKED)
+    found = stacks(told, tmp_path, ASKED)
     (worker,) = [thread for thread in found.threads if thread.pid]
     assert worker.name == "w0" and worker.stacks[0].frames[0].function == "decode"
     assert process.poll() is None
@@ -351,7 +352,7 @@ def test_thousands_of_threads_cost_no_more_than_a_share(tmp_path: Path, start: S
         """
     )
     write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "j", None, samples=200, seconds=3.0))
-    found = wait_for(lambda: told(tmp_path), ASKED)
+    found = stacks(told, tmp_path, ASKED)
     assert 1 <= found.training.samples < 200, "each is dear, so there are fewer"
     assert {"slow", "deep"} <= functions(found)
     assert len(found.threads) <= 64
@@ -366,7 +367,7 @@ def test_an_end_in_order_leaves_nothing(tmp_path: Path, start: Start) -> None:
 
 def test_a_standstill_is_told_with_its_place_in_the_kernel(tmp_path: Path, start: Start) -> None:
     start("begin(); os.read(os.pipe()[0], 1)", stall=3.0)
-    found = wait_for(lambda: told(tmp_path), STALLED)
+    found = stacks(told, tmp_path, STALLED)
     assert "pipe" in found.kernel and found.kernel.endswith("(system call read)"), found.kernel
     assert [frame.function for frame in found.training.stacks[0].frames] == ["<module>"]
 
@@ -385,7 +386,7 @@ def test_a_thread_in_a_sub_interpreter_stands_where_that_was_called(tmp_path: Pa
         """,
         stall=3.0,
     )
-    found = wait_for(lambda: told(tmp_path), STALLED)
+    found = stacks(told, tmp_path, STALLED)
     assert "calls_another" in functions(found)
 
 
@@ -430,7 +431,7 @@ def test_a_program_that_embeds_python_is_told_as_what_it_is(tmp_path: Path) -> N
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
-        found = wait_for(lambda: told(tmp_path), STALLED)
+        found = stacks(told, tmp_path, STALLED)
     finally:
         process.kill()
         process.communicate()
