@@ -70,7 +70,7 @@ class Recorder:
         self.entered_at = 0
         self.worked = False
         self.step_will_end = False
-        self._native_check: Callable[[], bool] = _found_none
+        self._native_check: Callable[[], bool] = lambda: False
         self._found_native = False  # when the check was made last
         self._find_device = find_device or _no_device
         self._searched = False  # for a device, since the last step ended
@@ -307,10 +307,6 @@ def in_phase(
             recorder.leave()
 
     return recorded
-
-
-def _found_none() -> bool:
-    return False
 
 
 def _no_device(_: Recorder) -> None:
