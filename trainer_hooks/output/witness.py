@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from laggard.kit.environment import ENV_HANG_DIR, ENV_RECORD_DIR, rank_dir
@@ -89,7 +90,7 @@ class Witness:
             )
         except Exception:
             return
-        places = [(lambda: own_directory(rank_dir(os.environ)), str(os.getpid()))]
+        places: list[tuple[Callable[[], str], str]] = [(lambda: own_directory(rank_dir(os.environ)), str(os.getpid()))]
         recorded = os.environ.get(ENV_RECORD_DIR, "")
         if folder and recorded:
             places.append((lambda: folder_of_run(recorded, identity), f"rank-{identity.rank}-{os.getpid()}"))
