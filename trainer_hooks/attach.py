@@ -206,8 +206,9 @@ def _hook_torch(torch: Any) -> None:
 
 def _hook_fsdp(fsdp: Any) -> None:
     """Watches the modules that fully_shard(module) and the older class FullyShardedDataParallel shard."""
-    for name in ("fully_shard", "FullyShardedDataParallel.__init__"):
-        call_after(fsdp, name, lambda _, module, /, *__, **___: session().watch_module(module))
+    call_after(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
+    wrapper = "FullyShardedDataParallel.__init__"
+    call_after(fsdp, wrapper, lambda _, self, /, *__, **___: session().watch_module(self))
 
 
 def _hook_deepspeed(deepspeed: Any) -> None:
