@@ -14,14 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from laggard.kit.environment import ENV_NCCL_LOG, rank_dir
-from laggard.nccl.private_log import (
-    LOG_SETTINGS,
-    PrivateLog,
-    loaded_version,
-    nccl_variables,
-    observe,
-    prepare_log,
-)
+from laggard.nccl.private_log import LOG_SETTINGS, PrivateLog, loaded_version, nccl_variables, observe, prepare_log
 from laggard.rankfile.fact_names import ENVIRONMENT, TRANSPORT
 from laggard.rankfile.layout import log_directory
 from laggard.trainer_hooks.record.ending import FACTS, Facts
