@@ -30,7 +30,8 @@ from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.output.open_outputs import WriterThread
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording_folder import header, identify
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 
 
 class FreeEvents:

@@ -10,25 +10,18 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable
 from contextlib import ContextDecorator
 from threading import get_ident
 from typing import Any, Final
 
 from laggard.kit.constants import PHASES
 from laggard.kit.environment import ENV_OFF
-from laggard.trainer_hooks.engines.known_calls import (
-    hook_catchers,
-    hook_hiding_calls,
-    hook_known_loaders,
-    hook_phased_calls,
-)
-from laggard.trainer_hooks.output.transport_watch import WATCH
+from laggard.trainer_hooks.engines.known_calls import hook_known_calls
+from laggard.trainer_hooks.output.run_environment import WATCH
 from laggard.trainer_hooks.output.witness import WITNESS
-from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.pytorch.training import hooked_optimizer
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.wrapping import call_after, suppress_errors
+from laggard.trainer_hooks.wrapping import after_import, call_after, suppress_errors
 
 log = logging.getLogger("laggard")
 
@@ -50,7 +43,7 @@ def attach(*trained: Any) -> None:
     expect_training()
     try:
         have_end_told()
-        current = session() if trained or _has_torch() else _torchless_session()
+        current = session(bool(trained) or _has_torch())
         current.steps.claim_training_thread()
         for each in trained:
             _watch(current, each)
@@ -75,33 +68,25 @@ def loop_session() -> Session | None:
     process is not to be recorded."""
     if _active is not None or not _expected or is_disabled():
         return _active
-    return session() if "torch" in sys.modules else _torchless_session()
+    return session("torch" in sys.modules)
 
 
 def _has_torch() -> bool:
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
-def _torchless_session() -> Session:
-    global _active
-    if _active is None:
-        _active = Session()
-    return _active
-
-
-def session() -> Session:
-    """The session of this process. The first call creates it and hooks torch."""
-    import torch  # noqa: F401 - must come first: with auto_attach's import hooks, this import creates the session
+def session(with_torch: bool = True) -> Session:
+    """The session of this process. The first call creates it, and the first one with torch hooks that."""
+    if with_torch:
+        import torch  # noqa: F401 - must come first: with the import hooks, this import creates the session
 
     global _active
-    if _active is None or not _active.is_hooked:
+    if _active is None or (with_torch and not _active.is_hooked):
         created = _active or Session()
         try:
-            created.hook()
-            hook_phased_calls(created)
-            hook_known_loaders(created)
-            hook_catchers()
-            hook_hiding_calls()
+            if with_torch:
+                created.hook()
+                hook_known_calls(created)
         except Exception as error:
             created.abandon()
             _watch_without_hooks(error)
@@ -190,8 +175,6 @@ def _watch(current: Session, each: Any) -> None:
         current.steps.boundary.set_leader(current.steps.optimizer_key(hooked_optimizer(each)))
 
 
-_HOOKED: Final = "_laggard_hooked"
-
 _installed = False
 
 
@@ -223,22 +206,14 @@ def _hook_torch(torch: Any) -> None:
 
 def _hook_fsdp(fsdp: Any) -> None:
     """Watches the modules that fully_shard(module) and the older class FullyShardedDataParallel shard."""
-    _call_after_once(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
-    wrapper = getattr(fsdp, "FullyShardedDataParallel", None)
-    _call_after_once(wrapper, "__init__", lambda _, self, /, *__, **___: session().watch_module(self))
+    call_after(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
+    wrapper = "FullyShardedDataParallel.__init__"
+    call_after(fsdp, wrapper, lambda _, self, /, *__, **___: session().watch_module(self))
 
 
 def _hook_deepspeed(deepspeed: Any) -> None:
     """Attaches to the engine that deepspeed.initialize() returns."""
-    _call_after_once(deepspeed, "initialize", lambda result, *_, **__: attach(result[0]))
-
-
-def _call_after_once(owner: Any, name: str, act: Callable[..., None]) -> None:
-    """Calls as call_after() does. A module that is reloaded has some functions anew, and keeps others, with their
-    hooks; what a test puts in the place of a module may have neither."""
-    if hasattr(owner, name) and not hasattr(getattr(owner, name), _HOOKED):
-        call_after(owner, name, act)
-        setattr(getattr(owner, name), _HOOKED, True)
+    call_after(deepspeed, "initialize", lambda result, *_, **__: attach(result[0]))
 
 
 # `step` and `phase`: what a loop of one's own says of itself, as context managers and as decorators.

@@ -8,8 +8,8 @@ from typing import Any, Final
 from laggard.kit.constants import PHASES
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
-from laggard.trainer_hooks.record.events import RECORD_NUMBERS, StepRecord, Totals
-from laggard.trainer_hooks.record.recorder import FORWARD, Recorder
+from laggard.trainer_hooks.record.events import FORWARD, RECORD_NUMBERS, Sink, StepRecord, Totals
+from laggard.trainer_hooks.record.recorder import Recorder
 
 REPEATS: Final = 3
 
@@ -56,7 +56,7 @@ _COPYING: Final = frozenset({"broadcast", "all_gather", "scatter", "gather", "ba
 saved."""
 
 
-class PeriodicSteps:
+class PeriodicSteps(Sink):
     """A sink that makes steps of the collectives it gets, from the third repetition on, and none any more once steps
     come from elsewhere. At which place of the true step a period begins is not known: a step made so has the right
     length and waits, and all else of it is in the phase `other`."""
@@ -72,10 +72,6 @@ class PeriodicSteps:
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         self._copying.append(lane.op in _COPYING)
-
-    def flush(self, totals: Totals) -> None: ...
-
-    def close(self) -> None: ...
 
     def step(self, record: StepRecord, totals: Totals) -> None:
         if totals.steps > self._steps:

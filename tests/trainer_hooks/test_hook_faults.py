@@ -19,7 +19,7 @@ TRAINER = """
 import os, sys, time
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
 session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 for step in range(20):
@@ -77,7 +77,7 @@ def test_a_rank_dir_that_only_another_user_may_enter(tmp_path: Path) -> None:
     place.mkdir(mode=0o700)
     let_others_enter(tmp_path)
     become = (
-        "from laggard.trainer_hooks import attach\nfrom laggard.trainer_hooks.output import exposition, http_export\n"
+        "from laggard.trainer_hooks import attach\nfrom laggard.trainer_hooks.output import http_export\n"
         "import hashlib, os  # that user may not read where this Python is\nos.setresuid(61001, 61001, 61001)\n"
     )
     done = train(place, become + TRAINER)

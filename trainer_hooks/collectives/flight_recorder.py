@@ -206,6 +206,13 @@ def _is_complete(entries: Sequence[dict[str, Any]], since_ns: int) -> bool:
     return min(int(entry.get("record_id", 0)) for entry in entries) == 0 or first <= since_ns
 
 
+_MATCHES: Final[tuple[Callable[[RecordedCollective, RecordedCollective], bool], ...]] = (
+    lambda known, recorded: known == recorded,
+    lambda known, recorded: known.op == recorded.op,
+    lambda known, recorded: (known.op, recorded.op) == ("reduce_scatter", "all_reduce"),  # gloo runs it as that
+)
+
+
 def without_known(
     recorded: Sequence[RecordedCollective], known: Sequence[RecordedCollective], unknown: int = 0
 ) -> list[RecordedCollective]:
@@ -213,7 +220,7 @@ def without_known(
     operation; else, where it is a reduce_scatter, an all_reduce, as which gloo runs and records it. So many of
     `recorded` as are `unknown` stay: before torch 2.7 the operations of a batch are known and not recorded."""
     left = list(recorded)
-    for match in (_same, _same_operation, _run_by_gloo_as):
+    for match in _MATCHES:
         known = [each for each in known if len(left) <= unknown or not _remove_first(left, each, match)]
     return left
 
@@ -223,18 +230,6 @@ def _remove_first(left: list[RecordedCollective], known: RecordedCollective, mat
     if place is not None:
         del left[place]
     return place is not None
-
-
-def _same(known: RecordedCollective, recorded: RecordedCollective) -> bool:
-    return known == recorded
-
-
-def _same_operation(known: RecordedCollective, recorded: RecordedCollective) -> bool:
-    return known.op == recorded.op
-
-
-def _run_by_gloo_as(known: RecordedCollective, recorded: RecordedCollective) -> bool:
-    return known.op == "reduce_scatter" and recorded.op == "all_reduce"
 
 
 def operation(name: str) -> str:

@@ -35,7 +35,7 @@ from laggard.trainer_hooks.collectives.flight_recorder import (
     without_known,
 )
 from laggard.trainer_hooks.collectives.groups import FunctionalWaits, ProcessGroups, backends_of, name_of
-from laggard.trainer_hooks.device.captures import GraphCaptures
+from laggard.trainer_hooks.device.gpu import GraphCaptures
 from laggard.trainer_hooks.record.ending import FACTS, Facts
 from laggard.trainer_hooks.record.events import LaneLog, Launch, Wait, with_waits
 from laggard.trainer_hooks.record.recorder import Recorder, clock

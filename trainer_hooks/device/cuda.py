@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.device.clock import MARK_LIMIT
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
-from laggard.trainer_hooks.device.placement import Placement
+from laggard.trainer_hooks.device.gpu import GraphCaptures, Placement
 from laggard.trainer_hooks.record.recorder import Recorder
 
 clock = time.perf_counter_ns

@@ -13,23 +13,10 @@ from laggard.rankfile.fact_names import DEEPSPEED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.pytorch.forward import elements
 from laggard.trainer_hooks.record.ending import FACTS
-from laggard.trainer_hooks.record.recorder import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import in_phase
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.wrapping import suppress_errors
-
-
-def record_phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, recorded as `phase`."""
-
-    @functools.wraps(original)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        recorder.enter(phase)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            recorder.leave()
-
-    return recorded
+from laggard.trainer_hooks.wrapping import HOOKED, suppress_errors
 
 
 def end_steps(engine: Any, session: Session, number: int, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,13 +34,10 @@ def end_steps(engine: Any, session: Session, number: int, original: Callable[...
     return counted
 
 
-_HOOKED = "_laggard_hooked"
-
-
 def hook(engine: Any, session: Session) -> None:
     """Hooks `engine`; a second call changes nothing. From now on the engines' steps are the steps of the process, and
     torch's optimizers end none."""
-    if getattr(engine, _HOOKED, False):
+    if getattr(engine, HOOKED, False):
         return
     set_roles(session.groups)
     session.placement.saw(engine.module.parameters())
@@ -66,7 +50,7 @@ def hook(engine: Any, session: Session) -> None:
         hook_deepspeed_pipeline(engine, session, number)
     else:
         _hook_calls(engine, session, number)
-    setattr(engine, _HOOKED, True)
+    setattr(engine, HOOKED, True)
     suppress_errors(_tell_settings, engine)
     if os.environ.get(ENV_REDUCE_SCATTER, "") not in ("", "0"):
         from laggard.trainer_hooks.engines import deepspeed_reduce_scatter
@@ -83,9 +67,14 @@ def _tell_settings(engine: Any) -> None:
 
 def _hook_calls(engine: Any, session: Session, number: int) -> None:
     recorder = session.recorder
-    engine.forward = _forward_in_training(engine, recorder, engine.forward)
-    engine.backward = record_phase(recorder, BACKWARD, engine.backward)
-    engine.step = end_steps(engine, session, number, record_phase(recorder, OPTIMIZER, engine.step))
+
+    def forward(*args: Any, **kwargs: Any) -> tuple[int, ...]:
+        return (FORWARD, elements(args, kwargs)) if engine.training else (EVALUATION,)
+
+    engine.forward = in_phase(recorder, forward, engine.forward)
+    engine.backward = in_phase(recorder, lambda *_, **__: (BACKWARD,), engine.backward)
+    step = in_phase(recorder, lambda *_, **__: (OPTIMIZER,), engine.step)
+    engine.step = end_steps(engine, session, number, step)
 
 
 def set_roles(groups: ProcessGroups) -> None:
@@ -110,23 +99,6 @@ def set_roles(groups: ProcessGroups) -> None:
     groups.set_role_of_members("world", tuple(range(dist.get_world_size())))
 
 
-def _forward_in_training(engine: Any, recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, recorded as the forward phase while the engine trains, else as evaluation."""
-
-    @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        if engine.training:
-            recorder.enter(FORWARD, elements(args, kwargs))
-        else:
-            recorder.enter(EVALUATION)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            recorder.leave()
-
-    return forward
-
-
 _PHASES: Final = {
     "LoadMicroBatch": INPUT,
     "ForwardPass": FORWARD,
@@ -142,27 +114,16 @@ def hook_deepspeed_pipeline(engine: Any, session: Session, number: int) -> None:
     """Hooks the engine. The groups' roles are set before: a group of two neighbours is a pipeline. `number`: the
     engine's, from EngineSteps.add_engine()."""
     recorder = session.recorder
-    recorder.events.aggregator.expect_engine_gaps()  # the engine reads its input itself, and sends and receives
+    recorder.events.expect_engine_gaps()  # the engine reads its input itself, and sends and receives
+
+    def in_training(phase: int) -> Callable[..., tuple[int] | None]:
+        """An evaluation runs the same instructions."""
+        return lambda *_, **__: (phase,) if engine.training else None
+
     engine._INSTRUCTION_MAP = {
-        instruction: _record_instruction(engine, recorder, _PHASES[instruction.__name__], execute)
+        instruction: in_phase(recorder, in_training(_PHASES[instruction.__name__]), execute)
         if instruction.__name__ in _PHASES
         else execute
         for instruction, execute in engine._INSTRUCTION_MAP.items()
     }
     engine.train_batch = end_steps(engine, session, number, engine.train_batch)
-
-
-def _record_instruction(engine: Any, recorder: Recorder, phase: int, execute: Callable[..., Any]) -> Callable[..., Any]:
-    """`execute`, recorded as `phase` while the engine trains: an evaluation runs the same instructions."""
-
-    @functools.wraps(execute)
-    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not engine.training:
-            return execute(self, *args, **kwargs)
-        recorder.enter(phase)
-        try:
-            return execute(self, *args, **kwargs)
-        finally:
-            recorder.leave()
-
-    return recorded

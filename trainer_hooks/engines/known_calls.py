@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
-from types import ModuleType
 from typing import Any, Final
 
 from laggard.rankfile.fact_names import HIDDEN_WAITS
-from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.record.ending import FACTS, note_caught
-from laggard.trainer_hooks.record.recorder import CHECKPOINT, EVALUATION, INPUT, LOGGING
+from laggard.trainer_hooks.record.events import CHECKPOINT, EVALUATION, INPUT, LOGGING
+from laggard.trainer_hooks.record.recorder import in_phase
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.wrapping import wrap_once
+from laggard.trainer_hooks.wrapping import Wrap, after_import, wrap_once
 
 # Records what frameworks do beside training, by the calls that say so: evaluation, checkpoints, logging.
 #
 # One line a call. A module that the script does not import is not imported here, and a call that this version of a
 # library does not have is left out.
-
-HOOKED: Final = "_laggard_hooked"
 
 _LIGHTNINGS: Final = ("lightning.pytorch", "pytorch_lightning")  # one library under two names
 _LIGHTNING_CALLS: Final = (
@@ -72,50 +68,19 @@ PHASED_CALLS: Final[tuple[tuple[str, str, int], ...]] = (
 )
 
 
-def hook_phased_calls(session: Session) -> None:
-    """Records these calls on the training thread, wherever their modules are imported."""
+Call = tuple[str, str, Wrap]
+"""A module, its function or method, and what is put in the place of that."""
+
+
+def phased_calls(session: Session) -> Iterator[Call]:
+    """What records these calls on the training thread."""
+    steps = session.steps
+
+    def on_training_thread(phase: int) -> Callable[..., tuple[int] | None]:
+        return lambda *_, **__: (phase,) if get_ident() == steps.thread else None
+
     for module, name, phase in PHASED_CALLS:
-        after_import(module, functools.partial(_hook_phased_calls, session, name, phase))
-
-
-def _hook_phased_calls(session: Session, name: str, phase: int, module: ModuleType) -> None:
-    owner: Any = module
-    *path, last = name.split(".")
-    for part in path:
-        owner = getattr(owner, part, None)
-    original = vars(owner).get(last) if owner is not None else None
-    if not callable(original) or hasattr(original, HOOKED):
-        return  # another version of the library, or a part of a reloaded one that it has kept
-    recorded = _recorded(session, phase, original)
-    setattr(owner, last, recorded)
-    if owner is module:
-        _replace_where_it_was_taken(module, last, original, recorded)
-
-
-def _replace_where_it_was_taken(module: ModuleType, name: str, original: Any, recorded: Any) -> None:
-    """Packages take a function from the module that defines it: torch.save is torch.serialization.save."""
-    parts = module.__name__.split(".")
-    for count in range(1, len(parts)):
-        package = sys.modules.get(".".join(parts[:count]))
-        if package is not None and vars(package).get(name) is original:
-            setattr(package, name, recorded)
-
-
-def _recorded(session: Session, phase: int, original: Callable[..., Any]) -> Callable[..., Any]:
-    recorder, steps = session.recorder, session.steps
-
-    @functools.wraps(original)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        if get_ident() != steps.thread:
-            return original(*args, **kwargs)
-        recorder.enter(phase)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            recorder.leave()
-
-    setattr(recorded, HOOKED, True)
-    return recorded
+        yield module, name, functools.partial(in_phase, session.recorder, on_training_thread(phase))
 
 
 NEXT_METHODS: Final[tuple[tuple[str, str], ...]] = (
@@ -140,39 +105,17 @@ ITERATORS: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
-def hook_known_loaders(session: Session) -> None:
-    """Records these loaders' waits on the training thread as input, wherever their modules are imported."""
+def loader_calls(session: Session) -> Iterator[Call]:
+    """What records these loaders' waits on the training thread as input."""
     for module, name in NEXT_METHODS:
-        after_import(module, functools.partial(_hook, session, f"{name}.__next__", _recorded_next))
+        yield module, f"{name}.__next__", functools.partial(_waited_for, session)
     for module, name in ITERATORS:
-        after_import(module, functools.partial(_hook, session, name, _recorded_iterator))
-
-
-Wrap = Callable[[Session, Callable[..., Any]], Callable[..., Any]]
-
-
-def _hook(session: Session, name: str, wrap: Wrap, module: ModuleType) -> None:
-    owner = getattr(module, name.partition(".")[0], None)
-    method = name.rpartition(".")[2]
-    original = vars(owner).get(method) if owner is not None else None
-    if callable(original) and not hasattr(original, HOOKED):  # else another version of the library, or hooked already
-        recorded = wrap(session, original)
-        setattr(recorded, HOOKED, True)
-        setattr(owner, method, recorded)
-
-
-def _recorded_next(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def recorded(iterator: Any) -> Any:
-        return _waited_for(session, functools.partial(original, iterator))
-
-    return recorded
+        yield module, name, functools.partial(_recorded_iterator, session)
 
 
 def _recorded_iterator(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     """`original`, which returns an iterable, so that each step of going over it is recorded."""
 
-    @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
         return _Recorded(session, found) if get_ident() == session.steps.thread else found
@@ -186,33 +129,34 @@ class _Recorded:
     def __init__(self, session: Session, iterable: Any) -> None:
         self._session = session
         self._iterable = iterable
-        self._iterator: Iterator[Any] | None = None
+        self._following: Callable[[], Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        if self._iterator is None:
-            self._iterator = iter(self._iterable)
+        if self._following is None:
+            self._begin()
             return self
         return _Recorded(self._session, iter(self._iterable))
 
     def __next__(self) -> Any:
-        if self._iterator is None:
-            self._iterator = iter(self._iterable)
-        return _waited_for(self._session, self._iterator.__next__)
+        return (self._following or self._begin())()
+
+    def _begin(self) -> Callable[[], Any]:
+        self._following = following = _waited_for(self._session, iter(self._iterable).__next__)
+        return following
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterable, name)
 
 
-def _waited_for(session: Session, following: Callable[[], Any]) -> Any:
-    """Does as following(), for which the training thread waits."""
-    if get_ident() != session.steps.thread:
-        return following()
-    recorder = session.recorder
-    recorder.enter(EVALUATION if session.forward.evaluates() else INPUT)
-    try:
-        return following()
-    finally:
-        recorder.leave()
+def _waited_for(session: Session, following: Callable[..., Any]) -> Callable[..., Any]:
+    """`following`, for which the training thread waits."""
+
+    def entered(*_: Any) -> tuple[int] | None:
+        if get_ident() != session.steps.thread:
+            return None
+        return (EVALUATION if session.forward.evaluates() else INPUT,)
+
+    return in_phase(session.recorder, entered, following)
 
 
 # Tells of libraries whose kernels exchange data with other ranks by themselves: the wait for a slow rank is inside of a
@@ -235,12 +179,6 @@ HIDING_CALLS: Final[tuple[tuple[str, str, str], ...]] = (
 )
 
 
-def hook_hiding_calls() -> None:
-    """Has the rank say which of these libraries it uses, wherever their modules are imported."""
-    for module, name, library in HIDING_CALLS:
-        after_import(module, functools.partial(wrap_once, name=name, wrap=functools.partial(_told, library)))
-
-
 def _told(library: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def told(*args: Any, **kwargs: Any) -> Any:
         FACTS.set(HIDDEN_WAITS, sorted({*(FACTS.get(HIDDEN_WAITS) or ()), library}))
@@ -256,12 +194,6 @@ CATCHERS: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
-def hook_catchers() -> None:
-    """Has these functions' exceptions noted, wherever their modules are imported."""
-    for module, name in CATCHERS:
-        after_import(module, functools.partial(wrap_once, name=name, wrap=_noted))
-
-
 def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     def noted(*args: Any, **kwargs: Any) -> Any:
         error = next((each for each in (*args, *kwargs.values()) if isinstance(each, BaseException)), None)
@@ -270,3 +202,16 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return noted
+
+
+def hook_known_calls(session: Session) -> None:
+    """Hooks all these calls, wherever their modules are imported."""
+    hook_calls(phased_calls(session))
+    hook_calls(loader_calls(session))
+    hook_calls((module, name, functools.partial(_told, library)) for module, name, library in HIDING_CALLS)
+    hook_calls((module, name, _noted) for module, name in CATCHERS)
+
+
+def hook_calls(calls: Iterable[Call]) -> None:
+    for module, name, wrap in calls:
+        after_import(module, functools.partial(wrap_once, name=name, wrap=wrap))

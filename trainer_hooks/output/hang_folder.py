@@ -16,16 +16,20 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from laggard.nccl.ras import DEFAULT_PORT, RasError, ask
+from laggard.rankfile import RankFileError, RankFileReader
+from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
+from laggard.stacks.fault_text import MAX_TEXT, faults_of
+from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
 from laggard.stacks.kernel_side import SUFFIX as UNANSWERED_SUFFIX
-from laggard.stacks.kernel_side import encode
-from laggard.stacks.sampled import SUFFIX, Sampled, write, write_private
+from laggard.stacks.kernel_side import NotThere, Unanswered, encode, read_kernel_side
+from laggard.stacks.sampled import SUFFIX, Sampled, SampledError, read_small_file, write, write_private
 from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, safe_backends, seen_backends
-from laggard.trainer_hooks.output.heartbeat import keep_faults, silent_peers
+from laggard.trainer_hooks.output.local_ranks import rank_files_beside
 
 # Asks the NCCL RAS of this job, in whose processes NCCL has a thread that answers whatever the training does, what it
 # knows of a standstill.
@@ -201,3 +205,82 @@ def _flight_recorder() -> list[bytes]:
             if raw and len(raw) <= MAX_DUMP_BYTES and b'"entries"' in raw:
                 found.append(raw)
     return found
+
+
+# The ranks of this job on this machine that cannot take their own stacks: stopped, in the kernel, or with Python's lock
+# held. A rank beside them sees in their rank files that nothing of them runs, and in /proc where they stand.
+
+MAX_FILES: Final = 256
+"""The most rank files that are looked at: those of one user on one machine."""
+
+SILENT_BEATS: Final = 3.0
+"""The missed beats after which none of a process's threads runs, as locate has it; and a second more."""
+
+
+class SilentPeer(NamedTuple):
+    """What is seen of a rank that can say nothing itself. `rank_file`: its path."""
+
+    seen: Unanswered
+    rank_file: str
+
+
+def silent_peers(own_file: str, job_id: str, rank: int, idle_seconds: float) -> Iterator[SilentPeer]:
+    """Yields the other ranks of the user's job of which nothing runs, and that have made no progress for so long.
+    `own_file`: this rank's file."""
+    for path in rank_files_beside(own_file, MAX_FILES):
+        try:
+            with RankFileReader(path) as file:
+                seen = _seen(file, idle_seconds)
+        except (RankFileError, NotThere, OSError, ValueError, KeyError):
+            continue
+        if seen is not None and seen.job_id == job_id and seen.rank != rank:
+            yield SilentPeer(seen, path)
+
+
+def _seen(file: RankFileReader, idle_seconds: float) -> Unanswered | None:
+    """Raises RankFileError and NotThere."""
+    pid, beat, now = file.lock_holder(), file.beat(), time.monotonic_ns()
+    if file.owner != os.geteuid() or not pid or beat is None:
+        return None
+    identity = file.identity
+    if (now - (file.live_state().progress_ns or identity["monotonic_ns"])) / 1e9 < idle_seconds:
+        return None
+    side = read_kernel_side(pid, pid, file.owner, whole=False)
+    silent = (now - beat.at_ns) / 1e9
+    if not side.stands and silent < SILENT_BEATS * beat.interval_ns / 1e9 + 1.0:
+        return None
+    return Unanswered(identity["job_id"], identity["rank"], identity["node"], pid, time.time(), silent, side)
+
+
+# The lines at which a silent rank stands, which faulthandler has written for it: while C code holds Python's lock, the
+# rank itself can bring them nowhere. The file lies in the rank's recording, where one is made, and else beside its rank
+# file; the agent reads the second place alone, and who is handed a hang folder has neither.
+
+
+def keep_faults(peer: SilentPeer, recorded: str | None, kept: str) -> None:
+    """Copies the rank's dumps, where there are any, to `kept`, and beside its rank file. `recorded`: where its
+    recording has its files; both are paths without their end. A copy that fails is left out: it must not cost what else
+    is kept of the standstill."""
+    beside = peer.rank_file.removesuffix(RANK_SUFFIX)
+    for base in (recorded, beside):
+        found = _dumps(base + FAULT_SUFFIX, peer) if base else None
+        if found is None:
+            continue
+        text, changed = found
+        for target in (kept, beside):
+            if target != base:
+                with contextlib.suppress(OSError):
+                    write_private(target + FAULT_SUFFIX, text)
+                    os.utime(target + FAULT_SUFFIX, (changed, changed))  # that of the dump
+        return
+
+
+def _dumps(path: str, peer: SilentPeer) -> tuple[bytes, float] | None:
+    """The file's text and the Unix time of its last dump; None where it has none of this process."""
+    with contextlib.suppress(OSError, SampledError):
+        changed = os.stat(path, follow_symlinks=False).st_mtime
+        text = read_small_file(path, MAX_TEXT, os.geteuid())
+        dumped = faults_of(text, changed)
+        if dumped is not None and (dumped.rank, dumped.pid) == (peer.seen.rank, peer.seen.pid):
+            return text, changed
+    return None

@@ -20,10 +20,11 @@ from laggard.kit.constants import PHASES
 from laggard.kit.environment import ENV_EXPORT
 from laggard.kit.errors import UsageError
 from laggard.kit.http_message import NO_PAGE, HttpError, Request, Response, bind, split_address, url_of
-from laggard.kit.http_server import Handler, Server
+from laggard.kit.http_server import Server
 from laggard.rankfile.layout import WORD_ISSUED, WORD_PROGRESS
 from laggard.trainer_hooks.output.recording_folder import Identity
-from laggard.trainer_hooks.record.recorder import INPUT, Recorder, clock
+from laggard.trainer_hooks.record.events import INPUT
+from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -91,10 +92,15 @@ def serve_metrics(address: str, identity: Identity, recorder: Recorder) -> str:
             raise HttpError(HTTPStatus.NOT_FOUND, "nothing here; there is /metrics")
         if request.method not in ("GET", "HEAD"):
             raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
-        return Response(HTTPStatus.OK, CONTENT_TYPE, render_metrics(identity, recorder).encode(), NO_PAGE)
+        try:
+            text = render_metrics(identity, recorder)
+        except Exception as error:  # an answer to the client, and no traceback in the job's output
+            reason = f"a defect in laggard: {type(error).__name__}: {error}"
+            raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, reason) from None
+        return Response(HTTPStatus.OK, CONTENT_TYPE, text.encode(), NO_PAGE)
 
     url = url_of(listener)
-    server = Server(listener, _report_defects(handle), _error_response, MAX_CLIENTS)
+    server = Server(listener, handle, _error_response, MAX_CLIENTS)
     server.start()
     atexit.register(_stop_server_of, os.getpid(), server)
     os.register_at_fork(after_in_child=listener.close)  # else a worker that outlives the rank would keep the port
@@ -109,21 +115,6 @@ def rank_address(address: str, local_rank: int) -> str:
         raise UsageError(f"{ENV_EXPORT}={address} leaves no port for local rank {local_rank}: choose a lower one")
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{port + local_rank if port else 0}"
-
-
-def _report_defects(handle: Handler) -> Handler:
-    """`handle`, with a defect of laggard as an answer to the client, and no traceback in the job's output."""
-
-    def guarded(request: Request) -> Response:
-        try:
-            return handle(request)
-        except HttpError:
-            raise
-        except Exception as error:
-            reason = f"a defect in laggard: {type(error).__name__}: {error}"
-            raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, reason) from None
-
-    return guarded
 
 
 def _error_response(error: HttpError) -> Response:

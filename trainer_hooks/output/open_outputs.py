@@ -18,15 +18,13 @@ from laggard.kit.errors import UsageError
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.rankfile.layout import STATE_LEFT, WORD_STATE, own_directory
 from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.output.heartbeat import Heartbeat, QuietBeats
-from laggard.trainer_hooks.output.local_ranks import LocalRanks
-from laggard.trainer_hooks.output.rank_file import RankFileSink
+from laggard.trainer_hooks.output.local_ranks import LocalRanks, QuietBeats
+from laggard.trainer_hooks.output.rank_file import Heartbeat, RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import Identity, folder_of_run, header
-from laggard.trainer_hooks.output.run_environment import RunEnvironment
+from laggard.trainer_hooks.output.run_environment import WATCH, RunEnvironment
 from laggard.trainer_hooks.output.stack_output import open_stacks
 from laggard.trainer_hooks.output.threads import CpuWaitLines, OwnThreads
-from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.record.ending import FACTS, on_departure, on_failure
 from laggard.trainer_hooks.record.event_log import INTERVAL_SECONDS, PeriodicThread
 from laggard.trainer_hooks.record.recorder import Recorder
@@ -102,9 +100,8 @@ def open_outputs(
     rank_file = _open_rank_file(recorder, identity)
     sink = _open_recording(recorder, identity, directory) if directory else None
     recorded = _watch_quiet(recorder, identity, sink, rank_file) if sink is not None else None
-    heartbeat = _heartbeat(recorder, rank_file, recorded)
-    if heartbeat is not None:
-        thread.on_beat.append(heartbeat.beat)
+    if rank_file is not None or recorded is not None:
+        thread.on_beat.append(_heartbeat(recorder, rank_file, recorded).beat)
     stacks = open_stacks(recorder, identity, rank_file.path if rank_file is not None else None, sink, training_thread)
     if stacks is not None:
         thread.on_beat.append(stacks.beat)
@@ -182,13 +179,11 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _heartbeat(recorder: Recorder, rank_file: RankFileWriter | None, recorded: QuietBeats | None) -> Heartbeat | None:
+def _heartbeat(recorder: Recorder, rank_file: RankFileWriter | None, recorded: QuietBeats | None) -> Heartbeat:
     """One heartbeat for both outputs: it asks torch, which holds the GIL."""
-    if rank_file is None:
-        return Heartbeat(recorded, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat) if recorded else None
-    if recorded is None:
-        return Heartbeat(rank_file, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat)
-    return Heartbeat(rank_file, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat, recorded.write_beat)
+    takers = [*([rank_file.write_beat] if rank_file else ()), *([recorded.take] if recorded else ())]
+    write_facts = rank_file.write_facts if rank_file else None
+    return Heartbeat(recorder.live, recorder.progress, FACTS, BEAT_SECONDS, takers, write_facts, WATCH.beat)
 
 
 def _serve_metrics(recorder: Recorder, identity: Identity, address: str) -> None:

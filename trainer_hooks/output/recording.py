@@ -30,7 +30,7 @@ from laggard.trainer_hooks.output.recording_folder import Identity, rank_file_na
 from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
 from laggard.trainer_hooks.record.ending import DIGEST_LOG, FACTS
 from laggard.trainer_hooks.record.event_log import PeriodicThread
-from laggard.trainer_hooks.record.events import RECORD_NUMBERS, StepRecord, Totals
+from laggard.trainer_hooks.record.events import RECORD_NUMBERS, Sink, StepRecord, Totals
 
 log = logging.getLogger("laggard")
 
@@ -154,17 +154,18 @@ class LineFile:
             os.close(self._fd)
 
 
+_LINES_OF_FACTS: Final = (("environment", (ENVIRONMENT, DEEPSPEED)), ("threads", (OWN_THREADS,)))
 _SETTLE_SECONDS: Final = 0.3  # three times as long as the file's thread takes to come round
 _MIN_NS: Final = 10_000
 _MIN_SHARE: Final = 0.01
 
 
-class RecordingSink:
-    """A sink (record/events.py) that writes a recording: JSON lines, one file for each rank. A process that is killed,
+class RecordingSink(Sink):
+    """Writes a recording: JSON lines, one file for each rank. A process that is killed,
     or ends by os._exit, leaves out its last tenth of a second, its unfinished step and the `end` record; where it stood
     for a while before, write_at_once() has told in what.
 
-    Attributes for that (heartbeat.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
+    Attributes for that (local_ranks.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
     of the records; `folder`; `last_step`, None before the first; `lanes`, in the order of their indices.
     """
 
@@ -182,12 +183,11 @@ class RecordingSink:
         self.last_step: int | None = None
         self._groups: dict[str, dict[str, Any]] = {}
         self._waited = 0  # nanoseconds, in the collectives of the present step
-        self._threads_told: Any = None
-        self._environment_told: Any = None
+        self._told: dict[str, dict[str, Any]] = {}  # the facts of each kind of line
         self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the facts of waits
 
-    def _write(self, value: dict[str, Any]) -> None:
-        self._file.write(json.dumps(value))
+    def _write(self, kind: str, **values: Any) -> None:
+        self._file.write(json.dumps({"kind": kind, "rank": self._identity.rank, **values}))
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         self.lanes.append(lane)
@@ -207,23 +207,18 @@ class RecordingSink:
             for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
             if group["role"] in ("dp", "tp", "pp", "ep") and identity.rank in group["ranks"]
         }
+        known = {name: FACTS.get(name) for name in (SCRIPT, STARTED) if FACTS.get(name) is not None}
         self._write(
-            {
-                "kind": "rank",
-                "rank": identity.rank,
-                "node": identity.node,
-                "local_rank": identity.local_rank,
-                "gpu": gpu,
-                "attempt": identity.attempt,
-                "world_size": identity.world_size,
-                "unix_minus_clock": time.time() - time.perf_counter(),
-                "position": position,
-                "groups": self._groups,
-                "facts": {
-                    **{name: FACTS.get(name) for name in (SCRIPT, STARTED) if FACTS.get(name) is not None},
-                    **waits,
-                },
-            }
+            "rank",
+            node=identity.node,
+            local_rank=identity.local_rank,
+            gpu=gpu,
+            attempt=identity.attempt,
+            world_size=identity.world_size,
+            unix_minus_clock=time.time() - time.perf_counter(),
+            position=position,
+            groups=self._groups,
+            facts={**known, **waits},
         )
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
@@ -231,43 +226,28 @@ class RecordingSink:
         self._waited += sum(numbers[3::RECORD_NUMBERS])
         for word, arrival, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
             lane = self.lanes[word >> LANE_SHIFT]
-            peer = {} if lane.peer < 0 else {"peer": lane.peer}
             self._write(
-                {
-                    "kind": "collective",
-                    "rank": self._identity.rank,
-                    "step": None if step == BEFORE_STEPS else step,
-                    "group": lane.group,
-                    "op": lane.op,
-                    **peer,
-                    "seq": (word & SEQUENCE_MASK) - 1,
-                    "bytes": size,
-                    "issued": launched.get(word, arrival) / 1e9,
-                    "start": arrival / 1e9,
-                    "end": end / 1e9 if end else None,
-                    "waited": waited / 1e9,
-                    "clock": "device" if word in launched else "host",
-                }
+                "collective",
+                step=None if step == BEFORE_STEPS else step,
+                group=lane.group,
+                op=lane.op,
+                **({} if lane.peer < 0 else {"peer": lane.peer}),
+                seq=(word & SEQUENCE_MASK) - 1,
+                bytes=size,
+                issued=launched.get(word, arrival) / 1e9,
+                start=arrival / 1e9,
+                end=end / 1e9 if end else None,
+                waited=waited / 1e9,
+                clock="device" if word in launched else "host",
             )
 
     def step(self, record: StepRecord, totals: Totals) -> None:
         self._write_rank_line()
-        rank, step = self._identity.rank, record.step
-        for span in record.spans:
-            self._write(
-                {
-                    "kind": "span",
-                    "rank": rank,
-                    "step": step,
-                    "name": PHASES[span.phase],
-                    "start": span.start / 1e9,
-                    "end": span.end / 1e9,
-                    "micro": span.micro,
-                }
-            )
-        times = {"start": record.start / 1e9, "end": record.end / 1e9}
+        step = record.step
+        for phase, start, end, micro in record.spans:
+            self._write("span", step=step, name=PHASES[phase], start=start / 1e9, end=end / 1e9, micro=micro)
         work = {"work": record.work} if record.work else {}
-        self._write({"kind": "step", "rank": rank, "step": step, **times, **self._own(record), **work})
+        self._write("step", step=step, start=record.start / 1e9, end=record.end / 1e9, **self._own(record), **work)
         self._waited = 0
         self._file.flush()
         self.quiet_since_ns, self.last_step = record.end, step
@@ -293,36 +273,29 @@ class RecordingSink:
         self._file.settle(_SETTLE_SECONDS)
 
     def flush(self, totals: Totals) -> None:
+        self._write_news()
+
+    def _write_news(self) -> None:
         """Writes what surrounds the training, how the process's own threads ran, and digests, where that is new."""
-        self._write_environment()
-        self._write_digests()
-        told = FACTS.get(OWN_THREADS)
-        if told is not None and told is not self._threads_told:
-            self._threads_told = told
-            self._write({"kind": "threads", "rank": self._identity.rank, OWN_THREADS: told})
-
-    def _write_environment(self) -> None:
-        told = {name: FACTS.get(name) for name in (ENVIRONMENT, DEEPSPEED) if FACTS.get(name)}
-        if told and told != self._environment_told:
-            self._environment_told = told
-            self._write({"kind": "environment", "rank": self._identity.rank, **told})
-
-    def _write_digests(self) -> None:
-        for told in DIGEST_LOG.take():
-            self._write({"kind": "digest", "rank": self._identity.rank, **told})
+        for kind, names in _LINES_OF_FACTS:
+            told = {name: FACTS.get(name) for name in names if FACTS.get(name)}
+            if told and told != self._told.get(kind):
+                self._told[kind] = told
+                self._write(kind, **told)
+        for digest in DIGEST_LOG.take():
+            self._write("digest", **digest)
 
     def write_ending(self) -> None:
         """Writes that the rank ends by an exception, and waits for that: what catches it may kill the process."""
-        self._file.write_at_once(json.dumps(self._end()))
+        self._file.write_at_once(self._end())
         self._file.settle(_SETTLE_SECONDS)
 
     def close(self) -> None:
         self._write_rank_line()
-        self._write_environment()
-        self._write_digests()
-        self._write(self._end())
+        self._write_news()
+        self._file.write(self._end())
         self._file.close()
 
-    def _end(self) -> dict[str, Any]:
+    def _end(self) -> str:
         end = {"lost": self._file.lost, "at_seconds": time.perf_counter(), **(FACTS.get(ENDING) or {})}
-        return {"kind": "end", "rank": self._identity.rank, **end}
+        return json.dumps({"kind": "end", "rank": self._identity.rank, **end})

@@ -21,19 +21,36 @@ _OWN: Final = "laggard"
 _TASKS: Final = "/proc/self/task"
 
 
-class OwnThreads:
+class _Looks:
+    """What is looked at now and then: after `first_seconds`, and every LOOK_SECONDS once something was told."""
+
+    def __init__(self, first_seconds: float) -> None:
+        self._first_seconds = first_seconds
+        self._looked_at: float | None = None
+        self._told = False
+
+    def _seconds_if_due(self) -> float | None:
+        """The time since the last look, 0 at the first one; None where none is due."""
+        now = time.perf_counter()
+        seconds = 0.0 if self._looked_at is None else now - self._looked_at
+        if self._looked_at is not None and seconds < (LOOK_SECONDS if self._told else self._first_seconds):
+            return None
+        self._looked_at = now
+        return seconds
+
+
+class OwnThreads(_Looks):
     """Its look() is called on the writer thread, about once a second; woke() each time that thread wakes."""
 
     def __init__(self, facts: Facts, training_thread: Callable[[], int]) -> None:
         """`training_thread` returns the ident of the thread that trains."""
+        super().__init__(FIRST_LOOK_SECONDS)
         self._facts = facts
         self._training = training_thread
         self._cpu: dict[int, int] | None = None  # by native id: nanoseconds at the last look
-        self._looked_at = time.perf_counter_ns()
         self._queued = 0
         self._late = 0  # nanoseconds, since the last look
         self._wakes = 0
-        self._told = False
 
     def woke(self, late_ns: int) -> None:
         """The calling thread woke so much later than it asked for."""
@@ -42,15 +59,14 @@ class OwnThreads:
 
     def look(self) -> None:
         """Says how the threads ran since the last look, where that is long enough ago."""
-        now = time.perf_counter_ns()
-        seconds = (now - self._looked_at) / 1e9
-        if self._cpu is not None and seconds < (LOOK_SECONDS if self._told else FIRST_LOOK_SECONDS):
+        seconds = self._seconds_if_due()
+        if seconds is None:
             return
         before, spent_by_now = self._cpu, self._read()
         self._cpu = spent_by_now
         queued_before, self._queued = self._queued, _times(threading.get_native_id())[1]
         late, wakes = max(0, self._late - (self._queued - queued_before)), self._wakes
-        self._looked_at, self._late, self._wakes = now, 0, 0
+        self._late = self._wakes = 0
         if before is not None and wakes:
             self._told = True
             names = {thread.native_id: thread.name for thread in threading.enumerate()}
@@ -97,27 +113,25 @@ def _fact(seconds: float, ran: dict[str, float], late: float) -> dict[str, Any]:
 CPU_WAIT_FIRST_LOOK_SECONDS: Final = 2.0
 
 
-class CpuWaitLines:
+class CpuWaitLines(_Looks):
     """Its look() is called on the writer thread, about once a second."""
 
     def __init__(self, write: Callable[[Mapping[str, Any]], None]) -> None:
         """`write`: of RecordingSink, write_at_once()."""
+        super().__init__(CPU_WAIT_FIRST_LOOK_SECONDS)
         self._write = write
         self._before: ThreadTimes | None = None
-        self._looked_at = 0.0
-        self._told = False
 
     def look(self) -> None:
         """Writes how the threads fared since the last look, where that is long enough ago."""
-        now = time.perf_counter()
-        seconds = now - self._looked_at
-        if self._before is not None and seconds < (LOOK_SECONDS if self._told else CPU_WAIT_FIRST_LOOK_SECONDS):
+        seconds = self._seconds_if_due()
+        if seconds is None:
             return
         try:
             times = read_thread_times("self")
         except (OSError, ValueError):  # the kernel does not count
             return
-        before, self._before, self._looked_at = self._before, times, now
+        before, self._before = self._before, times
         if before is not None:
             self._told = True
             self._write({"kind": "cpu_wait", "cpu_wait": _between(before, times, seconds)})

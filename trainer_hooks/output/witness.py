@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from laggard.kit.environment import ENV_HANG_DIR, ENV_RECORD_DIR, rank_dir
@@ -89,16 +90,16 @@ class Witness:
             )
         except Exception:
             return
-        with contextlib.suppress(Exception):  # a full or unwritable directory: the line at the end is left
-            directory = own_directory(rank_dir(os.environ))
-            if has_room(directory):
-                self._marks.append(write_mark(directory, mark, str(os.getpid())))
-        if folder and os.environ.get(ENV_RECORD_DIR):
-            with contextlib.suppress(Exception):
-                directory = folder_of_run(os.environ[ENV_RECORD_DIR], identity)
+        places: list[tuple[Callable[[], str], str]] = [(lambda: own_directory(rank_dir(os.environ)), str(os.getpid()))]
+        recorded = os.environ.get(ENV_RECORD_DIR, "")
+        if folder and recorded:
+            places.append((lambda: folder_of_run(recorded, identity), f"rank-{identity.rank}-{os.getpid()}"))
+        for find, name in places:
+            with contextlib.suppress(Exception):  # a full or unwritable directory: the line at the end is left
+                directory = find()
                 os.makedirs(directory, exist_ok=True)
                 if has_room(directory):
-                    self._marks.append(write_mark(directory, mark, f"rank-{identity.rank}-{os.getpid()}"))
+                    self._marks.append(write_mark(directory, mark, name))
 
     def _remove(self) -> None:
         for path in self._marks:

@@ -15,9 +15,10 @@ from threading import get_ident
 from types import CodeType
 from typing import Any, Final
 
-from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.pytorch.training import TorchSteps
-from laggard.trainer_hooks.record.recorder import EVALUATION, FORWARD, INPUT, Recorder
+from laggard.trainer_hooks.record.events import EVALUATION, FORWARD, INPUT
+from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.wrapping import HOOKED, after_import, wrap_once
 
 _MAX_LOOKED_AT: Final = 8  # of a call's arguments, and of what is in one of them
 
@@ -55,8 +56,6 @@ def _known(tensor: Any) -> int:
 ASKED_OF_TENSORS: Final = (elements, _search, _known)
 """The functions here that ask tensors something: a compiler must not take them for the user's."""
 
-
-_HOOKED: Final = "_laggard_hooked"
 
 OnUnwatched = Callable[[Any], None]
 
@@ -108,7 +107,7 @@ class TorchForward:
     def hook(self, module_class: Any, on_unwatched: OnUnwatched | None = None) -> None:
         """Hooks a class of modules. `on_unwatched` is called with each module of it that is called and not watched."""
         own = vars(module_class).get("__call__")
-        if not hasattr(own, _HOOKED):
+        if not hasattr(own, HOOKED):
             module_class.__call__ = self._hooked_call(module_class, own, on_unwatched)
 
     def _forget(self, key: int, _: Any) -> None:
@@ -146,7 +145,7 @@ class TorchForward:
             finally:
                 hooks.recorder.leave()
 
-        setattr(called, _HOOKED, True)
+        setattr(called, HOOKED, True)
         called._torchdynamo_inline = module_class.__call__  # type: ignore[attr-defined]
         self._have_compiler_skip(called)
         return called
@@ -172,22 +171,20 @@ def _skip(codes: tuple[CodeType, ...], eval_frame: Any) -> None:
 def hook(forward: TorchForward) -> None:
     """Records next() of every DataLoader iterator of this process as input, or as evaluation while the model is in that
     mode; a second call changes nothing."""
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from torch.utils.data import dataloader
 
-    original = _BaseDataLoaderIter.__next__
-    if getattr(original, "_laggard_hooked", False):
-        return
     recorder, steps = forward.recorder, forward.steps
 
-    @functools.wraps(original)
-    def recorded(iterator: Any) -> Any:
-        if get_ident() != steps.thread:  # one that reads ahead: the training does not wait for it here
-            return original(iterator)
-        recorder.enter(EVALUATION if forward.evaluated is not None and forward.evaluates() else INPUT)
-        try:
-            return original(iterator)
-        finally:
-            recorder.leave()
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(iterator: Any) -> Any:
+            if get_ident() != steps.thread:  # one that reads ahead: the training does not wait for it here
+                return original(iterator)
+            recorder.enter(EVALUATION if forward.evaluated is not None and forward.evaluates() else INPUT)
+            try:
+                return original(iterator)
+            finally:
+                recorder.leave()
 
-    recorded._laggard_hooked = True  # type: ignore[attr-defined]
-    _BaseDataLoaderIter.__next__ = recorded  # type: ignore[method-assign,assignment]
+        return recorded
+
+    wrap_once(dataloader, "_BaseDataLoaderIter.__next__", wrap)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
-from laggard.trainer_hooks.record.recorder import BACKWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.steps import StepBoundary
 from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 

@@ -73,9 +73,19 @@ _OTHERS_FAILED: Final = re.compile(
 )
 _NETWORK_TYPES: Final = ("DistBackendError", "DistNetworkError", "DistStoreError", "BrokenPipeError", "TimeoutError")
 _MAX_CHARACTERS: Final = 4096
-_ON_FAILURE: Final[list[Callable[[], None]]] = []
+
 _ON_ERROR: Final[list[Callable[[BaseException], None]]] = []
+on_error: Final = _ON_ERROR.append
+"""Adds who gets the exception that ends the process or the training in it, before whom on_failure() added."""
+
+_ON_FAILURE: Final[list[Callable[[], None]]] = []
+on_failure: Final = _ON_FAILURE.append
+"""Adds who is called once, as soon as it is noted that the process ends with another status than 0, or that the
+training in it ended by an exception."""
+
 _ON_DEPARTURE: Final[list[Callable[[], None]]] = []
+on_departure: Final = _ON_DEPARTURE.append
+"""Adds who is called when the process leaves torch.distributed in order: however it ends, it harms nobody then."""
 
 
 def note_ending(error: BaseException) -> None:
@@ -109,27 +119,11 @@ def _note(error: BaseException, status: int) -> None:
         call()
 
 
-def on_failure(call: Callable[[], None]) -> None:
-    """`call` is called once, as soon as it is noted that the process ends with another status than 0, or that the
-    training in it ended by an exception."""
-    _ON_FAILURE.append(call)
-
-
-def on_error(call: Callable[[BaseException], None]) -> None:
-    """`call` gets the exception that ends the process or the training in it, before whom on_failure() added."""
-    _ON_ERROR.append(call)
-
-
 def note_departure() -> None:
     """Notes that the process leaves torch.distributed, unless an exception is on its way out."""
     if FACTS.get(ENDING) is None and sys.exc_info()[1] is None:
         for call in _ON_DEPARTURE:
             call()
-
-
-def on_departure(call: Callable[[], None]) -> None:
-    """`call` is called when the process leaves torch.distributed in order: however it ends, it harms nobody then."""
-    _ON_DEPARTURE.append(call)
 
 
 def forget_calls() -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from laggard.rankfile.layout import LIVE_WORDS
 from laggard.trainer_hooks.record.aggregator import Aggregator
@@ -30,7 +30,9 @@ from laggard.trainer_hooks.record.events import (
     PendingWork,
     Sink,
 )
-from laggard.trainer_hooks.record.step_timer import DeviceTimer
+
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
 
 class HotPathState:
@@ -49,7 +51,7 @@ class HotPathState:
     def __init__(self, words: memoryview, pending: PendingWork[Launch]) -> None:
         self.words = words
         self.pending = pending
-        self.device: DeviceTimer | None = None
+        self.device: DeviceCollectives | None = None
         self.step = 0
 
 
@@ -129,16 +131,13 @@ _HELP_DRAIN_NUMBERS: Final = 16384 * EVENT_NUMBERS  # at this one also where the
 _MAX_NUMBERS: Final = 16 * _HELP_DRAIN_NUMBERS  # and at this one events are lost where nobody can drain
 
 
-class EventLog:
+class EventLog(Aggregator):
     """The events of one rank. `append` takes the five numbers of one event; while there is a background thread it is
     the list's own extend()."""
 
     def __init__(self, live: HotPathState, sinks: Sequence[Sink]) -> None:
+        super().__init__(sinks)
         self._live = live
-        self._events: list[int] = []
-        self.aggregator = Aggregator(self._events, sinks)
-        self.totals = self.aggregator.totals
-        self._launched = self.aggregator.launched
         self.background: PeriodicThread | None = None
         self.append: Append = self._append_and_drain
 
@@ -149,10 +148,6 @@ class EventLog:
         """Has `thread` drain the list from here on; None: no thread does."""
         self.background = thread
         self.append = self._events.extend if thread is not None else self._append_and_drain
-
-    def drain(self, timeout: float = -1) -> bool:
-        """Drains as Aggregator.drain does."""
-        return self.aggregator.drain(timeout)
 
     def drain_if_needed(self) -> None:
         """Drains the list where no other thread does, or where the other is behind. For the training thread."""
@@ -211,12 +206,12 @@ class EventLog:
         if waited > end - arrival:
             self.append((WAITED, waited - (end - arrival), 0, 0, 0))
             waited = end - arrival
-        self._launched[word] = issued
+        self.launched[word] = issued
         self.append((word, arrival, end, waited, size))
 
     def wait_counted_apart(self, launch: Launch, arrival: int, end: int, waited: int, by_device: bool) -> None:
         """A collective whose wait, on the device, is logged by waited(). `by_device`: the device timed it."""
         word, _, issued, size, _ = launch
         if by_device:
-            self._launched[word] = issued
+            self.launched[word] = issued
         self.append((WAIT_COUNTED_APART - word, arrival, end, waited, size))

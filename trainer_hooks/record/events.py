@@ -1,7 +1,7 @@
 """The events that the training thread leaves for the aggregator: one list, in the order in which things happened.
 
 An event is five numbers, appended to the list in one go: that costs a training thread least, and needs no lock. All
-times are nanoseconds of CLOCK_MONOTONIC. The event of a collective is its record (records.py), which begins with its
+times are nanoseconds of CLOCK_MONOTONIC. The event of a collective is its record (below), which begins with its
 word; every other event begins with a negative number that says which kind it is, and is filled up with zeros.
 """
 
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from laggard.kit.constants import PHASES
 from laggard.rankfile import Lane
-from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
+from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
+
+INPUT, FORWARD, BACKWARD, OPTIMIZER, BETWEEN_STEPS, EVALUATION, CHECKPOINT, LOGGING, OTHER = range(len(PHASES))
+NO_PHASE: Final = -1
 
 # The records of a rank, and where they go. Times in nanoseconds of CLOCK_MONOTONIC.
 
@@ -68,8 +71,8 @@ class Totals:
         self.work += record.work
 
 
-class Sink(Protocol):
-    """The interface of where records go."""
+class Sink:
+    """Where records go; this one keeps nothing."""
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         """Called once a lane, in the order of their indices, before the first collective of the lane."""
@@ -143,6 +146,29 @@ def issued_at(launch: tuple[Any, ...]) -> int:
 def step_of(launch: tuple[Any, ...]) -> int:
     step: int = launch[4]
     return step
+
+
+def phase_name(phase: int) -> str | None:
+    return PHASES[phase] if 0 <= phase < len(PHASES) else None
+
+
+def in_flight(lanes: Sequence[Lane], lane: int, sequence: int, issued: int, now: int) -> dict[str, Any] | None:
+    """The collective that was issued then and is not over, for JSON; None where its lane is not known yet."""
+    if lane >= len(lanes):
+        return None
+    of = lanes[lane]
+    flight = {"op": of.op, "group": of.group, "seq": sequence, "seconds": max(0, now - issued) / 1e9}
+    return flight if of.peer < 0 else {**flight, "peer": of.peer}
+
+
+def standing(words: memoryview, lanes: Sequence[Lane], now: int) -> dict[str, Any]:
+    """The phase and the collective that the training thread is in, by the live words, for JSON. It may leave the
+    collective while this thread reads: then it is in none for long."""
+    issued, current, phase = words[WORD_ISSUED], words[WORD_CURRENT], words[WORD_PHASE]
+    flight = None
+    if issued and issued == words[WORD_ISSUED]:
+        flight = in_flight(lanes, current >> LANE_SHIFT, current & SEQUENCE_MASK, issued, now)
+    return {"phase": phase_name(phase), "in_flight": flight}
 
 
 # Collectives that are launched and that nobody has waited for yet, by the work (torch's handle) that stands for them.

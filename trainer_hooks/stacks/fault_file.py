@@ -124,12 +124,13 @@ class FaultFile:
     def _leave_to_script(self) -> None:
         """Leaves what the script arms itself to the script, from its first own call on: the one timer that faulthandler
         has, its handlers of crashes, a signal."""
-        for name in ("dump_traceback_later", "cancel_dump_traceback_later"):
-            _tell_of(name, self._script_uses_timer)
-        for name in ("enable", "disable"):
-            _tell_of(name, self._script_uses_crashes)
-        for name in ("register", "unregister"):
-            _tell_of(name, self._script_uses_signal)
+        for names, tell in (
+            (("dump_traceback_later", "cancel_dump_traceback_later"), self._script_uses_timer),
+            (("enable", "disable"), self._script_uses_crashes),
+            (("register", "unregister"), self._script_uses_signal),
+        ):
+            for name in names:
+                _tell_of(name, tell)
 
     def _script_uses_timer(self, *_: Any, **__: Any) -> None:
         self._is_users_timer = True

@@ -167,6 +167,7 @@ class StackWatch:
         always: bool = False,
     ) -> None:
         self._about = about
+        self._sampled = partial(Sampled, about.job_id, about.rank, about.node, os.getpid())
         self._training = training_thread
         self._words = words
         self._lanes = lanes
@@ -297,20 +298,6 @@ class StackWatch:
                 return
             write(self._about.path, sampled)
             self._told(sampled)
-
-    def _sampled(
-        self,
-        why: str,
-        at: float,
-        seconds: float,
-        threads: tuple[Thread, ...],
-        stalled_seconds: float = 0.0,
-        ask: str = "",
-    ) -> Sampled:
-        about = self._about
-        return Sampled(
-            about.job_id, about.rank, about.node, os.getpid(), why, at, seconds, threads, stalled_seconds, ask
-        )
 
 
 def _frames_of(trace: TracebackType | None) -> list[Frame]:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from laggard.trainer_hooks.attach import session
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, OPTIMIZER
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ import pytest
 from support.lazy_cuda_device import INDEX, LazyCudaDevice
 from support.lazy_device import Collective, LazyDevice, Meeting, Network, as_torch, takes
 from support.lazy_torch import LazyTensor
+from support.lazy_training import StubGroups
 
-from laggard.rankfile import Lane, RankFileReader
+from laggard.rankfile import RankFileReader
 from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
 from laggard.trainer_hooks.device import cuda
 from laggard.trainer_hooks.device.clock import MARK_LIMIT
@@ -26,25 +26,13 @@ from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import Identity, header
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.session import device_finder
 
 CALL = CollectiveMethod("all_reduce", 0)
 TIMEOUT = 300
 MS = 0.0025  # a "millisecond" of these tests: long enough for a host that launches, to be ahead of its device
-
-
-class Groups:
-    """Stands in for torch's process groups: a group is its own name."""
-
-    def counts_of(self, name: str) -> GroupCounts:
-        return GroupCounts()
-
-    def lane_logs(self, op: str) -> dict[Any, Any]:
-        return {}
-
-    def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
-        return recorder.lane(Lane(op, "dp", f"dp:{group}"), (0, 1, 2))
 
 
 class Rank:
@@ -71,7 +59,7 @@ class Rank:
 
     def hooked(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """torch.distributed's function over a process group's method: of a group, tensors and options."""
-        return as_torch(instrument(method, CALL, self.recorder, Groups(), "allreduce"))  # type: ignore[arg-type]
+        return as_torch(instrument(method, CALL, self.recorder, StubGroups(), "allreduce"))  # type: ignore[arg-type]
 
     def phase(self, phase: int, seconds: float = 0.0, then: Callable[[], object] = lambda: None) -> None:
         self.recorder.enter(phase)

@@ -18,8 +18,9 @@ from support.lazy_training import KeepingSink, StubGroups, recorder_to
 from support.openreg_torch import OpenregDevice, OpenregWork, openreg_as_cuda
 
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
-from laggard.trainer_hooks.device.placement import Placement
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.device.gpu import Placement
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 
 extension = pytest.importorskip("torch_openreg", reason="PyTorch's simulated accelerator is in no package index")
 

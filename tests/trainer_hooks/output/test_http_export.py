@@ -34,7 +34,7 @@ import logging, os, sys
 logging.basicConfig(format="%(message)s", level=logging.INFO)
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
 session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", 'dp:0-1'), (0, 1))
 for step in range(5):

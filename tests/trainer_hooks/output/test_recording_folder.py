@@ -49,6 +49,7 @@ def test_the_ranks_of_one_run_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_rank_has_just_made_and_not_begun_is_of_this_run(tmp_path: Path) -> None:
+    """Ranks start at once, and a busy machine may stop one between the two steps."""
     path = tmp_path / rank_file_name(1, 0)
     path.touch()
     assert chosen(tmp_path, rank=0) == "."
@@ -84,9 +85,3 @@ def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
     assert state_of({**own, "pid": 1 << 22}) == "gone", "no process has this number"
     for other in (None, {}, {**own, "boot_id": "x"}, {**own, "pid_namespace": "x"}, {**own, "pid": "1"}, {"pid": -1}):
         assert state_of(other) is None, f"{other}: another machine's"
-
-
-def test_a_file_that_another_rank_has_just_opened_is_of_the_same_run(tmp_path: Path) -> None:
-    """Ranks start at once, and a busy machine may stop one between the two steps."""
-    (tmp_path / "rank-1.jsonl").touch()
-    assert chosen(tmp_path) == "."

@@ -12,7 +12,7 @@ from support.nccl_logs import log_text
 from laggard.kit.environment import ENV_NCCL_LOG
 from laggard.nccl.private_log import loaded_version
 from laggard.nccl.transport import Transport
-from laggard.trainer_hooks.output.transport_watch import TransportWatch
+from laggard.trainer_hooks.output.run_environment import TransportWatch
 from laggard.trainer_hooks.record.ending import Facts
 
 
