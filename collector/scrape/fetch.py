@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import ipaddress
 import os
 import re
 import ssl
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 import h11
 
 from laggard.collector.scrape.connections import KeptConnections, Slot
-from laggard.collector.scrape.transport import Asker, NamedTransport, PlainTransport, TlsTransport, Transport
+from laggard.collector.scrape.transport import Asker, PlainTransport, TlsTransport, Transport
 from laggard.kit.errors import UsageError
 from laggard.kit.http_client import SPEAKS_TLS
 from laggard.kit.tls import client_context, failure_text
@@ -174,13 +173,12 @@ _CLOSED: Final = FetchFailure("down", "it closed the connection")
 
 
 class Place(NamedTuple):
-    """The place where an agent is asked. `netloc` as in the URL. `is_address`: whether there is no name to look up."""
+    """The place where an agent is asked. `netloc` as in the URL."""
 
     scheme: str
     host: str
     port: int
     netloc: str
-    is_address: bool
 
 
 class Question(NamedTuple):
@@ -212,7 +210,7 @@ class Exchange:
         self._late = b""
         self._transport: Transport | None = None
         self._connecting: Transport | None = None
-        self._by_name: asyncio.Task[None] | None = None
+        self._connects: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.found: asyncio.Future[bytes | FetchFailure | None] = self._loop.create_future()
         if slot is not None:
@@ -247,8 +245,8 @@ class Exchange:
         """The answer is there, or nobody waits for it."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._by_name is not None:
-            self._by_name.cancel()
+        if self._connects is not None:
+            self._connects.cancel()
         transport, kept, question = self._transport, self._connections, self._question
         if transport is not None and kept is not None and question is not None and self._may_be_kept():
             kept.keep(self._kept_as(question), transport, self._tls is not None)
@@ -292,13 +290,11 @@ class Exchange:
         place, tls = question.place, self._tls
         try:
             asker: Asker = self if tls is None else TlsTransport(self, tls, question.server_name)
-            if place.is_address:
-                self._connecting = PlainTransport(asker, place.host, place.port)
-            else:
-                self._connecting = by_name = NamedTransport(asker)
-                self._by_name = self._loop.create_task(by_name.connect(place.host, place.port))
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             self.not_connected(error)
+            return
+        self._connecting = plain = PlainTransport(asker)
+        self._connects = self._loop.create_task(plain.connect(place.host, place.port))
 
     def _kept_as(self, question: Question) -> Hashable:
         """The name that a connection is kept under: with other certificates, or another name, it is another one."""
@@ -382,15 +378,7 @@ def _parts(url: str) -> tuple[Place, str]:
 def _place(url: str) -> Place:
     parts = urlsplit(url)
     host, scheme = parts.hostname or "", parts.scheme
-    return Place(scheme, host, parts.port or _PORTS[scheme], parts.netloc, "%" not in host and _is_address(host))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+    return Place(scheme, host, parts.port or _PORTS[scheme], parts.netloc)
 
 
 def _request(netloc: str, target: str, method: str, token: str, keeps: bool) -> bytes:
