@@ -42,10 +42,11 @@ _SECOND_ADDRESS_SECONDS: Final = 0.25
 class PlainTransport(asyncio.Protocol):
     """TCP. Connects once connect() is awaited; tells `asker` what comes of it."""
 
+    _transport: asyncio.Transport  # once it is connected
+
     def __init__(self, asker: Asker) -> None:
         self.asker = asker
-        self._transport: asyncio.Transport | None = None
-        self._is_over = False
+        self._is_connected = self._is_over = False
 
     async def connect(self, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
@@ -55,24 +56,21 @@ class PlainTransport(asyncio.Protocol):
             self.asker.not_connected(error)
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        self._transport.write(data)
 
     def pause_reading(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self._transport.resume_reading()
 
     def abort(self) -> None:
         self._is_over = True
-        if self._transport is not None:
+        if self._is_connected:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport, self._is_connected = cast("asyncio.Transport", transport), True
         if self._is_over:  # nobody waits for it any more
             self._transport.abort()
             return
