@@ -27,6 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laggard.collector.tenants import peer_of
+from laggard.kit.address import ip_of
 
 log = logging.getLogger("laggard.collector")
 
@@ -257,12 +258,9 @@ def kept_places(limit: int) -> int:
 
 def network_of(address: str) -> str:
     """The network of an address, as one user may have many of its addresses: of 24 bits, of 64 with IPv6."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    found = ip_of(address)
+    if found is None:
         return "an unknown address"
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:  # of a listener for both
-        found = found.ipv4_mapped
     prefix = _IPV4_PREFIX if found.version == 4 else _IPV6_PREFIX
     return str(ipaddress.ip_network((found, prefix), strict=False))
 
