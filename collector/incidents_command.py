@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from types import MappingProxyType
 
 from msgspec import structs
@@ -41,7 +40,7 @@ from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
 from laggard.kit.terminal import show
 from laggard.kit.users import by_uid
-from laggard.kit.words import capital, counted, moment_of, printable_line
+from laggard.kit.words import capital, counted, moment_of, printable_line, utc_text
 from laggard.model import EXIT_CODES, Verdict
 
 _MAX_PAGES = 200
@@ -191,7 +190,7 @@ def _sentence(document: IncidentsDocument, query: IncidentQuery, jobs: Mapping[J
         return f"No incident is open{_of_which(query)}.{past}"
     newest = found[0]
     job = short_text(newest.job_id, newest.owner, jobs.get(newest.key))
-    first = f"{newest.what}, job {job}, since {_clock(newest.opened_at)}"
+    first = f"{newest.what}, job {job}, since {utc_text(newest.opened_at)}"
     if len(found) == 1:
         return f"One incident is open: {first}.{past}"
     return f"{capital(more)}{len(found)} incidents are open, the newest: {first}.{past}"
@@ -204,12 +203,12 @@ def _of_which(query: IncidentQuery) -> str:
 def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
     lasted = lasted_text((now if it.closed_at is None else it.closed_at) - it.opened_at)
     state = "open" if it.closed_at is None else f"closed, {REASONS.get(it.closed_because or '', it.closed_because)}"
-    yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
+    yield f"{utc_text(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
     if it.closed_at is None:
         yield f"    what to do: {it.culprit.advice}"
     if it.confirmation is not None:
         known = it.confirmation
-        yield f"    {known.node} was measured {_clock(known.at)}, and {known.outcome}: {known.why}"
+        yield f"    {known.node} was measured {utc_text(known.at)}, and {known.outcome}: {known.why}"
     if it.most_recoverable_ratio:
         yield f"    cost up to {100 * it.most_recoverable_ratio:.0f} % of the step time"
     if it.lost_gpu_hours >= 0.05:
@@ -222,10 +221,6 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
         yield f"    {line}"
     if it.findings:
         yield f"    its node reported {', '.join(it.findings)}"
-
-
-def _clock(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _read(path: str, query: IncidentQuery) -> IncidentsDocument:
