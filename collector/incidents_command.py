@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from laggard import wire
 from laggard.collector.incidents.database import read_confirmations, read_incidents, read_machine
@@ -38,7 +37,7 @@ from laggard.collector.web.documents import JobLine
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
-from laggard.kit.terminal import show
+from laggard.kit.terminal import show, write_document
 from laggard.kit.users import by_uid
 from laggard.kit.words import capital, counted, moment_of, printable_line, utc_text
 from laggard.model import EXIT_CODES, Verdict
@@ -100,13 +99,18 @@ def main(arguments: argparse.Namespace) -> int:
     since = None if arguments.since is None else moment_of(arguments.since, time.time())
     query = query_for(by_uid(arguments.job))._replace(since=since, open_only=arguments.open, limit=arguments.limit)
     document = _read(arguments.database, query) if arguments.database else _ask(arguments.collector, query)
+    jobs = {} if arguments.database or arguments.format == "json" else known_jobs(arguments.collector)
+    return _told(arguments, document, lines(document, query, jobs), _verdict(document))
+
+
+def _told(arguments: argparse.Namespace, document: Struct, lines: Iterator[str], verdict: Verdict) -> int:
+    """Says it in the format that is asked for. Returns the exit status."""
     if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(document) + b"\n")
+        write_document(wire.encode(document))
     else:
-        jobs = {} if arguments.database else known_jobs(arguments.collector)
-        answer_line, *others = (printable(line) for line in lines(document, query, jobs))
-        show([Line(answer_line, _verdict(document).value), *map(Line, others)])
-    return EXIT_CODES[_verdict(document)]
+        answer_line, *others = map(printable, lines)
+        show([Line(answer_line, verdict.value), *map(Line, others)])
+    return EXIT_CODES[verdict]
 
 
 def _copy(arguments: argparse.Namespace) -> int:
@@ -129,12 +133,7 @@ def _show_node(arguments: argparse.Namespace) -> int:
         found = _read_node(arguments.database, node)
     else:
         found = ask_for(arguments.collector, "history", {"node": node}, NodeHistoryDocument)
-    if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(found) + b"\n")
-    else:
-        answer_line, *others = (printable(line) for line in history_lines(found))
-        show([Line(answer_line, _node_verdict(found).value), *map(Line, others)])
-    return EXIT_CODES[_node_verdict(found)]
+    return _told(arguments, found, history_lines(found), _node_verdict(found))
 
 
 def _node_verdict(found: NodeHistoryDocument) -> Verdict:

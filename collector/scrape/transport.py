@@ -20,20 +20,6 @@ class Asker(Protocol):
     def connection_lost(self, error: Exception | None) -> None: ...
 
 
-class Transport(Protocol):
-    """`asker`: who is told; another one may take its place. abort() tells nobody."""
-
-    asker: Asker
-
-    def write(self, data: bytes) -> None: ...
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 _READ_BYTES: Final = 64 << 10
 _SECOND_ADDRESS_SECONDS: Final = 0.25
 """The time after which the next address of a name is tried as well (RFC 8305, 5)."""
@@ -201,3 +187,7 @@ class TlsTransport:
         if not self._is_over:
             self.abort()
             self.asker.connection_lost(error)
+
+
+Transport = PlainTransport | TlsTransport
+"""`asker` is who is told; another one may take its place. abort() tells nobody."""
