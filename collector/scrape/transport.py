@@ -1,11 +1,13 @@
-"""A question to an agent goes over a transport: TCP, or TLS over it. Each tells who
-asks, on the event loop, what comes of it; several questions may go over one, one after the other."""
+"""A question to an agent goes over a transport: TCP, or TLS over it. Each tells who asks, on the event loop, what comes
+of it; several questions may go over one, one after the other."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from typing import Final, Protocol, cast
+
+from laggard.kit.address import ip_of
 
 
 class Asker(Protocol):
@@ -35,9 +37,9 @@ class PlainTransport(asyncio.Protocol):
         self._is_connected = self._is_over = False
 
     async def connect(self, host: str, port: int) -> None:
-        loop = asyncio.get_running_loop()
+        loop, delay = asyncio.get_running_loop(), None if ip_of(host) else _SECOND_ADDRESS_SECONDS
         try:
-            await loop.create_connection(lambda: self, host, port, happy_eyeballs_delay=_SECOND_ADDRESS_SECONDS)
+            await loop.create_connection(lambda: self, host, port, happy_eyeballs_delay=delay)
         except (OSError, ValueError) as error:
             self.asker.not_connected(error)
 
