@@ -130,8 +130,12 @@ def state_of(process: Mapping[str, Any] | None) -> str | None:
 
 
 def _place() -> dict[str, str]:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return {"boot_id": file.read(64).strip(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
+    return {"boot_id": boot_id(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot. Raises OSError."""
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 # The end of a process that is not our child: its wait status from the kernel, by a pidfd or while it is a zombie.
