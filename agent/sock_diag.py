@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from laggard.kit.address import ip_of
+
 MAX_SOCKETS: Final = 1 << 17
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
@@ -156,13 +158,17 @@ def _address(raw: bytes) -> str:
 
 
 def plain_address(text: str) -> str:
-    """Returns an address in the form in which two are compared: an IPv4 address within IPv6 as IPv4, without a zone."""
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return ""
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
+    """Returns an address in the form in which two are compared; empty for what is none."""
+    return str(ip_of(text) or "")
+
+
+_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end of a Unix socket, as the kernel noted them when they connected."""
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid
 
 
 # Asks the kernel for the TCP sockets of this network namespace. It lists those that are asked for alone: /proc/net/tcp

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from types import MappingProxyType
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from laggard import wire
 from laggard.collector.incidents.database import read_confirmations, read_incidents, read_machine
@@ -39,9 +37,9 @@ from laggard.collector.web.documents import JobLine
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
-from laggard.kit.terminal import show
+from laggard.kit.terminal import show, write_document
 from laggard.kit.users import by_uid
-from laggard.kit.words import capital, counted, moment_of, printable_line
+from laggard.kit.words import capital, counted, moment_of, printable_line, utc_text
 from laggard.model import EXIT_CODES, Verdict
 
 _MAX_PAGES = 200
@@ -101,13 +99,18 @@ def main(arguments: argparse.Namespace) -> int:
     since = None if arguments.since is None else moment_of(arguments.since, time.time())
     query = query_for(by_uid(arguments.job))._replace(since=since, open_only=arguments.open, limit=arguments.limit)
     document = _read(arguments.database, query) if arguments.database else _ask(arguments.collector, query)
+    jobs = {} if arguments.database or arguments.format == "json" else known_jobs(arguments.collector)
+    return _told(arguments, document, lines(document, query, jobs), _verdict(document))
+
+
+def _told(arguments: argparse.Namespace, document: Struct, lines: Iterator[str], verdict: Verdict) -> int:
+    """Says it in the format that is asked for. Returns the exit status."""
     if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(document) + b"\n")
+        write_document(wire.encode(document))
     else:
-        jobs = {} if arguments.database else known_jobs(arguments.collector)
-        answer_line, *others = (printable(line) for line in lines(document, query, jobs))
-        show([Line(answer_line, _verdict(document).value), *map(Line, others)])
-    return EXIT_CODES[_verdict(document)]
+        answer_line, *others = map(printable, lines)
+        show([Line(answer_line, verdict.value), *map(Line, others)])
+    return EXIT_CODES[verdict]
 
 
 def _copy(arguments: argparse.Namespace) -> int:
@@ -130,12 +133,7 @@ def _show_node(arguments: argparse.Namespace) -> int:
         found = _read_node(arguments.database, node)
     else:
         found = ask_for(arguments.collector, "history", {"node": node}, NodeHistoryDocument)
-    if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(found) + b"\n")
-    else:
-        answer_line, *others = (printable(line) for line in history_lines(found))
-        show([Line(answer_line, _node_verdict(found).value), *map(Line, others)])
-    return EXIT_CODES[_node_verdict(found)]
+    return _told(arguments, found, history_lines(found), _node_verdict(found))
 
 
 def _node_verdict(found: NodeHistoryDocument) -> Verdict:
@@ -191,7 +189,7 @@ def _sentence(document: IncidentsDocument, query: IncidentQuery, jobs: Mapping[J
         return f"No incident is open{_of_which(query)}.{past}"
     newest = found[0]
     job = short_text(newest.job_id, newest.owner, jobs.get(newest.key))
-    first = f"{newest.what}, job {job}, since {_clock(newest.opened_at)}"
+    first = f"{newest.what}, job {job}, since {utc_text(newest.opened_at)}"
     if len(found) == 1:
         return f"One incident is open: {first}.{past}"
     return f"{capital(more)}{len(found)} incidents are open, the newest: {first}.{past}"
@@ -204,12 +202,12 @@ def _of_which(query: IncidentQuery) -> str:
 def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
     lasted = lasted_text((now if it.closed_at is None else it.closed_at) - it.opened_at)
     state = "open" if it.closed_at is None else f"closed, {REASONS.get(it.closed_because or '', it.closed_because)}"
-    yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
+    yield f"{utc_text(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
     if it.closed_at is None:
         yield f"    what to do: {it.culprit.advice}"
     if it.confirmation is not None:
         known = it.confirmation
-        yield f"    {known.node} was measured {_clock(known.at)}, and {known.outcome}: {known.why}"
+        yield f"    {known.node} was measured {utc_text(known.at)}, and {known.outcome}: {known.why}"
     if it.most_recoverable_ratio:
         yield f"    cost up to {100 * it.most_recoverable_ratio:.0f} % of the step time"
     if it.lost_gpu_hours >= 0.05:
@@ -222,10 +220,6 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
         yield f"    {line}"
     if it.findings:
         yield f"    its node reported {', '.join(it.findings)}"
-
-
-def _clock(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _read(path: str, query: IncidentQuery) -> IncidentsDocument:

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
 
 from laggard.collector.settings import CollectorSettings
+from laggard.kit.address import ip_of
 from laggard.kit.errors import UsageError
 from laggard.kit.words import printable_line
 
@@ -69,13 +70,8 @@ class PeerList(NamedTuple):
         return self._has_address(peer.address) or any(_matches(name, it) for name in peer.names for it in self.names)
 
     def _has_address(self, text: str) -> bool:
-        try:
-            address = ipaddress.ip_address(text.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:  # a socket that listens for both
-            address = address.ipv4_mapped
-        return any(address.version == network.version and address in network for network in self.networks)
+        address = ip_of(text)  # of a socket that listens for both it may be an IPv4 address within IPv6
+        return address is not None and any(address in network for network in self.networks)
 
 
 def _certificate_name(entry: str, setting: str) -> str:

@@ -13,13 +13,13 @@ import re
 import selectors
 import socket
 import stat
-import struct
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from laggard.agent.prober.loop import ROUND, ProbeLoop, uptime
+from laggard.agent.sock_diag import peer_of
 from laggard.probes.profiles import PROFILE, SCHEMA
 from laggard.probes.runner.report import parse_gpus
 
@@ -84,7 +84,6 @@ MAX_REQUEST_BYTES: Final = 4096
 
 _TICK_SECONDS: Final = 0.1
 _PAUSE_SECONDS: Final = 0.05
-_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 _WAIT: Final = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nWAIT\n"
 """The line before the answer, at once: the prolog knows that somebody works on it."""
 
@@ -154,7 +153,7 @@ class GateServer:
             self._take(connection)
 
     def _take(self, connection: socket.socket) -> None:
-        if len(self._prologs) >= MAX_CONNECTIONS or _user(connection) not in (0, os.geteuid()):
+        if len(self._prologs) >= MAX_CONNECTIONS or peer_of(connection)[1] not in (0, os.geteuid()):
             connection.close()
             return
         connection.setblocking(False)
@@ -239,12 +238,6 @@ def _sent(connection: socket.socket, text: str) -> bool:
         return connection.send(text.encode("ascii")) == len(text)
     except OSError:
         return False
-
-
-def _user(connection: socket.socket) -> int:
-    """The user at the other end, as the kernel noted it when they connected."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
 BACKLOG: Final = 512

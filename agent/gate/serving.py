@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from laggard.agent.gate.server import Answer, GateServer, Question, open_listener
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeLoop, ProbeRound, uptime
 from laggard.agent.prober.process import KnownProbes
+from laggard.kit.processes import boot_id
 from laggard.model import Finding, Report, Severity
 from laggard.probes.profiles import gate_profile
 from laggard.probes.runner.report import is_only_on, other_gpus, places_are_complete, with_lowered
@@ -113,8 +114,6 @@ def _look(reason: str, cure: str = "") -> Answer:
 
 log = logging.getLogger("laggard.agent")
 
-_BOOT: str = "/proc/sys/kernel/random/boot_id"
-
 
 @contextmanager
 def answering_prologs(
@@ -178,8 +177,3 @@ def sees_processes() -> bool:
             return file.read().strip() == "kthreadd"
     except OSError:
         return False
-
-
-def boot_id() -> str:
-    with open(_BOOT, encoding="ascii") as file:
-        return file.read().strip()

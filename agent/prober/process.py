@@ -54,7 +54,8 @@ class Prober:
     def _run(self, request: bytes) -> Report:
         process = self._running_process()
         try:
-            _write(process, request)
+            assert process.stdin is not None
+            process.stdin.write(request)
             report = decode(_read_line(process, self._deadline_seconds), Report)
         except WireError as error:
             raise self._abandon(process, f"the prober's answer is no report: {error}") from None
@@ -107,11 +108,6 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise ProberError(f"cannot start the prober {command[0]}: {error.strerror}") from None
-
-
-def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
-    assert process.stdin is not None
-    process.stdin.write(data)
 
 
 def _read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes:

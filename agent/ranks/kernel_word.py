@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.kit.processes import cgroup_files
+from laggard.kit.processes import cgroup_files, read_text
 from laggard.kit.words import printable_line
 from laggard.probes.host.kernel_log import (
     NAME,
@@ -154,7 +154,6 @@ def read_messages() -> tuple[KernelMessage, ...]:
 _TOGETHER_SECONDS: Final = 1.0
 """The time after the first end for which a second kill of the same moment waits for its process. Our own choice: who
 frees much memory ends a little later; a launcher's SIGKILL usually comes after a SIGTERM and more time than that."""
-_MAX_BYTES: Final = 16_384
 
 
 class OomKills:
@@ -199,7 +198,7 @@ def read_oom_kills(pid: int, root: str = "/") -> dict[str, int]:
     """The number of processes that the kernel has killed for want of memory in the process's memory cgroup, by the file
     that counts them; empty where no such file can be read."""
     try:
-        lines = _read(f"{root}proc/{pid}/cgroup")
+        lines = read_text(f"{root}proc/{pid}/cgroup")
     except OSError:
         return {}
     return count_oom_kills(cgroup_files(lines, "memory", "memory.events", "memory.oom_control", f"{root}sys/fs/cgroup"))
@@ -209,7 +208,7 @@ def count_machines_oom_kills(root: str = "/") -> int | None:
     """The number of processes that the kernel of this machine has killed for want of memory since boot, in a cgroup or
     not; None where it does not tell (Linux before 4.13)."""
     try:
-        found = re.search(r"^oom_kill (\d+)$", _read(f"{root}proc/vmstat"), re.MULTILINE)
+        found = re.search(r"^oom_kill (\d+)$", read_text(f"{root}proc/vmstat"), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None
@@ -220,14 +219,9 @@ def count_oom_kills(paths: Iterable[str]) -> dict[str, int]:
     counts = {}
     for path in paths:
         try:
-            found = re.search(r"^oom_kill (\d+)$", _read(path), re.MULTILINE)
+            found = re.search(r"^oom_kill (\d+)$", read_text(path), re.MULTILINE)
         except OSError:
             continue
         if found:
             counts[path] = int(found[1])
     return counts
-
-
-def _read(path: str) -> str:
-    with open(path, "rb") as file:
-        return file.read(_MAX_BYTES).decode(errors="replace")

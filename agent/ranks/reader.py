@@ -18,10 +18,8 @@ from laggard.agent.ranks.end import ExitWatch
 from laggard.agent.ranks.row import MAX_STEP_NS, Now, RankSnapshot, read_rank, read_steps
 from laggard.agent.ranks.stacks import StackReader
 from laggard.kit.constants import PHASES
-from laggard.kit.processes import GONE, state_of
+from laggard.kit.processes import GONE, boot_id, state_of
 from laggard.kit.users import ACCOUNTS
-from laggard.probes.errors import Unknown
-from laggard.probes.host.host import Host
 from laggard.rankfile import Collective, RankFileError, RankFileReader, Step
 from laggard.rankfile.unseen import STARTING, UnseenMark, read_mark
 from laggard.wire.ranks import (
@@ -350,8 +348,8 @@ def _now() -> Now:
 
 def _boot_id() -> str:
     try:
-        return Host().boot_id()
-    except Unknown:
+        return boot_id()
+    except OSError:
         return ""
 
 

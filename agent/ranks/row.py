@@ -15,13 +15,13 @@ from laggard.agent.ranks.end import ExitWatch, LastMoment, is_failure, is_harmle
 from laggard.catalogue.rank_metrics import sum_collectives
 from laggard.kit.constants import PHASES
 from laggard.kit.limits import MAX_COUNT, MAX_WORLD
+from laggard.kit.processes import read_text
 from laggard.model import RankEnd
 from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader, Step
 from laggard.rankfile.fact_names import ENDING, GPU
 from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow
 
-_MAX_BYTES: Final = 16_384
 _MAX_CGROUP_LENGTH: Final = 512
 
 
@@ -38,8 +38,8 @@ def read_process_info(pid: int, proc: str = "/proc") -> ProcessInfo | None:
     """Reads /proc/PID/status and /proc/PID/cgroup. Returns None where the process is gone, or hidden from this user
     (mount option hidepid)."""
     try:
-        status = _read(f"{proc}/{pid}/status")
-        cgroups = _read(f"{proc}/{pid}/cgroup")
+        status = read_text(f"{proc}/{pid}/status")
+        cgroups = read_text(f"{proc}/{pid}/cgroup")
     except OSError:
         return None
     uids = re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE)
@@ -58,11 +58,6 @@ def _cgroup(lines: str) -> str:
     if not shown.isprintable():
         shown = "".join(character if character.isprintable() else "?" for character in shown)
     return "" if shown == "/" else shown
-
-
-def _read(path: str) -> str:
-    with open(path, "rb") as file:
-        return file.read(_MAX_BYTES).decode(errors="replace")
 
 
 # Validation of the numbers in a rank file. A checksum proves that they were written whole, not that they are sane. A

@@ -9,7 +9,6 @@ read, and new ones do no harm.
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import structs
 
+from laggard.kit.address import ip_of
 from laggard.nccl.ras import RasError
 from laggard.wire.ranks import RasCommunicator, RasJob, RasRank
 
@@ -146,12 +146,7 @@ def _check(it: Communicator) -> None:
 
 
 def _is_host(text: str) -> bool:
-    if text in ("", UNKNOWN_HOST):
-        return True
-    try:
-        return len(text) <= _MAX_WORD and bool(ipaddress.ip_address(text.partition("%")[0]))
-    except ValueError:
-        return False
+    return text in ("", UNKNOWN_HOST) or (len(text) <= _MAX_WORD and ip_of(text) is not None)
 
 
 def _version(text: str) -> tuple[int, ...]:

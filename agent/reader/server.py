@@ -9,13 +9,13 @@ import logging
 import os
 import signal
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from laggard.agent.reader.answers import Refused, allowed_users, answer
+from laggard.agent.sock_diag import peer_of
 from laggard.kit.daemon import add_log_flags, log_to_stderr
 from laggard.kit.errors import UsageError
 from laggard.kit.words import ascii_line
@@ -34,7 +34,6 @@ BACKLOG: Final = 256
 STUCK_SECONDS: Final = 30.0
 """The time after which places that nobody has given back since are held for ever: an answer takes seconds."""
 
-_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 _REASON_CHARACTERS: Final = 300
 _PAUSE_SECONDS: Final = 0.1
 
@@ -70,7 +69,7 @@ class ReaderServer:
                     return
                 time.sleep(_PAUSE_SECONDS)  # no descriptor, or no memory, for the moment
                 continue
-            free = self._free if _peer(connection)[1] in self._users else self._free_to_strangers
+            free = self._free if peer_of(connection)[1] in self._users else self._free_to_strangers
             if not free.acquire(blocking=False):
                 connection.close()
                 if free is self._free and time.monotonic() - self._given_back_at > self._stuck_seconds:
@@ -91,7 +90,7 @@ class ReaderServer:
             place.release()
 
     def _reply(self, connection: socket.socket) -> bytes:
-        pid, uid = _peer(connection)
+        pid, uid = peer_of(connection)
         question = _read_question(connection)  # in any case: unread, it would make the kernel drop the answer
         if uid not in self._users:
             log.warning("process %d of user %d may not ask", pid, uid)
@@ -102,12 +101,6 @@ class ReaderServer:
         except Refused as error:
             return f"no {ascii_line(str(error))[:_REASON_CHARACTERS]}\n".encode("ascii")
         return f"ok {len(body)}\n".encode("ascii") + body
-
-
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end, as the kernel noted them when they connected."""
-    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return pid, uid
 
 
 def _read_question(connection: socket.socket) -> str:

@@ -173,9 +173,11 @@ class Router:
             "/api/v1/report": self._report,
             "/api/v1/ranks": self._ranks_document,
             "/api/v1/collectives": self._collectives,
-            "/api/v1/stacks": self._stacks_document,
+            "/api/v1/stacks": lambda request: _json(HTTPStatus.OK, self._stacks.document(request)),
         }
-        self._posts: Mapping[str, Handler] = {"/api/v1/stacks/ask": self._ask_for_stacks}
+        self._posts: Mapping[str, Handler] = {
+            "/api/v1/stacks/ask": lambda request: _json(HTTPStatus.OK, self._stacks.ask(request))
+        }
         self._stacks = stacks or StackService.made(ranks, cached_ranks)
 
     def handle(self, request: Request) -> Response:
@@ -245,12 +247,6 @@ class Router:
     def _collectives(self, request: Request) -> Response:
         asked = read_question(Collectives, request.query)
         return _json(HTTPStatus.OK, self._ranks.collectives(asked.owner, asked.job, frozenset(asked.rank)))
-
-    def _stacks_document(self, request: Request) -> Response:
-        return _json(HTTPStatus.OK, self._stacks.document(request))
-
-    def _ask_for_stacks(self, request: Request) -> Response:
-        return _json(HTTPStatus.OK, self._stacks.ask(request))
 
     def _latest(self) -> ProbeRound:
         latest = self._probe_loop.latest

@@ -20,7 +20,7 @@ MAX_KEPT: Final = 16_384
 
 
 MAX_KEPT_TLS: Final = 4096
-"""The most of these over TLS, each of which takes some 50 KiB; without TLS it is 1.4 KiB."""
+"""The most of these over TLS, each of which takes some 50 KiB; without TLS it is 2.5 KiB."""
 
 
 class _Kept(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import ipaddress
 import os
 import re
 import ssl
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 import h11
 
 from laggard.collector.scrape.connections import KeptConnections, Slot
-from laggard.collector.scrape.transport import Asker, NamedTransport, PlainTransport, TlsTransport, Transport
+from laggard.collector.scrape.transport import Asker, PlainTransport, TlsTransport, Transport
 from laggard.kit.errors import UsageError
 from laggard.kit.http_client import SPEAKS_TLS
 from laggard.kit.tls import client_context, failure_text
@@ -174,13 +173,12 @@ _CLOSED: Final = FetchFailure("down", "it closed the connection")
 
 
 class Place(NamedTuple):
-    """The place where an agent is asked. `netloc` as in the URL. `is_address`: whether there is no name to look up."""
+    """The place where an agent is asked. `netloc` as in the URL."""
 
     scheme: str
     host: str
     port: int
     netloc: str
-    is_address: bool
 
 
 class Question(NamedTuple):
@@ -196,15 +194,15 @@ class Exchange:
     """One question and its answer, which is read as it comes. `found` is its body, or why there is none; None: it began
     so late that rest() has to be asked for. To be used on the running event loop."""
 
-    def __init__(self, timeout_seconds: float, max_bytes: int, slot: Slot | None) -> None:
+    def __init__(
+        self, question: Question, seconds: float, max_bytes: int, slot: Slot | None, kept: KeptConnections | None
+    ) -> None:
+        self._question, self._connections, self._slot = question, kept, slot
         self._loop = asyncio.get_running_loop()
-        self._seconds = timeout_seconds
-        self._deadline = self._loop.time() + timeout_seconds
+        self._seconds = seconds
+        self._deadline = self._loop.time() + seconds
         self._left = 0.0  # of that when the answer began late
         self._reader = AnswerReader(max_bytes)
-        self._slot = slot
-        self._question: Question | None = None
-        self._connections: KeptConnections | None = None
         self._tls: ssl.SSLContext | None = None
         self._is_again = False  # whether it is asked over a kept connection
         self._received = False
@@ -212,21 +210,20 @@ class Exchange:
         self._late = b""
         self._transport: Transport | None = None
         self._connecting: Transport | None = None
-        self._by_name: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._connects: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_at(self._deadline - self._seconds * (1 - _CONNECT_SHARE), self._not_in_time)
         self.found: asyncio.Future[bytes | FetchFailure | None] = self._loop.create_future()
         if slot is not None:
             slot.ask()
 
-    def ask(self, question: Question, kept: KeptConnections | None) -> None:
+    def ask(self) -> None:
         """Asks over a kept connection where there is one, else begins to connect."""
-        self._question, self._connections = question, kept
-        self._timer = self._loop.call_at(self._deadline - self._seconds * (1 - _CONNECT_SHARE), self._not_in_time)
+        question, kept = self._question, self._connections
         try:
             self._tls = client_context() if question.place.scheme == "https" else None
-            again = kept.take(self._kept_as(question)) if kept is not None and question.is_repeatable else None
+            again = kept.take(self._kept_as()) if kept is not None and question.is_repeatable else None
             if again is None:
-                self._connect(question)
+                self._connect()
             else:
                 self._is_again, again.asker = True, self
                 self.connected(again)
@@ -245,21 +242,19 @@ class Exchange:
 
     def end(self) -> None:
         """The answer is there, or nobody waits for it."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._by_name is not None:
-            self._by_name.cancel()
-        transport, kept, question = self._transport, self._connections, self._question
-        if transport is not None and kept is not None and question is not None and self._may_be_kept():
-            kept.keep(self._kept_as(question), transport, self._tls is not None)
+        self._timer.cancel()
+        if self._connects is not None:
+            self._connects.cancel()
+        transport, kept = self._transport, self._connections
+        if transport is not None and kept is not None and self._may_be_kept():
+            kept.keep(self._kept_as(), transport, self._tls is not None)
         elif (transport := transport or self._connecting) is not None:
             transport.abort()
         self._transport = self._connecting = None  # each of the two refers to the other
 
     def connected(self, transport: Transport) -> None:
         self._transport = transport
-        if self._question is not None:
-            transport.write(self._question.request)
+        transport.write(self._question.request)
 
     def not_connected(self, error: Exception) -> None:
         self._end(not_connected(error))
@@ -277,10 +272,10 @@ class Exchange:
         if self.found.done():
             self._is_spent = True
             return
-        if self._is_again and not self._received and self._question is not None:
+        if self._is_again and not self._received:
             # The agent closed it before it could see the question, as one does that was started anew.
             self._is_again, self._transport = False, None
-            self._connect(self._question)
+            self._connect()
         elif error is not None:
             self._end(broken(error))
         elif self._received:
@@ -288,21 +283,19 @@ class Exchange:
         else:
             self._end(_CLOSED)
 
-    def _connect(self, question: Question) -> None:
-        place, tls = question.place, self._tls
+    def _connect(self) -> None:
+        place, tls = self._question.place, self._tls
         try:
-            asker: Asker = self if tls is None else TlsTransport(self, tls, question.server_name)
-            if place.is_address:
-                self._connecting = PlainTransport(asker, place.host, place.port)
-            else:
-                self._connecting = by_name = NamedTransport(asker)
-                self._by_name = self._loop.create_task(by_name.connect(place.host, place.port))
-        except (OSError, ValueError) as error:
+            asker: Asker = self if tls is None else TlsTransport(self, tls, self._question.server_name)
+        except ValueError as error:
             self.not_connected(error)
+            return
+        self._connecting = plain = PlainTransport(asker)
+        self._connects = self._loop.create_task(plain.connect(place.host, place.port))
 
-    def _kept_as(self, question: Question) -> Hashable:
+    def _kept_as(self) -> Hashable:
         """The name that a connection is kept under: with other certificates, or another name, it is another one."""
-        return question.place, question.server_name, self._tls
+        return self._question.place, self._question.server_name, self._tls
 
     def _may_be_kept(self) -> bool:
         if not self.found.done() or self.found.cancelled() or self._is_spent:
@@ -311,8 +304,7 @@ class Exchange:
 
     def _wait_for_turn(self) -> None:
         self._left = self._deadline - self._loop.time()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._end(None)
 
     def _not_in_time(self) -> None:
@@ -356,18 +348,20 @@ async def fetch(
     does not count. `kept`: where connections are kept for the next question.
 
     It asks the agent itself: a proxy from the environment is for the outside world."""
-    exchange = Exchange(timeout_seconds, max_bytes, slot)
     try:
         place, target = _parts(url)
         request = _request(place.netloc, target, method, token, keeps=kept is not None)
-        exchange.ask(Question(place, server_name or place.host, request, method == "GET"), kept)
+    except ValueError as error:
+        return broken(error)
+    question = Question(place, server_name or place.host, request, method == "GET")
+    exchange = Exchange(question, timeout_seconds, max_bytes, slot, kept)
+    try:
+        exchange.ask()
         found = await exchange.found
         if slot is not None and found is None:
             await slot.turn()
             found = await exchange.rest()
         return cast("bytes | FetchFailure", found)
-    except ValueError as error:
-        return broken(error)
     finally:
         exchange.end()
 
@@ -382,15 +376,7 @@ def _parts(url: str) -> tuple[Place, str]:
 def _place(url: str) -> Place:
     parts = urlsplit(url)
     host, scheme = parts.hostname or "", parts.scheme
-    return Place(scheme, host, parts.port or _PORTS[scheme], parts.netloc, "%" not in host and _is_address(host))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+    return Place(scheme, host, parts.port or _PORTS[scheme], parts.netloc)
 
 
 def _request(netloc: str, target: str, method: str, token: str, keeps: bool) -> bytes:

@@ -1,14 +1,13 @@
-"""A question to an agent goes over a transport: TCP to an address, TCP to a name, or TLS over either. Each tells who
-asks, on the event loop, what comes of it; several questions may go over one, one after the other."""
+"""A question to an agent goes over a transport: TCP, or TLS over it. Each tells who asks, on the event loop, what comes
+of it; several questions may go over one, one after the other."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import socket
 import ssl
 from typing import Final, Protocol, cast
+
+from laggard.kit.address import ip_of
 
 
 class Asker(Protocol):
@@ -23,151 +22,58 @@ class Asker(Protocol):
     def connection_lost(self, error: Exception | None) -> None: ...
 
 
-class Transport(Protocol):
-    """`asker`: who is told; another one may take its place. abort() tells nobody."""
-
-    asker: Asker
-
-    def write(self, data: bytes) -> None: ...
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-# A TCP connection to an address. asyncio's own takes three times the CPU time to make: tasks, futures and timers, for
-# what may be said in two callbacks.
-
 _READ_BYTES: Final = 64 << 10
-_WAIT: Final = (errno.EINPROGRESS, errno.EAGAIN)
-
-
-class PlainTransport:
-    """Begins to connect; tells `asker` what comes of it. `address`: IPv4 or IPv6, without a zone. To be used on the
-    running event loop."""
-
-    __slots__ = ("_closed", "_descriptor", "_loop", "_socket", "_unsent", "asker")
-
-    def __init__(self, asker: Asker, address: str, port: int) -> None:
-        """Raises OSError where there is no descriptor for it, or no way to `address`."""
-        self.asker = asker
-        self._loop = asyncio.get_running_loop()
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._descriptor = self._socket.fileno()  # of a socket itself, asyncio's selector writes a text each time
-        self._unsent = b""
-        self._closed = False
-        error = self._socket.connect_ex((address, port))
-        if error and error not in _WAIT:
-            self._socket.close()
-            raise OSError(error, os.strerror(error))
-        self._loop.add_writer(self._descriptor, self._connected)
-
-    def write(self, data: bytes) -> None:
-        """Sends `data`, before anything else is sent."""
-        try:
-            sent = self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError as error:
-            self._lose(error)
-            return
-        self._unsent = data[sent:]
-        if self._unsent:
-            self._loop.add_writer(self._descriptor, self._write_on)
-
-    def pause_reading(self) -> None:
-        self._loop.remove_reader(self._descriptor)
-
-    def resume_reading(self) -> None:
-        self._loop.add_reader(self._descriptor, self._read)
-
-    def abort(self) -> None:
-        """Closes the connection; tells nobody."""
-        if not self._closed:
-            self._closed = True
-            self._loop.remove_writer(self._descriptor)
-            self._loop.remove_reader(self._descriptor)
-            self._socket.close()
-
-    def _connected(self) -> None:
-        """The connection is there, or it is known why there is none."""
-        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
-            self.abort()
-            self.asker.not_connected(OSError(error, os.strerror(error)))
-            return
-        self._loop.add_reader(self._descriptor, self._read)
-        self._loop.remove_writer(self._descriptor)
-        self.asker.connected(self)
-
-    def _write_on(self) -> None:
-        self._loop.remove_writer(self._descriptor)
-        self.write(self._unsent)
-
-    def _read(self) -> None:
-        try:
-            data = self._socket.recv(_READ_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lose(error)
-            return
-        if data:
-            self.asker.data_received(data)
-        else:
-            self._lose(None)
-
-    def _lose(self, error: OSError | None) -> None:
-        self.abort()
-        self.asker.connection_lost(error)
-
-
 _SECOND_ADDRESS_SECONDS: Final = 0.25
 """The time after which the next address of a name is tried as well (RFC 8305, 5)."""
 
 
-class NamedTransport(asyncio.Protocol):
-    """Connects once connect() is awaited; tells `asker` what comes of it."""
+class PlainTransport(asyncio.Protocol):
+    """TCP. Connects once connect() is awaited; tells `asker` what comes of it."""
+
+    _transport: asyncio.Transport  # once it is connected
 
     def __init__(self, asker: Asker) -> None:
         self.asker = asker
-        self._transport: asyncio.Transport | None = None
+        self._is_connected = self._is_over = False
 
-    async def connect(self, name: str, port: int) -> None:
-        loop = asyncio.get_running_loop()
+    async def connect(self, host: str, port: int) -> None:
+        loop, delay = asyncio.get_running_loop(), None if ip_of(host) else _SECOND_ADDRESS_SECONDS
         try:
-            await loop.create_connection(lambda: self, name, port, happy_eyeballs_delay=_SECOND_ADDRESS_SECONDS)
+            await loop.create_connection(lambda: self, host, port, happy_eyeballs_delay=delay)
         except (OSError, ValueError) as error:
             self.asker.not_connected(error)
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        self._transport.write(data)
 
     def pause_reading(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self._transport.resume_reading()
 
     def abort(self) -> None:
-        if self._transport is not None:
+        self._is_over = True
+        if self._is_connected:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport, self._is_connected = cast("asyncio.Transport", transport), True
+        if self._is_over:  # nobody waits for it any more
+            self._transport.abort()
+            return
+        if hasattr(transport, "max_size"):  # asyncio's own: what it reads at once
+            transport.max_size = _READ_BYTES
         self.asker.connected(self)
 
     def data_received(self, data: bytes) -> None:
-        self.asker.data_received(data)
+        if not self._is_over:
+            self.asker.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.asker.connection_lost(exc)
+        if not self._is_over:
+            self._is_over = True
+            self.asker.connection_lost(exc)
 
 
 # A client's side of TLS over a TCP connection. asyncio's own holds 256 KiB for each connection, in which it reads:
@@ -283,3 +189,7 @@ class TlsTransport:
         if not self._is_over:
             self.abort()
             self.asker.connection_lost(error)
+
+
+Transport = PlainTransport | TlsTransport
+"""`asker` is who is told; another one may take its place. abort() tells nobody."""

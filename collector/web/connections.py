@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import h11
 from starlette.responses import PlainTextResponse
@@ -27,6 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laggard.collector.tenants import peer_of
+from laggard.kit.address import ip_of
 
 log = logging.getLogger("laggard.collector")
 
@@ -51,29 +52,6 @@ _WORDS: Final = {
 }
 
 
-class Connection(Protocol):
-    """`waits_since`: since when its client has yet to send a whole request, in monotonic seconds; None: it has sent
-    one. `unsent`: the bytes of answers that its client has yet to take."""
-
-    address: str
-
-    @property
-    def waits_since(self) -> float | None: ...
-
-    @property
-    def unsent(self) -> int: ...
-
-    def has_sent(self) -> bool:
-        """Whether something of its client's is there that was not read yet."""
-        ...
-
-    def abort(self) -> None: ...
-
-    def ask_again(self) -> None:
-        """It waits for a place, and there is one."""
-        ...
-
-
 class ConnectionTable:
     """The open connections. At a limit the one makes room whose client has kept the collector waiting the longest, for
     a request or until it takes its answer; of the same address where that is the limit, else of the address that has
@@ -90,8 +68,8 @@ class ConnectionTable:
         self._ordinary = _Places(max_connections, max_of_address)
         self._kept = _Places(kept_places(max_connections), kept_places(max_of_address))
         self._max_unsent_bytes = max_unsent_bytes
-        self._untaken: dict[Connection, float] = {}  # since when; the longest comes first
-        self._waiting: dict[Connection, None] = {}  # the oldest first
+        self._untaken: dict[BoundedProtocol, float] = {}  # since when; the longest comes first
+        self._waiting: dict[BoundedProtocol, None] = {}  # the oldest first
         self.ended: Counter[str] = Counter({reason: 0 for reason in _WORDS})
         """Connections that were refused or closed at a limit, so far, by the reason."""
 
@@ -99,7 +77,7 @@ class ConnectionTable:
     def turned_away(self) -> int:
         return sum(self.ended.values())
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: BoundedProtocol) -> bool:
         """Whether there is a place for the connection; then it is in the table. Where there is none, many may have come
         at once, so that what they sent was not read yet: it may wait, or has to be refused."""
         self._waiting.pop(connection, None)
@@ -110,7 +88,7 @@ class ConnectionTable:
                 return True
         return False
 
-    def wait(self, connection: Connection) -> None:
+    def wait(self, connection: BoundedProtocol) -> None:
         """Lets the connection ask again in a moment; then admit(), refuse() or remove() has to follow. Where too many
         wait, the oldest of the address that has the most is refused."""
         if len(self._waiting) >= MAX_WAITING:
@@ -119,7 +97,7 @@ class ConnectionTable:
             self.refuse(oldest)
         self._waiting[connection] = None
 
-    def refuse(self, connection: Connection) -> None:
+    def refuse(self, connection: BoundedProtocol) -> None:
         self._close(connection, REFUSED)
 
     def note_refused(self, count: int, address: str) -> None:
@@ -133,11 +111,11 @@ class ConnectionTable:
         if found:
             min(found, key=lambda each: self._ordinary.held(each.address)).ask_again()
 
-    def is_crowded(self, connection: Connection) -> bool:
+    def is_crowded(self, connection: BoundedProtocol) -> bool:
         """Whether another client, or the same, may wait for the place of this connection."""
         return not self._ordinary.has(connection) or self._ordinary.crowds(connection.address) is not None
 
-    def has_kept_place(self, connection: Connection) -> bool:
+    def has_kept_place(self, connection: BoundedProtocol) -> bool:
         """Whether it is in a place that is kept for gates and agents; it is moved from there where it can be."""
         if not self._kept.has(connection):
             return False
@@ -147,13 +125,13 @@ class ConnectionTable:
         self._ordinary.add(connection)
         return False
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: BoundedProtocol) -> None:
         self._ordinary.remove(connection)
         self._kept.remove(connection)
         self._untaken.pop(connection, None)
         self._waiting.pop(connection, None)
 
-    def note_unsent(self, connection: Connection) -> None:
+    def note_unsent(self, connection: BoundedProtocol) -> None:
         """Notes that the connection has an answer to send, or has sent it. Where all answers together are too large,
         others make room."""
         if not connection.unsent or not self._has(connection):
@@ -168,13 +146,13 @@ class ConnectionTable:
                 total -= oldest.unsent
                 self._close(oldest, NOT_TAKEN)
 
-    def _has_place_for(self, connection: Connection) -> bool:
+    def _has_place_for(self, connection: BoundedProtocol) -> bool:
         return any(places.crowds(connection.address) is None for places in (self._ordinary, self._kept))
 
-    def _has(self, connection: Connection) -> bool:
+    def _has(self, connection: BoundedProtocol) -> bool:
         return self._ordinary.has(connection) or self._kept.has(connection)
 
-    def _displace(self, crowd: Iterable[Connection], new: Connection) -> bool:
+    def _displace(self, crowd: Iterable[BoundedProtocol], new: BoundedProtocol) -> bool:
         """Closes one of `crowd`. Returns False where all of them are being answered, or came later than `new`, which
         may have waited."""
         latest = math.inf if new.waits_since is None else new.waits_since
@@ -185,7 +163,7 @@ class ConnectionTable:
                 return True
         return False
 
-    def _waits(self, connection: Connection) -> Iterator[tuple[float, str]]:
+    def _waits(self, connection: BoundedProtocol) -> Iterator[tuple[float, str]]:
         """Yields since when its client has kept the collector waiting, and for what."""
         since = self._untaken.get(connection)
         if since is not None and connection.unsent:
@@ -193,7 +171,7 @@ class ConnectionTable:
         elif connection.waits_since is not None:
             yield connection.waits_since, NO_REQUEST
 
-    def _close(self, connection: Connection, reason: str) -> None:
+    def _close(self, connection: BoundedProtocol, reason: str) -> None:
         self.remove(connection)
         self._end(connection.address, reason)
         connection.abort()
@@ -209,10 +187,10 @@ class _Places:
     def __init__(self, most: int, most_of_address: int) -> None:
         self._most = most
         self._most_of_address = most_of_address
-        self._by_address: dict[str, dict[Connection, None]] = {}  # oldest first
+        self._by_address: dict[str, dict[BoundedProtocol, None]] = {}  # oldest first
         self._count = 0
 
-    def crowds(self, address: str) -> list[Iterable[Connection]] | None:
+    def crowds(self, address: str) -> list[Iterable[BoundedProtocol]] | None:
         """The connections, by address, of which one has to go before one of `address` has a place, the first where that
         can be; None: there is a place."""
         of_address = self._by_address.get(address, {})
@@ -225,14 +203,14 @@ class _Places:
     def held(self, address: str) -> int:
         return len(self._by_address.get(address, ()))
 
-    def has(self, connection: Connection) -> bool:
+    def has(self, connection: BoundedProtocol) -> bool:
         return connection in self._by_address.get(connection.address, {})
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: BoundedProtocol) -> None:
         self._by_address.setdefault(connection.address, {})[connection] = None
         self._count += 1
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: BoundedProtocol) -> None:
         of_address = self._by_address.get(connection.address, {})
         if connection in of_address:
             del of_address[connection]
@@ -257,12 +235,9 @@ def kept_places(limit: int) -> int:
 
 def network_of(address: str) -> str:
     """The network of an address, as one user may have many of its addresses: of 24 bits, of 64 with IPv6."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    found = ip_of(address)
+    if found is None:
         return "an unknown address"
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:  # of a listener for both
-        found = found.ipv4_mapped
     prefix = _IPV4_PREFIX if found.version == 4 else _IPV6_PREFIX
     return str(ipaddress.ip_network((found, prefix), strict=False))
 
@@ -349,6 +324,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def waits_since(self) -> float | None:
+        """Since when its client has yet to send a whole request, in monotonic seconds; None: it has sent one."""
         return self._waits_since if self.waits_for_request else None
 
     @property
@@ -360,6 +336,7 @@ class BoundedProtocol(H11Protocol):
         return self._in_hand + behind_tls + self._plain.get_write_buffer_size()
 
     def has_sent(self) -> bool:
+        """Whether something of its client's is there that was not read yet."""
         found = self._plain.get_extra_info("socket") if self._plain is not None else None
         if found is None or found.fileno() < 0:
             return False
@@ -371,6 +348,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def ask_again(self) -> None:
+        """It waits for a place, and there is one."""
         if self._ask_again is not None:
             self._set_deadline(None)
             self._ask_again()

@@ -19,13 +19,14 @@ from laggard import __version__
 from laggard.catalogue.exposition import daemon_families, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet import drains_document, failing_nodes
+from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.node_history import LATELY_SECONDS, Failures, Offender, offenders
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.targets import NodeLabels
-from laggard.collector.web.source import ClusterSource, Incidents, exclusions, situation_of
+from laggard.collector.web.source import ClusterSource, exclusions, situation_of
 from laggard.kit.words import printable_line
 from laggard.locate.describe import culprit_text
 from laggard.recommend.advice.values import Item
@@ -53,7 +54,7 @@ class PastLook:
         self._offenders: tuple[Offender, ...] = ()
         self._at = float("-inf")
 
-    def look(self, incidents: Incidents) -> tuple[Offender, ...]:
+    def look(self, incidents: IncidentHistory) -> tuple[Offender, ...]:
         if self._clock() - self._at >= PAST_SECONDS and self._lock.acquire(blocking=False):
             try:
                 now = self._wall()
@@ -67,7 +68,7 @@ class PastLook:
         return self._offenders
 
 
-def returned_faults(incidents: Incidents) -> dict[tuple[str, ...], float]:
+def returned_faults(incidents: IncidentHistory) -> dict[tuple[str, ...], float]:
     """The open faults that were over less than a week before: node, code and device, and how often."""
     back = (it for it in incidents.faults if it.returned is not None)
     found = {(it.node, it.code, it.device): float(it.returned.times) for it in back if it.returned}
@@ -230,7 +231,7 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
 
 
-def _open_incidents(snapshot: ClusterSnapshot, incidents: Incidents) -> Iterator[Metric]:
+def _open_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iterator[Metric]:
     count = Counter(it.key for it in incidents.open)
     shown: Samples = {_job_labels(job): float(count[job.key]) for job in snapshot.jobs}
     yield _family("laggard_job_incidents_open", shown)
@@ -248,7 +249,7 @@ def _incident_labels(it: Incident) -> tuple[str, ...]:
     return it.job_id, str(it.owner), culprit.kind, culprit.node or "", what
 
 
-def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
+def _of_incidents(incidents: IncidentHistory) -> Iterator[Metric]:
     state = incidents.told_state()
     yield _family("laggard_incidents_opened_total", {(kind,): float(n) for kind, n in incidents.opened.items()})
     yield _family("laggard_incidents_closed_total", {(kind,): float(n) for kind, n in incidents.closed.items()})
@@ -258,7 +259,7 @@ def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
         yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
 
 
-def _of_the_past(incidents: Incidents, offenders: Iterable[Offender]) -> Iterator[Metric]:
+def _of_the_past(incidents: IncidentHistory, offenders: Iterable[Offender]) -> Iterator[Metric]:
     """The GPU-seconds that incidents took, what came back, and which machines fail again and again."""
     yield _family("laggard_lost_gpu_seconds_total", {(kind,): seconds for kind, seconds in incidents.lost.items()})
     yield _family("laggard_node_fault_returned", returned_faults(incidents))

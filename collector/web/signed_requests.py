@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 from starlette.exceptions import HTTPException
@@ -20,7 +20,9 @@ from laggard.kit.secret_files import TokenFile
 from laggard.kit.words import printable_line
 from laggard.wire import WireError, decode, encode
 from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument
+from laggard.wire.idle_rings import RingAsk
 from laggard.wire.signing import CONFIRM, signer
+from laggard.wire.stacks import StacksAsk
 
 # Signed questions count once, and not much later than they were asked. Pure, but for the monotonic clock.
 #
@@ -92,17 +94,9 @@ CLOCK_SECONDS: Final = 300.0
 """The largest difference between the clocks of who asks and the collector: older questions may be an eavesdropper's."""
 
 
-class Signed(Protocol):
-    """A signed document. `at`: Unix time; `nonce`: used once."""
+T = TypeVar("T", RingAsk, ConfirmAsk, StacksAsk)
+"""The documents that are signed: each tells when it was made, and has a nonce, which is used once."""
 
-    @property
-    def at(self) -> float: ...
-
-    @property
-    def nonce(self) -> str: ...
-
-
-T = TypeVar("T", bound=Signed)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -136,7 +130,7 @@ def signed_handler(tokens: TokenFile, kind: Kind[T], answer: Callable[[T, str], 
             asked = decode(await bodies.read(request, kind.max_bytes), kind.document)
         except (WireError, ClientDisconnect) as error:
             return PlainTextResponse(f"{kind.none}: {error}\n", 400)
-        token = signer(tokens.accepted(), kind.what, cast("Struct", asked))
+        token = signer(tokens.accepted(), kind.what, asked)
         if token is None:
             return PlainTextResponse(f"{kind.refused}\n", 403)
         if refusal := nonces.refusal(asked.nonce, asked.at, time.time()):

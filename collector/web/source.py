@@ -8,15 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from laggard.collector.fleet import Suspicion, exclusions_document
-from laggard.collector.incidents.incident import (
-    MAX_LIMIT,
-    Fault,
-    HistoryState,
-    Incident,
-    IncidentQuery,
-    IncidentsDocument,
-)
-from laggard.collector.incidents.tables import MachineRows
+from laggard.collector.incidents.history import IncidentHistory
+from laggard.collector.incidents.incident import MAX_LIMIT, Incident, IncidentQuery
 from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
@@ -24,63 +17,8 @@ from laggard.collector.scrape.collective_rounds import LookedRank
 from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
-from laggard.wire.exclusion import Confirmation, ExclusionsDocument
+from laggard.wire.exclusion import ExclusionsDocument
 from laggard.wire.stacks import StacksAsked
-
-
-class Incidents(Protocol):
-    """The incidents as IncidentHistory has them. A view of them that says so here, and leaves something out, tells
-    nothing of that."""
-
-    @property
-    def open(self) -> tuple[Incident, ...]:
-        return ()
-
-    @property
-    def opened(self) -> Mapping[str, int]:
-        return {}
-
-    @property
-    def closed(self) -> Mapping[str, int]:
-        return {}
-
-    @property
-    def refused(self) -> int:
-        return 0
-
-    @property
-    def closed_lately(self) -> tuple[Incident, ...]:
-        return ()
-
-    @property
-    def faults(self) -> tuple[Fault, ...]:
-        return ()
-
-    @property
-    def lost(self) -> Mapping[str, float]:
-        return {}
-
-    def slow_links(self, since: float) -> tuple[Incident, ...]:
-        return ()
-
-    def suspects(self, since: float) -> tuple[Incident, ...]:
-        return ()
-
-    def confirmations(self) -> tuple[Confirmation, ...]:
-        return ()
-
-    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]:
-        return ()
-
-    def document(self, query: IncidentQuery) -> IncidentsDocument: ...
-
-    def machine(self, node: str, limit: int) -> MachineRows:
-        return MachineRows()
-
-    def all_faults(self, since: float) -> tuple[Fault, ...]:
-        return ()
-
-    def told_state(self) -> HistoryState: ...
 
 
 class ClusterSource(Protocol):
@@ -94,7 +32,7 @@ class ClusterSource(Protocol):
         """The reason why clients are to ask another collector, or later; empty where there is none."""
 
     @property
-    def incidents(self) -> Incidents: ...
+    def incidents(self) -> IncidentHistory: ...
 
     async def refresh(self) -> bool:
         """Returns when the snapshot is at most about a second old, or, with False, when that takes too long."""
@@ -136,7 +74,7 @@ def _suspicion(it: Incident) -> Suspicion:
     return Suspicion(it.id, it.culprit, it.what, it.opened_at, it.seen_at, it.most_recoverable_ratio)
 
 
-def node_history_of(incidents: Incidents, node: str, now: float) -> NodeHistoryDocument:
+def node_history_of(incidents: IncidentHistory, node: str, now: float) -> NodeHistoryDocument:
     """The history of the machine that has this name now, under the names that it had before, too."""
     query = IncidentQuery(node=node, limit=MAX_LIMIT)
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import structs
 from starlette.applications import Starlette
@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
@@ -26,11 +27,13 @@ from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants import Admission, NotAdmitted, NotLookedUp, Peer, Viewer
 from laggard.collector.visible import visible, visible_incident, visible_recording
 from laggard.collector.web.connections import PEER
-from laggard.collector.web.source import ClusterSource, Incidents
+from laggard.collector.web.source import ClusterSource
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
 
 log = logging.getLogger("laggard.collector")
+
+T = TypeVar("T")
 
 OPEN: Final = frozenset(
     (
@@ -163,7 +166,7 @@ class TenantSource(ClusterSource):
         return seen[1]
 
     @property
-    def incidents(self) -> Incidents:
+    def incidents(self) -> IncidentHistory:
         return self._incidents
 
     @property
@@ -193,11 +196,13 @@ class TenantSource(ClusterSource):
         return visible_recording(found, snapshot, self._uid)
 
 
-class TenantIncidents(Incidents):
-    """The incidents of one user's jobs. What is counted of all users together, what nodes have, on which others run,
-    too, and what is the fleet's matter is empty. Who confirms a suspect has the token, and is no user here."""
+class TenantIncidents(IncidentHistory):
+    """The incidents of one user's jobs: a history of its own, which takes nothing in and reads nothing. So whatever is
+    not told here is empty: what is counted of all users together, what nodes have, on which others run, too, and what
+    is the fleet's matter. Who confirms a suspect has the token, and is no user here."""
 
-    def __init__(self, incidents: Incidents, uid: int) -> None:
+    def __init__(self, incidents: IncidentHistory, uid: int) -> None:
+        super().__init__(HistorySettings(path="", max_bytes=0, keep_seconds=0.0, quiet_seconds=0.0))
         self._incidents, self._uid = incidents, uid
 
     @property
@@ -217,6 +222,9 @@ class TenantIncidents(Incidents):
         found = self._incidents.document(query._replace(owner=self._uid))
         own = tuple(visible_incident(it, self._uid) for it in found.incidents if it.owner == self._uid)
         return IncidentsDocument(own, found.next, len(self.open), found.now, self.told_state())
+
+    def _stored(self, otherwise: T, lack: str, read: Callable[[str], T]) -> T:
+        return otherwise
 
     def told_state(self) -> HistoryState:
         """The reason names the collector's files."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 
 def as_url(address: str, port: int) -> str:
@@ -25,6 +28,17 @@ def without_login(url: str) -> str:
         scheme, rest = "", url
     host_and_path = rest.rpartition("@")[2]  # the last one: a password may have an @
     return scheme + separator + host_and_path.partition("?")[0].partition("#")[0]
+
+
+def ip_of(text: str) -> IPv4Address | IPv6Address | None:
+    """The address that `text` is, without a zone, and an IPv4 address within IPv6 as that; None where it is none."""
+    import ipaddress  # here: the gate, which has to start fast, needs none
+
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None) or found
 
 
 # URLs of PostgreSQL in place of a file's path. Standard library only.

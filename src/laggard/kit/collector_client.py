@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from laggard.kit.address import as_url, without_login
 from laggard.kit.constants import COLLECTOR_PORT
@@ -27,35 +28,31 @@ JOB_HELP = (
 )
 
 
-@contextlib.contextmanager
-def answer(url: str, document: str, query: Mapping[str, str]) -> Iterator[httpx.Response]:
+def answer(url: str, document: str, query: Mapping[str, str]) -> AbstractContextManager[httpx.Response]:
     """The answer to a GET of /api/v1/`document`, to be read. Raises UsageError."""
+    return _answer(url, "GET", document, params=dict(query))
+
+
+def ask(url: str, path: str, body: bytes) -> bytes:
+    """The answer to a POST of `body` to /api/v1/`path`. Raises UsageError."""
+    with _answer(url, "POST", path, content=body) as found:
+        return found.read()
+
+
+@contextlib.contextmanager
+def _answer(url: str, method: str, path: str, **asked: Any) -> Iterator[httpx.Response]:
     import httpx
 
     url = as_url(url, COLLECTOR_PORT)
     try:
-        address = f"{url.rstrip('/')}/api/v1/{document}"
-        with httpx.stream("GET", address, params=dict(query), timeout=10.0, verify=_verify(url)) as found:
+        address = f"{url.rstrip('/')}/api/v1/{path}"
+        with httpx.stream(method, address, timeout=10.0, verify=_verify(url), **asked) as found:
             if found.status_code != httpx.codes.OK:
                 found.read()
                 raise UsageError(_refusal_text(url, found))
             yield found
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UsageError(_no_answer_text(url, error)) from None
-
-
-def ask(url: str, path: str, body: bytes) -> bytes:
-    """The answer to a POST of `body` to /api/v1/`path`. Raises UsageError."""
-    import httpx
-
-    url = as_url(url, COLLECTOR_PORT)
-    try:
-        found = httpx.post(f"{url.rstrip('/')}/api/v1/{path}", content=body, timeout=10.0, verify=_verify(url))
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UsageError(_no_answer_text(url, error)) from None
-    if found.status_code != httpx.codes.OK:
-        raise UsageError(_refusal_text(url, found))
-    return found.content
 
 
 def _no_answer_text(url: str, error: Exception) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from laggard.kit.words import ascii_line
-
-if TYPE_CHECKING:
-    pass
 
 
 class Line(NamedTuple):

@@ -130,8 +130,12 @@ def state_of(process: Mapping[str, Any] | None) -> str | None:
 
 
 def _place() -> dict[str, str]:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return {"boot_id": file.read(64).strip(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
+    return {"boot_id": boot_id(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot. Raises OSError."""
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 # The end of a process that is not our child: its wait status from the kernel, by a pidfd or while it is a zombie.
@@ -233,9 +237,9 @@ def read_thread_times(pid: int | str, proc: str = "/proc", cgroups: str = "/sys/
     tasks = f"{proc}/{pid}/task"
     threads = {}
     for thread in os.listdir(tasks)[:MAX_THREADS]:  # in the order in which they began; numbers are used again
-        running, queued, *_ = _read(f"{tasks}/{thread}/schedstat").split()
+        running, queued, *_ = read_text(f"{tasks}/{thread}/schedstat").split()
         threads[thread] = int(running) / 1e9, int(queued) / 1e9
-    files = cgroup_files(_read(f"{proc}/{pid}/cgroup"), "cpu", "cpu.stat", "cpu.stat", cgroups)
+    files = cgroup_files(read_text(f"{proc}/{pid}/cgroup"), "cpu", "cpu.stat", "cpu.stat", cgroups)
     return ThreadTimes(threads, sum(map(_throttled, files)))
 
 
@@ -249,13 +253,14 @@ def ran_and_queued(first: ThreadTimes, last: ThreadTimes) -> tuple[float, float]
 
 def _throttled(path: str) -> float:
     try:
-        found = _THROTTLED.search(_read(path))
+        found = _THROTTLED.search(read_text(path))
     except OSError:
         return 0.0
     return int(found[2]) / (1e6 if found[1] == "usec" else 1e9) if found else 0.0
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """The beginning of a file of the kernel's, 16 KiB of it. Raises OSError."""
     with open(path, "rb") as file:
         return file.read(_MAX_BYTES).decode(errors="replace")
 

@@ -9,6 +9,8 @@ import socket
 import time
 from typing import Final
 
+from laggard.kit.address import ip_of
+
 HALF_LIFE_SECONDS: Final = 5.0
 MAX_ADDRESSES: Final = 8192
 """The most addresses that are remembered. Beyond them, those that took the least are forgotten."""
@@ -63,12 +65,9 @@ def is_of_own_machine(connection: socket.socket, address: str) -> bool:
 @functools.lru_cache(MAX_ADDRESSES)
 def client_of(address: str) -> str:
     """The client that an address stands for: of IPv6 a network of 64 bits, whose addresses one machine may all take."""
-    if ":" not in address:
+    found = ip_of(address) if ":" in address else None
+    if found is None:
         return address
-    try:
-        found = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
+    if found.version == 4:
+        return str(found)
     return str(ipaddress.ip_network((int(found), _IPV6_PREFIX), strict=False).network_address)

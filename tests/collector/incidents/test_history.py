@@ -26,7 +26,6 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
 from laggard.collector.settings import CollectorSettings, incidents_path
 from laggard.collector.web.metrics import CollectorMetrics
-from laggard.collector.web.source import Incidents
 from laggard.collector.web.tenants import TenantIncidents
 from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Verdict
@@ -113,13 +112,13 @@ def test_an_incident_goes_on_after_a_restart(make_at: Make, clock: Clock) -> Non
     assert [it.closed_because for it in rows.incidents] == ["job_ended"] and opened == 0
 
 
-def scraped(incidents: Incidents) -> str:
+def scraped(incidents: IncidentHistory) -> str:
     """What a scrape has of a collector without agents."""
     source: Any = SimpleNamespace(snapshot=ClusterSnapshot(nodes=()), incidents=incidents)
     return exposition(CollectorMetrics(source, 0.05).families(), "")[0].decode()
 
 
-def told(incidents: Incidents) -> list[str]:
+def told(incidents: IncidentHistory) -> list[str]:
     """What a scrape sees of incidents."""
     text = scraped(incidents)
     return [
