@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from support.paths import DATA
+from support.unpacked import unpack
 
 from golden.case import Case, Culprit, Made, Truth
 
@@ -24,7 +25,7 @@ def real_runs(packed: Path = PACKED) -> Iterator[Case]:
 
 def _unpack(path: Path, folder: Path) -> Made:
     with tarfile.open(path) as archive:
-        archive.extractall(folder, filter="data")
+        unpack(archive, folder)
     truth = _truth(json.loads((folder / "truth.json").read_text()))
     return Made(folder / "trace", lambda timings: truth)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support.chart import CHART, NO_HELM, for_any_version
 from support.paths import REPOSITORY
+from support.unpacked import unpack
 
 helm = pytest.importorskip("helm_python", reason=NO_HELM)
 
@@ -48,7 +49,7 @@ def chart_of(commit: str, folder: Path) -> Path:
     command = ["git", "archive", "--format=tar", commit, str(PATH)]
     packed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, timeout=120).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+        unpack(archive, folder)
     return for_any_version(folder / PATH, folder / "chart")
 
 

@@ -170,6 +170,14 @@ def test_which_job_is_meant() -> None:
 Start = Callable[..., RankProcess]
 
 
+@pytest.fixture
+def ask_folder(rank_dir: Path) -> Path:
+    """The folder that `laggard run` made, in which this user asks."""
+    folder = rank_dir if os.geteuid() == 0 else rank_dir / str(os.geteuid())
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def answering(rank_dir: Path, rank: RankProcess, number: int, folder: Path) -> Callable[[float, str], None]:
     """What plays the rank's part: it answers when it sees the ask."""
 
@@ -198,7 +206,7 @@ def test_root_asks_every_users_ranks_in_the_nodes_folder(rank_dir: Path, start_r
 
 
 def test_a_rank_that_ended_and_one_that_is_stopped_are_told_with_what_they_left(
-    rank_dir: Path, start_rank: Start
+    rank_dir: Path, ask_folder: Path, start_rank: Start
 ) -> None:
     import signal
 
@@ -208,12 +216,11 @@ def test_a_rank_that_ended_and_one_that_is_stopped_are_told_with_what_they_left(
     ended.kill()
     stopped.process.send_signal(signal.SIGSTOP)
     files = RankFiles(str(rank_dir), "n0")
-    folder = rank_dir if os.geteuid() == 0 else rank_dir / str(os.geteuid())
     try:
         deadline = time.monotonic() + 60
         while not any(row.stopped for row in files.read().ranks):
             assert time.monotonic() < deadline
-        found = ask_node(files, "j1", (0, 1, 2, 9), 20, 1.0, answering(rank_dir, runs, 2, folder))
+        found = ask_node(files, "j1", (0, 1, 2, 9), 20, 1.0, answering(rank_dir, runs, 2, ask_folder))
     finally:
         stopped.process.send_signal(signal.SIGCONT)
     assert found.sampled[0] == left and sorted(found.sampled) == [0, 2]
@@ -224,7 +231,7 @@ def test_a_rank_that_ended_and_one_that_is_stopped_are_told_with_what_they_left(
 
 
 def test_a_rank_that_does_not_answer_is_told(
-    rank_dir: Path, start_rank: Start, monkeypatch: pytest.MonkeyPatch
+    rank_dir: Path, ask_folder: Path, start_rank: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from laggard.stack_answers import node
 

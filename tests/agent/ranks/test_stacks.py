@@ -25,6 +25,7 @@ from laggard.wire import encode as encode_document
 from laggard.wire.stacks import StacksDocument, sampled_of
 
 Start = Callable[..., RankProcess]
+ME = os.geteuid()
 DUMP = b"""Timeout (0:00:20)!
 Thread 0x00007f0000000001 (most recent call first):
   File "/home/u/ext.py", line 7 in hold
@@ -40,7 +41,7 @@ def pid_of(rank: RankProcess) -> int:
     return int(rank.path.name.partition("-")[0])
 
 
-def leave(rank: RankProcess, number: int = 0, owner: int = 0, **changes: Any) -> Sampled:
+def leave(rank: RankProcess, number: int = 0, owner: int = ME, **changes: Any) -> Sampled:
     """What the rank's process writes."""
     document = sampled(number, 0.7, **{"pid": pid_of(rank), **changes})
     beside(rank).write_bytes(encode(document))
@@ -49,7 +50,7 @@ def leave(rank: RankProcess, number: int = 0, owner: int = 0, **changes: Any) ->
     return document
 
 
-def ask(directory: Path, *ranks: int, owner: int = 0) -> StacksDocument:
+def ask(directory: Path, *ranks: int, owner: int = ME) -> StacksDocument:
     files = RankFiles(str(directory), "n0")
     files.read()
     return files.stacks(owner, "j1", frozenset(ranks) or None)

@@ -101,7 +101,7 @@ def test_it_speaks_as_a_socket_does(ends: Ends, files: Files, monkeypatch: pytes
         while not asked.endswith(b"\r\n\r\n"):
             asked += ends.connection.recv(4096)
         ends.connection.sendall(body)
-        with contextlib.suppress(ssl.SSLEOFError):  # the client says nothing at its end
+        with contextlib.suppress(OSError):  # the client says nothing at its end, or is gone already
             ends.connection.unwrap()
         ends.connection.shutdown(socket.SHUT_WR)
         assert ends.connection.recv(4096) == b"", "from there on plain, and it has ended"

@@ -24,7 +24,7 @@ before = set(sys.modules)
 status = main(["locate", "--trace", sys.argv[1]])
 own = [name.partition(".")[2] for name in sys.modules if name.startswith("laggard.")]
 others = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
-others -= {"laggard", "typing_extensions"}
+others -= {"laggard", "typing_extensions", "sitecustomize"}  # the last is the distribution's
 print("status", status, "modules", len(own), "of others", *sorted(name for name in others if not name.startswith("_")))
 print("rooms", *sorted(own))
 print("stdlib", *sorted({"asyncio", "ssl", "http", "socket"} & set(sys.modules)))
