@@ -8,15 +8,15 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from support.certificates import SECONDS, Files, Start, client
 from support.daemons import Daemon
+from support.waiting import wait_for
 
-from laggard.gate.cached_report import fetch_cached_report
+from laggard.gate.cached_report import CachedReport, fetch_cached_report
 from laggard.kit.errors import UsageError
 from laggard.kit.http_client import NoResponse, get
 from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE, client_context
@@ -159,15 +159,13 @@ def test_the_gate_takes_the_report_of_an_agent_with_tls(
 ) -> None:
     """Without its authority: who listens is known by the kernel."""
     agent = start("agent", "--web.config.file", files.config())
-    deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            report = fetch_cached_report(agent.port, "n0", 600.0, ())
-            break
-        except NoResponse as error:
-            assert time.monotonic() < deadline, error
-            time.sleep(0.2)
-    assert report.report.node == "n0"
+
+    def report() -> CachedReport | None:
+        with contextlib.suppress(NoResponse):
+            return fetch_cached_report(agent.port, "n0", 600.0, ())
+        return None
+
+    assert wait_for(report, agent.said).report.node == "n0"
 
 
 @pytest.mark.slow

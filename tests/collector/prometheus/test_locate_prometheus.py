@@ -57,7 +57,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         pytest.skip("NO PROMETHEUS: locate --prometheus is NOT tested against one; apt-get install prometheus")
     folder, end = tmp_path_factory.mktemp("prometheus"), round(time.time() - 3600.0)
     data = make_blocks(JOBS, end, folder)
-    with prometheus(data) as (url, _):
+    with prometheus(data) as url:
         yield Served(url, end)
 
 
