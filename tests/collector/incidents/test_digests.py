@@ -106,14 +106,12 @@ def test_a_damaged_digest_is_none(path: str) -> None:
 
 @pytest.mark.slow  # a collector
 def test_a_collector_is_asked_for_what_a_job_was_like(
-    start_collector: Any, fake_agent: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], path: str
+    watching: Any, fake_agent: Any, capfd: pytest.CaptureFixture[str], path: str
 ) -> None:
     """An earlier run of the script, in the database, was faster in its backward pass, and had another torch."""
     facts = {"script": "train.py", "started": 1000.0, "environment": {"torch": "2.9"}}
     agent = fake_agent(Make.node("n0", [0, 1, 2, 3], facts=facts), report("n0"))
-    config = tmp_path / "collector.yaml"
-    config.write_text(f"incidents_database: {path}\n")
-    collector = start_collector("--target", agent.address, "--interval", "0.3", "--config", str(config))
+    collector = watching(agent, incidents_database=path)
     collector.wait_until(lambda: collector.get("/api/v1/digest", run="first").status_code == 200)
     now = decode(collector.get("/api/v1/digest", job="1000:job-1").content, Digest)
     assert now.script == "train.py" and now.healthy and now.environment == {"torch": "2.9"}
@@ -137,7 +135,7 @@ def test_a_collector_is_asked_for_what_a_job_was_like(
         environment={"torch": "2.8"},
     )  # fmt: skip
     store(path, KeptDigest(1000, "before", LAST, earlier), now=WALL + 1e6)
-    collector = start_collector("--target", agent.address, "--interval", "0.3", "--config", str(config))
+    collector = watching(agent, incidents_database=path)
     collector.wait_until(lambda: collector.get("/api/v1/digest", run="last").status_code == 200)
     assert main(["locate", "--collector", collector.url, "--against", "last", "--format", "json"]) == 1
     found = decode(capfd.readouterr().out.encode(), Comparison)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -466,18 +467,14 @@ def test_commands_start_without_psycopg(tmp_path: Path) -> None:
 @pytest.mark.spine
 @pytest.mark.slow  # collectors
 def test_two_collectors_and_one_that_is_killed(
-    start_collector: Any, fake_agent: Any, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    watching: Any, fake_agent: Any, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Real ones, which watch one agent: one incident, known to both by one id, and what one was told both know."""
     document = Documents.node("n0", [0, 1, 2, 3], slow=2)
     agent = fake_agent(document, Documents.report("n0", ["GPU_THROTTLED"]))
 
-    def config(name: str) -> tuple[str, ...]:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(f"incidents_database: {url}\nincidents_writer: {name}\n")
-        return ("--target", agent.address, "--interval", "0.3", "--config", str(path))
-
-    one, other = start_collector(*config("one")), start_collector(*config("other"))
+    start = partial(watching, agent, incidents_database=url)
+    one, other = start(incidents_writer="one"), start(incidents_writer="other")
 
     def ids(collector: Any) -> list[int]:
         return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
@@ -490,7 +487,7 @@ def test_two_collectors_and_one_that_is_killed(
     assert main(["incidents", "--database", url]) == 1
     assert "rank 2 on n0 is slow in forward" in capsys.readouterr().out
     one.stop(signal.SIGKILL)
-    again = start_collector(*config("one"))
+    again = start(incidents_writer="one")
     again.wait_until(lambda: ids(again) == [known])
     again.wait_until(lambda: again.get("/api/v1/history", node="n0").json()["history"]["state"] == "on")
     over = [structs.replace(rank, state="finished", pid=0) for rank in document.ranks]

@@ -8,7 +8,6 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -113,11 +112,9 @@ def test_two_clusters_in_one_store_are_not_mixed_up(
         assert said == f"laggard: 2 clusters have a job {job}; choose with --cluster: a, b\n", said
 
 
-def test_a_collector_watches_the_jobs_of_its_cluster(store: Store, start_collector: Any, tmp_path: Path) -> None:
-    config = tmp_path / "collector.yaml"
-    settings = f"targets: []\nprometheus: {store.words[-1]}\nprometheus_interval_seconds: 1\n"
-    config.write_text(f"{settings}prometheus_cluster: b\nincidents_database: ''\n")
-    collector = start_collector("--config", str(config), "--interval", "0.5")
+def test_a_collector_watches_the_jobs_of_its_cluster(store: Store, start_collector: Any) -> None:
+    of_store = {"prometheus": store.words[-1], "prometheus_interval_seconds": 1, "prometheus_cluster": "b"}
+    collector = start_collector("--interval", "0.5", targets=[], incidents_database="", **of_store)
 
     def culprits() -> Any:
         return collector.get("/api/v1/location", job="1000:train").json()["culprits"]

@@ -78,7 +78,7 @@ def test_without_scripts_the_answer_is_there(browser: Any, tmp_path: Path) -> No
 @pytest.mark.slow
 @needs_chromium
 def test_a_collectors_job_brings_findings_and_what_to_change(
-    browser: Any, tmp_path: Path, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], make: Any
+    browser: Any, tmp_path: Path, watching: Callable[..., Any], fake_agent: Callable[..., Any], make: Any
 ) -> None:
     agents = [
         fake_agent(make.node("n0", [0, 1], slow=2, job_id=HOSTILE), make.report("n0", ["GPU_TOO_HOT"])),
@@ -88,9 +88,7 @@ def test_a_collectors_job_brings_findings_and_what_to_change(
     agents += [
         fake_agent(make.node(f"m{at}", [0], job_id=name, world_size=1, facts=facts)) for at, name in enumerate(NUMBERS)
     ]
-    flags = [word for agent in agents for word in ("--target", agent.address)]
-    collector = start_collector(*flags, "--interval", "0.5")
-    collector.wait_ready()
+    collector = watching(*agents)
     found = _locate("--collector", collector.url, "--job", HOSTILE, "--html", tmp_path / "job.html")
     assert found.returncode == 1, found.stderr
     browsed = _opened(browser, tmp_path / "job.html")
