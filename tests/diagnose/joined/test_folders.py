@@ -11,9 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.job_folders import files_of, folder_expectations
+from support.paths import DATA
 
 from laggard.cli import main
+
+JOB_FOLDERS = DATA / "job_folders"
+
+
+def folder_expectations() -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(JOB_FOLDERS.glob("*/expect.json"))}
+
+
+def files_of(name: str) -> Path:
+    return JOB_FOLDERS / name / "files"
+
 
 GLOO = (
     "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete\n"
