@@ -7,15 +7,14 @@ import contextlib
 import math
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 import pytest
 from prometheus_client import Metric
 from support.engines import ENGINES, count, need, running, scraper
+from support.fronts import served_by
 from support.waiting import PATIENCE_SECONDS, wait_for
 
 from laggard.catalogue.exposition import exposition, metric_family
@@ -84,45 +83,19 @@ def _metrics(training: Training, node: int, seconds: float) -> Iterator[Metric]:
     yield metric_family("laggard_agent_probe_round_seconds", [((), 1.0)])
 
 
-class LiveNodes:
-    """The agents of a training, each at an address of its own, from __enter__ to __exit__."""
+@contextlib.contextmanager
+def live_nodes(training: Training) -> Iterator[dict[str, str]]:
+    """The agents of a training that goes on, as HTTP servers whose counters grow by the clock: HOST:PORT by node."""
+    began = time.monotonic() - 600.0  # it has trained for ten minutes
 
-    def __init__(self, training: Training) -> None:
-        began = time.monotonic() - 600.0  # it has trained for ten minutes
-        self._servers = [_server(training, node, began) for node in range(training.nodes)]
+    def told(node: int, headers: Mapping[str, str]) -> tuple[Any, ...]:
+        body, kind = exposition(_metrics(training, node, time.monotonic() - began), headers.get("Accept", ""))
+        return 200, body, ("Content-Type", kind)
 
-    @property
-    def addresses(self) -> dict[str, str]:
-        """HOST:PORT by node."""
-        return {f"n{node}": f"127.0.0.1:{each.server_address[1]}" for node, each in enumerate(self._servers)}
-
-    def __enter__(self) -> LiveNodes:
-        self._threads = [threading.Thread(target=it.serve_forever, args=(0.05,), daemon=True) for it in self._servers]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for server, thread in zip(self._servers, self._threads, strict=True):
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-
-def _server(training: Training, node: int, began: float) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = _metrics(training, node, time.monotonic() - began)
-            body, content_type = exposition(found, self.headers.get("Accept", ""))
-            self.send_response(200)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with contextlib.ExitStack() as stack:
+        agents = [served_by(lambda _, __, headers, node=node: told(node, headers)) for node in range(training.nodes)]
+        urls = map(stack.enter_context, agents)
+        yield {f"n{node}": url.removeprefix("http://") for node, url in enumerate(urls)}
 
 
 pytestmark = pytest.mark.slow  # real servers, and some 20 s of samples
@@ -156,11 +129,11 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         engine = stack.enter_context(ENGINES[request.param](folder))
         commands = {}
         for cluster, training in trainings.items():
-            nodes = stack.enter_context(LiveNodes(training))
+            nodes = stack.enter_context(live_nodes(training))
             for replica in ("r0", "r1") if cluster == "a" else ("r0",):
                 labels = {"cluster": cluster, "replica": replica}
                 name = f"{cluster}-{replica}"
-                commands[name] = scraper(name, nodes.addresses, labels, engine, folder)
+                commands[name] = scraper(name, nodes, labels, engine, folder)
         scrapers = stack.enter_context(running(folder, commands))
         query = 'min(count_over_time(laggard_rank_steps_total{rank="0"}[10m]))'
         wait_for(lambda: count(engine, query) >= SAMPLES, lambda: f"{count(engine, query)} samples")
