@@ -210,7 +210,7 @@ def speeds(path: Path) -> Speeds:
 
 
 _LIVE = re.compile(r"\bmark\.(?:slow|spine)\b")
-_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+_TEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
 
 
 @cache
@@ -221,9 +221,12 @@ def _is_marked(folder: Path) -> bool:
     return bool(marks) or (folder != TESTS and _is_marked(folder.parent))
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 def _speeds_of(text: str) -> Speeds:
     body = ast.parse(text).body
-    tests = {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    tests = {node.name for node in body if isinstance(node, FUNCTIONS) and node.name.startswith("test_")}
     slow, some_slow = _marked(body, tests, "slow")
     spine, _ = _marked(body, tests, "spine")
     return Speeds(frozenset(slow | some_slow), frozenset(tests - slow - spine))
@@ -237,7 +240,7 @@ def _marked(body: Sequence[ast.stmt], tests: Collection[str], mark: str) -> tupl
             named |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     whole, some = set(tests) if "pytestmark" in named else set(), set()
     for node in body:
-        if isinstance(node, ast.FunctionDef) and node.name in tests:
+        if isinstance(node, FUNCTIONS) and node.name in tests:
             for marks in (it for it in node.decorator_list if _holds(it, mark, named)):
                 (some if isinstance(marks, ast.Call) else whole).add(node.name)
     return whole, some

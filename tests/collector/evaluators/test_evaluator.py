@@ -360,7 +360,7 @@ def test_clocks_an_hour_off_change_nothing_between_evaluators(
     assert {one.live, other.live} == {2} and own(one) | own(other) == set(cluster.jobs)
 
 
-def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make) -> None:
+async def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make) -> None:
     """Whoever judged: the collector's next round of answers is not waited for."""
     one = make("a")
     news: list[str] = []
@@ -370,21 +370,18 @@ def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make)
         while len(news) < count:
             await asyncio.sleep(0.01)
 
-    async def watched() -> None:
-        task = asyncio.create_task(one.run())
-        try:
-            await asyncio.wait_for(until(1), 60.0)
-            while "ok" not in news:
-                await asyncio.sleep(0.01)
-            heard = len(news)
-            cluster.slow.add("train-0")
-            await asyncio.to_thread(one.look)
-            await asyncio.wait_for(until(heard + 1), 60.0)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(watched())
+    task = asyncio.create_task(one.run())
+    try:
+        await asyncio.wait_for(until(1), 60.0)
+        while "ok" not in news:
+            await asyncio.sleep(0.01)
+        heard = len(news)
+        cluster.slow.add("train-0")
+        await asyncio.to_thread(one.look)
+        await asyncio.wait_for(until(heard + 1), 60.0)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     assert news[-1] == "fail" and news.count("fail") == 1
 
 

@@ -420,9 +420,8 @@ def test_a_collector_that_hangs_in_a_transaction_does_not_stop_the_others(url: s
 
 def test_a_full_disk_is_told(url: str) -> None:
     database = store(url)
-    with pytest.raises(
-        DatabaseError, match=r"^postgresql:///tests\S* cannot be used: .*free some of the server's disk$"
-    ):
+    said = r"^postgresql:///tests\S* cannot be used: .*free some of the server's disk$"
+    with pytest.raises(DatabaseError, match=said), database.engine.told():
         database.engine.run("DO $$ BEGIN RAISE disk_full; END $$")
     database.write([incident(1)], WALL)
     assert len(stored(url)) == 1

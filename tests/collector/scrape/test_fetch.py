@@ -192,74 +192,63 @@ def test_what_is_asked_and_answered_over_a_socket(name: str) -> None:
     assert _asked(reset, name=name) == FetchFailure("down", "the connection broke: connection reset by peer")
 
 
-def test_a_large_answer_comes_whole() -> None:
+async def test_a_large_answer_comes_whole() -> None:
     body = bytes(range(256)) * 20_000
 
     async def large(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
 
-    async def run() -> None:
-        async with _served(large) as url:
-            assert await fetch(url, 60.0, len(body)) == body
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+    async with _served(large) as url:
+        assert await fetch(url, 60.0, len(body)) == body
 
 
-def test_who_is_not_there() -> None:
-    async def run() -> None:
-        refused = FetchFailure("down", "no connection: connection refused")
-        port = free_port()
-        assert await fetch(f"http://127.0.0.1:{port}/", 60.0, MAX_BYTES) == refused
-        assert await fetch(f"http://localhost:{port}/", 60.0, MAX_BYTES) == refused
-        with socket.socket() as listening:  # its queue is full: Linux answers no SYN, as a host that is off
-            listening.bind(("127.0.0.1", 0))
-            listening.listen(0)
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-            with contextlib.ExitStack() as stack:
-                for _ in range(2):
-                    asks = stack.enter_context(socket.socket())
-                    asks.setblocking(False)
-                    asks.connect_ex(listening.getsockname())
-                found = await fetch(url, 0.3, MAX_BYTES)
-        assert found == FetchFailure("down", "no connection: the host does not answer")
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+async def test_who_is_not_there() -> None:
+    refused = FetchFailure("down", "no connection: connection refused")
+    port = free_port()
+    assert await fetch(f"http://127.0.0.1:{port}/", 60.0, MAX_BYTES) == refused
+    assert await fetch(f"http://localhost:{port}/", 60.0, MAX_BYTES) == refused
+    with socket.socket() as listening:  # its queue is full: Linux answers no SYN, as a host that is off
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                asks = stack.enter_context(socket.socket())
+                asks.setblocking(False)
+                asks.connect_ex(listening.getsockname())
+            found = await fetch(url, 0.3, MAX_BYTES)
+    assert found == FetchFailure("down", "no connection: the host does not answer")
 
 
-def test_a_token_goes_along_and_no_line_of_another() -> None:
+async def test_a_token_goes_along_and_no_line_of_another() -> None:
     heads: list[bytes] = []
 
     async def answers(head: bytes, writer: asyncio.StreamWriter) -> None:
         heads.append(head)
         writer.write(AGENTS)
 
-    async def run() -> None:
-        async with _served(answers) as url:
-            assert await fetch(url, 60.0, MAX_BYTES, method="POST", token="two words") == BODY
-            for wrong in ({"token": "secret\r\nX: y"}, {"token": "\xe4"}):
-                found = await fetch(url, 60.0, MAX_BYTES, **wrong)
-                assert isinstance(found, FetchFailure) and found.state == "down"
-            found = await fetch(f"{url}/a b", 60.0, MAX_BYTES)
+    async with _served(answers) as url:
+        assert await fetch(url, 60.0, MAX_BYTES, method="POST", token="two words") == BODY
+        for wrong in ({"token": "secret\r\nX: y"}, {"token": "\xe4"}):
+            found = await fetch(url, 60.0, MAX_BYTES, **wrong)
             assert isinstance(found, FetchFailure) and found.state == "down"
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+        found = await fetch(f"{url}/a b", 60.0, MAX_BYTES)
+        assert isinstance(found, FetchFailure) and found.state == "down"
     assert len(heads) == 1 and heads[0].startswith(b"POST / HTTP/1.1\r\n")
     assert b"\r\nAuthorization: Bearer two words\r\nContent-Length: 0\r\n\r\n" in heads[0]
 
 
-def test_ipv6() -> None:
-    async def run() -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(AGENTS)
-            writer.close()
-
-        server = await asyncio.start_server(handle, "::1", 0)
-        port = server.sockets[0].getsockname()[1]
-        assert await fetch(f"http://[::1]:{port}/", 60.0, MAX_BYTES) == BODY
-        server.close()
-
+async def test_ipv6() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(AGENTS)
+        writer.close()
+
+    server = await asyncio.start_server(handle, "::1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await fetch(f"http://[::1]:{port}/", 60.0, MAX_BYTES) == BODY
+    server.close()

@@ -158,52 +158,43 @@ def test_who_says_more_than_was_asked_for_is_not_kept(beyond: bytes) -> None:
     assert asked(says_more, 3) == ([b"{}"] * 3, [1, 1, 1])
 
 
-def test_who_says_more_later_is_dropped() -> None:
-    async def work() -> None:
-        connections = KeptConnections()
-        async with agents(keeps) as there:
-            assert await fetch(there.url, 60.0, 100, kept=connections) == b"{}"
-            there.writers[0].write(KEEPS)
-            await asyncio.wait(there.tasks)  # the collector closed it
-            assert await fetch(there.url, 60.0, 100, kept=connections) == b"{}"
-            assert there.questions == [1, 1]
-            connections.close()
-
-    run(work)
+async def test_who_says_more_later_is_dropped() -> None:
+    connections = KeptConnections()
+    async with agents(keeps) as there:
+        assert await fetch(there.url, 60.0, 100, kept=connections) == b"{}"
+        there.writers[0].write(KEEPS)
+        await asyncio.wait(there.tasks)  # the collector closed it
+        assert await fetch(there.url, 60.0, 100, kept=connections) == b"{}"
+        assert there.questions == [1, 1]
+        connections.close()
 
 
-def test_what_waits_too_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_waits_too_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_connections, "IDLE_SECONDS", -1.0)
-    assert asked(keeps, 2) == ([b"{}"] * 2, [1, 1])
-
-    async def work() -> None:
-        connections = KeptConnections()
-        async with agents(keeps) as there:
+    connections = KeptConnections()
+    async with agents(keeps) as there:
+        for _ in range(2):
             assert await fetch(there.url, 60.0, 100, kept=connections) == b"{}"
-            connections.drop_old()
-            await asyncio.wait(there.tasks)
+        assert there.questions == [1, 1]
+        connections.drop_old()
+        await asyncio.wait(there.tasks)
 
-    run(work)
 
-
-def test_a_silent_agent_is_slow() -> None:
+async def test_a_silent_agent_is_slow() -> None:
     async def falls_silent(_: int, question: int, writer: asyncio.StreamWriter) -> bool:
         if question == 1:
             writer.write(KEEPS)
         return True
 
-    async def work() -> None:
-        connections = KeptConnections()
-        async with agents(falls_silent) as there:
-            assert await fetch(there.url, 60.0, 100, kept=connections) == b"{}"
-            found = await fetch(there.url, 0.2, 100, kept=connections)
-            assert found == FetchFailure("slow", "no complete answer within 0.2 s")
-            await asyncio.wait(there.tasks)  # nobody waits for it: it is closed
-
-    run(work)
+    connections = KeptConnections()
+    async with agents(falls_silent) as there:
+        assert await fetch(there.url, 60.0, 100, kept=connections) == b"{}"
+        found = await fetch(there.url, 0.2, 100, kept=connections)
+        assert found == FetchFailure("slow", "no complete answer within 0.2 s")
+        await asyncio.wait(there.tasks)  # nobody waits for it: it is closed
 
 
-def test_a_late_answer_leaves_a_connection_that_can_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_answer_leaves_a_connection_that_can_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laggard.collector.scrape.connections.PATIENCE_SECONDS", 0.0)
 
     async def late(_: int, __: int, writer: asyncio.StreamWriter) -> bool:
@@ -211,16 +202,13 @@ def test_a_late_answer_leaves_a_connection_that_can_be_asked_again(monkeypatch: 
         writer.write(KEEPS)
         return True
 
-    async def work() -> None:
-        connections, slots = KeptConnections(), Slots(1)
-        async with agents(late) as there:
-            for _ in range(3):
-                async with slots.one() as slot:
-                    assert await fetch(there.url, 60.0, 100, slot=slot, kept=connections) == b"{}"
-            assert there.questions == [3]
-            connections.close()
-
-    run(work)
+    connections, slots = KeptConnections(), Slots(1)
+    async with agents(late) as there:
+        for _ in range(3):
+            async with slots.one() as slot:
+                assert await fetch(there.url, 60.0, 100, slot=slot, kept=connections) == b"{}"
+        assert there.questions == [3]
+        connections.close()
 
 
 class Counting:
@@ -250,56 +238,49 @@ def counting(tls: ServerTls | None = None) -> Iterator[Counting]:
         found.server.stop()
 
 
-def test_a_real_server_keeps() -> None:
-    async def work() -> None:
-        connections = KeptConnections()
-        with counting() as there:
-            for place in range(4):
-                found = await fetch(f"http://127.0.0.1:{there.port}/{place}", 60.0, 100, kept=connections)
-                assert found == b"/%d" % place
-            assert len(set(there.threads)) == 1
-            assert await fetch(f"http://127.0.0.1:{there.port}/9", 60.0, 100) == b"/9"
-            assert len(set(there.threads)) == 2
-            connections.close()
-
-    run(work)
+async def test_a_real_server_keeps() -> None:
+    connections = KeptConnections()
+    with counting() as there:
+        for place in range(4):
+            found = await fetch(f"http://127.0.0.1:{there.port}/{place}", 60.0, 100, kept=connections)
+            assert found == b"/%d" % place
+        assert len(set(there.threads)) == 1
+        assert await fetch(f"http://127.0.0.1:{there.port}/9", 60.0, 100) == b"/9"
+        assert len(set(there.threads)) == 2
+        connections.close()
 
 
-def test_over_tls_until_certificates_change(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_over_tls_until_certificates_change(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may ask is decided anew at once: a kept connection ends where its handshake would be another."""
     for name, value in files.environment("client").items():
         monkeypatch.setitem(os.environ, name, value)
     folder = files.folder
     tls = ServerTls(ServerTlsSettings(str(folder / "server.pem"), str(folder / "server.key")))
+    connections = KeptConnections()
+    with counting(tls) as there:
 
-    async def work() -> None:
-        connections = KeptConnections()
-        with counting(tls) as there:
-
-            async def ask() -> int:
-                for host in ("127.0.0.1", "localhost"):
-                    url = f"https://{host}:{there.port}/x"
-                    assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
-                return len(set(there.threads))
-
-            # The server keeps one of a client: each of the two names takes the other's, and is asked again.
-            assert await fetch(f"https://127.0.0.1:{there.port}/x", 60.0, 100, "localhost", kept=connections) == b"/x"
-            before = await ask()
-            url = f"https://localhost:{there.port}/x"
-            assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
-            assert len(set(there.threads)) == before
-            files.write("server", files.authority.issue_cert("127.0.0.1", "localhost"))
-            assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
-            assert len(set(there.threads)) == before + 1
-            with monkeypatch.context() as none:
-                none.setattr(kept_connections, "MAX_KEPT_TLS", 0)
+        async def ask() -> int:
+            for host in ("127.0.0.1", "localhost"):
+                url = f"https://{host}:{there.port}/x"
                 assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
-                assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
-            assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
-            assert len(set(there.threads)) == before + 3, "one that there was, and two that were not kept"
-            files.write("client", files.authority.issue_cert("collector.example"))
-            assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
-            assert len(set(there.threads)) == before + 4, "the collector shows another certificate"
-            connections.close()
+            return len(set(there.threads))
 
-    run(work)
+        # The server keeps one of a client: each of the two names takes the other's, and is asked again.
+        assert await fetch(f"https://127.0.0.1:{there.port}/x", 60.0, 100, "localhost", kept=connections) == b"/x"
+        before = await ask()
+        url = f"https://localhost:{there.port}/x"
+        assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+        assert len(set(there.threads)) == before
+        files.write("server", files.authority.issue_cert("127.0.0.1", "localhost"))
+        assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+        assert len(set(there.threads)) == before + 1
+        with monkeypatch.context() as none:
+            none.setattr(kept_connections, "MAX_KEPT_TLS", 0)
+            assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+            assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+        assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+        assert len(set(there.threads)) == before + 3, "one that there was, and two that were not kept"
+        files.write("client", files.authority.issue_cert("collector.example"))
+        assert await fetch(url, 60.0, 100, kept=connections) == b"/x"
+        assert len(set(there.threads)) == before + 4, "the collector shows another certificate"
+        connections.close()
