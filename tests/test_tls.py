@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import ssl
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 from support.certificates import SECONDS, Files, Start, client
-from support.daemons import Daemon
+from support.daemons import Daemon, laggard
 from support.waiting import wait_for
 
 from laggard.gate.cached_report import CachedReport, fetch_cached_report
@@ -230,8 +227,7 @@ def get_text(url: str, tls: ssl.SSLContext) -> str:
 
 
 def locate(url: str, environ: dict[str, str]) -> str:
-    command = [sys.executable, "-m", "laggard", "locate", "--collector", url]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, timeout=SECONDS)
+    done = laggard("locate", "--collector", url, **environ)
     return done.stdout + done.stderr
 
 

@@ -6,7 +6,6 @@ import contextlib
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from support.agents import AgentProcess
-from support.daemons import Daemon
+from support.daemons import Daemon, laggard
 from support.waiting import wait_for
 
 from laggard.kit.http_client import NoResponse, get
@@ -38,11 +37,6 @@ def send_bytes(agent: Any, data: bytes) -> bytes:
         while chunk := connection.recv(65_536):
             response += chunk
         return response
-
-
-def run_agent(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "laggard", "agent", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/api/v1/report", "/api/v1/ranks?since=0"])
@@ -170,7 +164,7 @@ def test_a_prober_that_dies_is_reported_and_started_again(start_agent: Start, tm
 def test_bad_configuration_is_one_line_that_says_what_to_do(tmp_path: Path, text: str, message: str) -> None:
     config = tmp_path / "agent.yaml"
     config.write_text(text + "\n")
-    ended = run_agent("--config", str(config))
+    ended = laggard("agent", "--config", config)
     assert ended.returncode == 64 and ended.stdout == ""
     assert ended.stderr.startswith("laggard: ") and ended.stderr.count("\n") == 1
     assert message in ended.stderr
