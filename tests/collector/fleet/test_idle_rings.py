@@ -135,9 +135,9 @@ def test_who_has_the_token_is_answered_with_it(tmp_path: Path) -> None:
     token.write_text("right")
 
     def post(settings: CollectorSettings, key: str) -> Any:
-        body = encode(signed(key, RING_AGENT, RingAsk("n0", time.time(), "n" * 32)))
-        routes = all_routes(Source(ClusterSnapshot(nodes=())), settings)  # type: ignore[arg-type]
-        return TestClient(Starlette(routes=routes)).post("/api/v1/rings/due", content=body)
+        client = TestClient(Starlette(routes=all_routes(Source(ClusterSnapshot(nodes=())), settings)))
+        ask = RingAsk("n0", time.time(), "n" * 32)
+        return client.post("/api/v1/rings/due", content=encode(signed(key, RING_AGENT, ask)))
 
     with_token = structs.replace(SETTINGS, ring_token_file=str(token))
     due = decode(post(with_token, "right").content, RingDue)

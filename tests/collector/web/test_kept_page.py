@@ -161,11 +161,10 @@ def test_what_cannot_be_written_leaves_the_old_page(tmp_path: Path) -> None:
 
 
 def test_json_stays_one_document_beside_the_page(tmp_path: Path) -> None:
-    found = laggard(
-        "locate", "--trace", _recording(tmp_path, slow=None), "--html", tmp_path / "job.html", "--format", "json"
-    )
+    recording, page = _recording(tmp_path, slow=None), tmp_path / "job.html"
+    found = laggard("locate", "--trace", recording, "--html", page, "--format", "json")
     assert found.returncode == 0 and found.stdout.count("\n") == 1 and found.stdout.startswith("{")
-    assert "No rank is slow" in (tmp_path / "job.html").read_text()
+    assert "No rank is slow" in page.read_text()
 
 
 def test_modules_are_bundled_in_the_order_of_their_imports() -> None:
