@@ -17,7 +17,6 @@ from support.ports import free_port
 from laggard.collector.scrape.fetch import AnswerReader, FetchFailure, fetch
 from laggard.kit.http_client import SPEAKS_TLS
 
-LONGEST_SECONDS = 120.0
 MAX_BYTES = 1000
 BODY = b'{"a":1}'
 AGENTS = (
@@ -153,18 +152,16 @@ async def _served(answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None
         await asyncio.gather(*under_way)
 
 
-def _asked(answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None]], *, name: str = "127.0.0.1") -> object:
+async def _asked(
+    answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None]], *, name: str = "127.0.0.1"
+) -> bytes | FetchFailure:
     """What comes of asking who answers so, under that name."""
-
-    async def run() -> object:
-        async with _served(answer) as url:
-            return await fetch(url.replace("127.0.0.1", name) + "/api?x=1", 60.0, MAX_BYTES)
-
-    return asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+    async with _served(answer) as url:
+        return await fetch(url.replace("127.0.0.1", name) + "/api?x=1", 60.0, MAX_BYTES)
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
-def test_what_is_asked_and_answered_over_a_socket(name: str) -> None:
+async def test_what_is_asked_and_answered_over_a_socket(name: str) -> None:
     heads: list[bytes] = []
 
     async def in_pieces(head: bytes, writer: asyncio.StreamWriter) -> None:
@@ -183,13 +180,13 @@ def test_what_is_asked_and_answered_over_a_socket(name: str) -> None:
     async def reset(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    assert _asked(in_pieces, name=name) == BODY
+    assert await _asked(in_pieces, name=name) == BODY
     assert heads[0].startswith(b"GET /api?x=1 HTTP/1.1\r\nHost: " + name.encode() + b":")
     assert b"Accept-Encoding: identity\r\n" in heads[0] and b"Authorization" not in heads[0]
-    cut_off = _asked(half, name=name)
+    cut_off = await _asked(half, name=name)
     assert isinstance(cut_off, FetchFailure) and cut_off.state == "garbage" and "without sending" in cut_off.reason
-    assert _asked(nothing, name=name) == FetchFailure("down", "it closed the connection")
-    assert _asked(reset, name=name) == FetchFailure("down", "the connection broke: connection reset by peer")
+    assert await _asked(nothing, name=name) == FetchFailure("down", "it closed the connection")
+    assert await _asked(reset, name=name) == FetchFailure("down", "the connection broke: connection reset by peer")
 
 
 async def test_a_large_answer_comes_whole() -> None:

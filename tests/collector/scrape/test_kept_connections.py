@@ -20,7 +20,6 @@ from laggard.kit.http_message import HttpError, Request, Response, bind
 from laggard.kit.http_server import Server
 from laggard.kit.tls import ServerTls, ServerTlsSettings
 
-LONGEST_SECONDS = 120.0
 KEEPS = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\n{}"
 CLOSES = KEEPS.replace(b"keep-alive", b"close")
 Answer = Callable[[int, int, asyncio.StreamWriter], Awaitable[bool]]
@@ -77,85 +76,72 @@ async def closes(_: int, __: int, writer: asyncio.StreamWriter) -> bool:
     return False
 
 
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work(), LONGEST_SECONDS)
-
-    asyncio.run(bounded())
-
-
-def asked(
+async def asked(
     answer: Answer, times: int, *, most: int = 9, name: str = "127.0.0.1", **more: Any
 ) -> tuple[list[Any], list[int]]:
     """What comes of asking so often, one after the other, and how many questions each connection brought."""
+    connections = KeptConnections(most)
     found: list[Any] = []
-    questions: list[int] = []
-
-    async def work() -> None:
-        connections = KeptConnections(most)
-        async with agents(answer) as there:
-            for _ in range(times):
-                url = there.url.replace("127.0.0.1", name)
-                found.append(await fetch(url, 60.0, 100, kept=connections, **more))
-                await asyncio.sleep(0)
-            connections.close()
-            questions[:] = there.questions
-
-    run(work)
-    return found, questions
+    async with agents(answer) as there:
+        for _ in range(times):
+            url = there.url.replace("127.0.0.1", name)
+            found.append(await fetch(url, 60.0, 100, kept=connections, **more))
+            await asyncio.sleep(0)
+        connections.close()
+        return found, there.questions
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
-def test_one_connection_brings_all_questions(name: str) -> None:
-    assert asked(keeps, 5, name=name) == ([b"{}"] * 5, [5])
+async def test_one_connection_brings_all_questions(name: str) -> None:
+    assert await asked(keeps, 5, name=name) == ([b"{}"] * 5, [5])
 
 
-def test_agents_of_old_close_and_are_asked_as_ever() -> None:
-    assert asked(closes, 3) == ([b"{}"] * 3, [1, 1, 1])
+async def test_agents_of_old_close_and_are_asked_as_ever() -> None:
+    assert await asked(closes, 3) == ([b"{}"] * 3, [1, 1, 1])
 
 
-def test_where_nothing_is_to_be_kept_nothing_is() -> None:
-    assert asked(keeps, 3, most=0) == ([b"{}"] * 3, [1, 1, 1])
+async def test_where_nothing_is_to_be_kept_nothing_is() -> None:
+    assert await asked(keeps, 3, most=0) == ([b"{}"] * 3, [1, 1, 1])
 
 
-def test_what_changes_something_is_never_asked_over_a_connection_that_may_be_gone() -> None:
-    assert asked(keeps, 3, method="POST") == ([b"{}"] * 3, [1, 1, 1])
+async def test_what_changes_something_is_never_asked_over_a_connection_that_may_be_gone() -> None:
+    assert await asked(keeps, 3, method="POST") == ([b"{}"] * 3, [1, 1, 1])
 
 
-def test_an_agent_that_was_started_anew_is_asked_again_at_once() -> None:
+async def test_an_agent_that_was_started_anew_is_asked_again_at_once() -> None:
     async def forgets(_: int, question: int, writer: asyncio.StreamWriter) -> bool:
         if question == 1:
             writer.write(KEEPS)
         return question == 1
 
-    assert asked(forgets, 3) == ([b"{}"] * 3, [2, 2, 1])
+    assert await asked(forgets, 3) == ([b"{}"] * 3, [2, 2, 1])
 
 
-def test_it_is_asked_again_once() -> None:
+async def test_it_is_asked_again_once() -> None:
     async def answers_first(connection: int, question: int, writer: asyncio.StreamWriter) -> bool:
         if connection == 0 and question == 1:
             writer.write(KEEPS)
         return connection == 0 and question == 1
 
-    assert asked(answers_first, 2) == ([b"{}", FetchFailure("down", "it closed the connection")], [2, 1])
+    assert await asked(answers_first, 2) == ([b"{}", FetchFailure("down", "it closed the connection")], [2, 1])
 
 
-def test_half_an_answer_is_not_asked_for_again() -> None:
+async def test_half_an_answer_is_not_asked_for_again() -> None:
     async def half(_: int, question: int, writer: asyncio.StreamWriter) -> bool:
         writer.write(KEEPS if question == 1 else KEEPS[:-1])
         return question == 1
 
-    found, questions = asked(half, 2)
+    found, questions = await asked(half, 2)
     assert found[0] == b"{}" and found[1].state == "garbage" and questions == [2]
 
 
 @pytest.mark.parametrize("beyond", [b"{}", KEEPS])
-def test_who_says_more_than_was_asked_for_is_not_kept(beyond: bytes) -> None:
+async def test_who_says_more_than_was_asked_for_is_not_kept(beyond: bytes) -> None:
     async def says_more(_: int, __: int, writer: asyncio.StreamWriter) -> bool:
         writer.write(KEEPS + beyond)
         return True
 
-    assert asked(says_more, 3) == ([b"{}"] * 3, [1, 1, 1])
+    assert await asked(says_more, 3) == ([b"{}"] * 3, [1, 1, 1])
 
 
 async def test_who_says_more_later_is_dropped() -> None:

@@ -12,9 +12,6 @@ from laggard.collector.scrape import connections as slots
 from laggard.collector.scrape.connections import Slots
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 
-LONGEST_SECONDS = 120.0
-"""Of a test: a place that is not given back is waited for without end."""
-
 BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
