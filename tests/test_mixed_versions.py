@@ -127,9 +127,12 @@ def parts(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[
         for number, field in enumerate(msgspec.structs.fields(value)):
             key = number if value.__struct_config__.array_like else field.encode_name
             yield from parts(getattr(value, field.name), (*path, key))
-    elif isinstance(value, dict | list | tuple):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+    elif isinstance(value, dict):
+        for key, item in value.items():
             yield from parts(item, (*path, key))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from parts(item, (*path, number))
 
 
 def read(kind: type[msgspec.Struct], document: Any) -> Any:
