@@ -125,7 +125,7 @@ async def test_a_slow_rank_is_named_in_every_document(fake_agent: Start, make: A
         labels = '{basis="measured",job_id="job-1",key="rank 2 on n1",target="host",user="1000"}'
         assert f"laggard_job_recommendation{labels} 1.0" in metrics
         assert re.search(re.escape(f"laggard_job_recommendation_gain_ratio{labels}") + r" 1\.[0-9]+", metrics)
-        assert "laggard_collector_round_seconds 0." in metrics and "process_resident_memory_bytes " in metrics
+        assert "\nlaggard_collector_round_seconds " in metrics and "\nprocess_resident_memory_bytes " in metrics
         targets = (await client.get("/api/v1/targets")).json()
         assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
         recording = loop.recording("job-1")
