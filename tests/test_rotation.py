@@ -83,7 +83,7 @@ def test_an_authority_is_replaced_without_a_gap(files: Files, start: Start) -> N
     files.config(**CLIENTS, **pair_of_one, client_allowed_sans="[nobody.example]")
     watched.up()  # the settings themselves hold until the agent is started again
     assert watched.agent.said().count("certificates are read anew") == 3, "its own file, and twice the authorities"
-    assert get(f"{watched.agent.url}/-/healthy", SECONDS, tls=client_context(watched.environ)).status == 200
+    assert get(f"{watched.agent.url}/-/healthy", SECONDS, tls=client_context(watched.environ)).body == b"healthy\n"
     with pytest.raises(NoResponse, match="does not accept this client's certificate"):
         put(watched.folder / "old.pem", new.cert_pem.bytes())
         old = client(files, "client")

@@ -181,7 +181,7 @@ def test_it_imports_nothing_from_the_working_directory(tmp_path: Path, monkeypat
 
     def is_ready() -> bool:
         with contextlib.suppress(NoResponse):
-            return get(f"{agent.url}/-/ready", 300.0).status == 200
+            return get(f"{agent.url}/-/ready", 300.0).body == b"ready\n"
         return False
 
     try:
