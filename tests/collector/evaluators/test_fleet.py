@@ -27,7 +27,7 @@ def test_the_password_of_a_secret_lets_it_in_and_is_told_nowhere(tmp_path: Path,
         collector = start_collector(**EVALUATOR, incidents_database_file=str(secret))
         collector.wait_until(lambda: collector.get("/-/ready").status_code == 200)
         assert collector.get("/api/v1/incidents").json()["history"]["state"] == "on"
-        collector.wait_until(lambda: "laggard_evaluators_live 1.0" in collector.get("/metrics").text)
+        assert "laggard_evaluators_live 1.0" in collector.get("/metrics").text
         told = [collector.get(path).text for path in ("/", "/metrics", "/api/v1/summary", "/api/v1/incidents")]
         assert not [text for text in told if "a word" in text or "a%20word" in text]
         server.kill()
