@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -80,4 +81,15 @@ def test_a_flag_that_left_names_in_one_line_what_serves_instead(
     name: str, end: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(f"{name}{end}".split()) == 64
-    assert capsys.readouterr().err.endswith(f" left: {left.FLAGS[name]}\n")
+    said = capsys.readouterr().err
+    assert said.startswith(f"laggard: `laggard {name}") and said.endswith(f" left: {left.FLAGS[name]}\n"), said
+
+
+@pytest.mark.parametrize("name", left.SETTINGS)
+def test_a_key_that_left_names_in_one_line_what_serves_instead(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "collector.yaml"
+    config.write_text(f"{name}: x\n")
+    assert main(["collector", "--config", str(config), "--check-config"]) == 64
+    assert capsys.readouterr().err == f"laggard: {config}: the key `{name}` left: {left.SETTINGS[name]}\n"

@@ -38,13 +38,7 @@ def test_the_page_of_all_keys_is_current() -> None:
         ),
         (AgentSettings, "web.listen-address: :1", "did you mean listen_address?"),
         (CollectorSettings, "target: [n1]", "did you mean targets? valid keys: targets, target_names, "),
-        (CollectorSettings, "currency: EUR", "the key `currency` left: an incident has lost_gpu_hours"),
         (CollectorSettings, "zzz: 1", "unknown key `zzz`; valid keys: targets, "),
-        (
-            CollectorSettings,
-            "webhook_url_file: /etc/laggard/url",
-            "the key `webhook_url_file` left: Alertmanager tells of incidents, by the alert LaggardIncident",
-        ),
         (CollectorSettings, "[a, b]", "expected keys with values (`key: value`), got a list (`[a, b]`)"),
         (CollectorSettings, "interval_seconds: soon", "expected a number, got text - at `interval_seconds`"),
         (CollectorSettings, "targets: n1", "expected a list (`[a, b]`), got text - at `targets`"),

@@ -222,6 +222,9 @@ def _is_marked(folder: Path) -> bool:
     return bool(marks) or (folder != TESTS and _is_marked(folder.parent))
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 def _speeds_of(text: str) -> Speeds:
     body = ast.parse(text).body
     tests = {node.name for node in body if isinstance(node, FUNCTIONS) and node.name.startswith("test_")}

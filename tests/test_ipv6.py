@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.daemons import Daemon
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -58,9 +58,7 @@ def test_all_of_it_works_without_ipv4(within: tuple[str, ...], daemon: Callable[
         command = [*within, sys.executable, "-m", "laggard", *words, "--collector", collector]
         return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS).stdout
 
-    deadline = time.monotonic() + SECONDS
-    while "1 agent answers" not in (said := laggard("locate")):
-        assert time.monotonic() < deadline, said
+    wait_for(lambda: "1 agent answers" in laggard("locate"), lambda: laggard("locate"))
     assert laggard("incidents").startswith("No incident is open.\n")
     gate = [*within, sys.executable, "-m", "laggard", "healthcheck", "--gate", "report-only", "--collector", collector]
     done = subprocess.run(gate, capture_output=True, text=True, timeout=SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import urllib.error
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import trustme
+from support.agents import put
 from support.certificates import SECONDS, Files, Start, client
 from support.daemons import Daemon
 
@@ -31,17 +31,9 @@ pytestmark = pytest.mark.slow
 CLIENTS = {"client_ca_file": "ca.pem", "client_auth_type": "RequireAndVerifyClientCert"}
 
 
-def put(path: Path, *parts: trustme.Blob | bytes) -> None:
-    """One file as a whole, by a rename."""
-    fresh = path.with_suffix(".new")
-    fresh.touch(0o600)
-    fresh.write_bytes(b"".join(part if isinstance(part, bytes) else part.bytes() for part in parts))
-    os.replace(fresh, path)
-
-
 def pair(path: Path, authority: trustme.CA, name: str) -> None:
     """Key and certificate in one file, so that no moment has the one without the other."""
-    put(path, authority.issue_cert(name).private_key_and_cert_chain_pem)
+    put(path, authority.issue_cert(name).private_key_and_cert_chain_pem.bytes())
 
 
 def state(collector: Daemon) -> str:
@@ -79,21 +71,21 @@ class Watched:
 def test_an_authority_is_replaced_without_a_gap(files: Files, start: Start) -> None:
     watched, new = Watched(files, start), trustme.CA()
     watched.up()
-    put(watched.folder / "ca.pem", files.authority.cert_pem, new.cert_pem)
+    put(watched.folder / "ca.pem", files.authority.cert_pem.bytes() + new.cert_pem.bytes())
     watched.up()
     pair(watched.folder / "collector.pem", new, "collector.example")
     watched.up()
     pair(watched.folder / "node.pem", new, "127.0.0.1")
     watched.up()
-    put(watched.folder / "ca.pem", new.cert_pem)
+    put(watched.folder / "ca.pem", new.cert_pem.bytes())
     watched.up()
     pair_of_one = {"cert_file": "node.pem", "key_file": "node.pem"}
     files.config(**CLIENTS, **pair_of_one, client_allowed_sans="[nobody.example]")
     watched.up()  # the settings themselves hold until the agent is started again
     assert watched.agent.said().count("certificates are read anew") == 3, "its own file, and twice the authorities"
-    assert get(f"{watched.agent.url}/-/healthy", SECONDS, tls=client_context(watched.environ)).status == 200
+    assert get(f"{watched.agent.url}/-/healthy", SECONDS, tls=client_context(watched.environ)).body == b"healthy\n"
     with pytest.raises(NoResponse, match="does not accept this client's certificate"):
-        put(watched.folder / "old.pem", new.cert_pem)
+        put(watched.folder / "old.pem", new.cert_pem.bytes())
         old = client(files, "client")
         old.load_verify_locations(watched.folder / "old.pem")
         get(f"{watched.agent.url}/-/healthy", SECONDS, tls=old)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import ssl
-import subprocess
-import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from support.certificates import SECONDS, Files, Start, client
-from support.daemons import Daemon
+from support.daemons import Daemon, laggard
+from support.waiting import wait_for
 
-from laggard.gate.cached_report import fetch_cached_report
+from laggard.gate.cached_report import CachedReport, fetch_cached_report
 from laggard.kit.errors import UsageError
 from laggard.kit.http_client import NoResponse, get
 from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE, client_context
@@ -159,15 +156,13 @@ def test_the_gate_takes_the_report_of_an_agent_with_tls(
 ) -> None:
     """Without its authority: who listens is known by the kernel."""
     agent = start("agent", "--web.config.file", files.config())
-    deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            report = fetch_cached_report(agent.port, "n0", 600.0, ())
-            break
-        except NoResponse as error:
-            assert time.monotonic() < deadline, error
-            time.sleep(0.2)
-    assert report.report.node == "n0"
+
+    def report() -> CachedReport | None:
+        with contextlib.suppress(NoResponse):
+            return fetch_cached_report(agent.port, "n0", 600.0, ())
+        return None
+
+    assert wait_for(report, agent.said).report.node == "n0"
 
 
 @pytest.mark.slow
@@ -232,8 +227,7 @@ def get_text(url: str, tls: ssl.SSLContext) -> str:
 
 
 def locate(url: str, environ: dict[str, str]) -> str:
-    command = [sys.executable, "-m", "laggard", "locate", "--collector", url]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, timeout=SECONDS)
+    done = laggard("locate", "--collector", url, **environ)
     return done.stdout + done.stderr
 
 

@@ -4,12 +4,13 @@ is started."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,6 @@ from laggard.wire.signing import CONFIRM, signed
 
 TOKEN = "a secret of operators"
 Start = Callable[..., Any]
-Look = Callable[[ScrapeLoop, httpx.AsyncClient], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -46,32 +46,31 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
 
 
-def watched(targets: Sequence[str], look: Look, **changes: Any) -> None:
-    """Calls `look` after the first round, with a client of the collector's web part. `changes`: to its settings."""
-
-    async def run() -> None:
-        values = {"interval_seconds": 0.1, "report_interval_seconds": 0.1, "incidents_database": "", **changes}
-        settings = CollectorSettings(**values)
-        loop = ScrapeLoop(Discovery(parse_targets(targets)), settings, locate)
-        rounds = asyncio.create_task(loop.run())
-        try:
-            assert await loop.refresh()
-            await asked_over_http(loop, settings, look)
-        finally:
-            rounds.cancel()
-            await asyncio.gather(rounds, return_exceptions=True)
-
-    asyncio.run(run())
+@contextlib.asynccontextmanager
+async def watched(targets: Sequence[str], **changes: Any) -> AsyncIterator[tuple[ScrapeLoop, httpx.AsyncClient]]:
+    """After the first round, with a client of the collector's web part. `changes`: to its settings."""
+    values = {"interval_seconds": 0.1, "report_interval_seconds": 0.1, "incidents_database": "", **changes}
+    settings = CollectorSettings(**values)
+    loop = ScrapeLoop(Discovery(parse_targets(targets)), settings, locate)
+    rounds = asyncio.create_task(loop.run())
+    try:
+        assert await loop.refresh()
+        async with over_http(loop, settings) as client:
+            yield loop, client
+    finally:
+        rounds.cancel()
+        await asyncio.gather(rounds, return_exceptions=True)
 
 
-async def asked_over_http(loop: ScrapeLoop, settings: CollectorSettings, look: Look) -> None:
+@contextlib.asynccontextmanager
+async def over_http(loop: ScrapeLoop, settings: CollectorSettings) -> AsyncIterator[httpx.AsyncClient]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(make_app(loop, settings), log_config=None, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
         try:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
-                await look(loop, client)
+                yield client
         finally:
             server.should_exit = True
             await serving
@@ -97,13 +96,12 @@ async def next_round(loop: ScrapeLoop) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_slow_rank_is_named_in_every_document(fake_agent: Start, make: Any) -> None:
+async def test_a_slow_rank_is_named_in_every_document(fake_agent: Start, make: Any) -> None:
     agents = [
         fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
         fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"])),
     ]
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url for agent in agents]) as (loop, client):
         location = decode((await client.get("/api/v1/location")).content, Location)
         (culprit,) = location.culprits
         assert location.verdict is Verdict.FAIL and (culprit.ranks, culprit.node) == ((2,), "n1")
@@ -127,7 +125,7 @@ def test_a_slow_rank_is_named_in_every_document(fake_agent: Start, make: Any) ->
         labels = '{basis="measured",job_id="job-1",key="rank 2 on n1",target="host",user="1000"}'
         assert f"laggard_job_recommendation{labels} 1.0" in metrics
         assert re.search(re.escape(f"laggard_job_recommendation_gain_ratio{labels}") + r" 1\.[0-9]+", metrics)
-        assert "laggard_collector_round_seconds 0." in metrics and "process_resident_memory_bytes " in metrics
+        assert "\nlaggard_collector_round_seconds " in metrics and "\nprocess_resident_memory_bytes " in metrics
         targets = (await client.get("/api/v1/targets")).json()
         assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
         recording = loop.recording("job-1")
@@ -136,10 +134,8 @@ def test_a_slow_rank_is_named_in_every_document(fake_agent: Start, make: Any) ->
             (rank, 60) for rank in range(4)
         ]
 
-    watched([agent.url for agent in agents], look)
 
-
-def test_failing_agents_are_named_and_the_others_are_judged(fake_agent: Start, make: Any) -> None:
+async def test_failing_agents_are_named_and_the_others_are_judged(fake_agent: Start, make: Any) -> None:
     healthy = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))
     failing = {
         f"http://127.0.0.1:{free_port()}": ("down", "no connection: connection refused"),
@@ -154,8 +150,7 @@ def test_failing_agents_are_named_and_the_others_are_judged(fake_agent: Start, m
         fake_agent(make.node("n2", [5], world_size=2)).url: ("garbage", "not a rank of 2"),
     }
     none, garbage = fake_agent(make.ranks_document("n4", [])), fake_agent(make.ranks_document("n5", []), b"{}")
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([healthy.url, *failing, none.url, garbage.url]) as (loop, client):
         nodes = await rows_of(client)
         for url, (state, reason) in failing.items():
             assert (nodes[url].state, reason in nodes[url].reason) == (state, True), nodes[url]
@@ -168,10 +163,8 @@ def test_failing_agents_are_named_and_the_others_are_judged(fake_agent: Start, m
         assert not loop.why_not_ready and (await client.get("/-/ready")).status_code == 200
         assert f'laggard_target_up{{target="{next(iter(failing))}"}} 0.0' in (await client.get("/metrics")).text
 
-    watched([healthy.url, *failing, none.url, garbage.url], look)
 
-
-def test_a_later_round_asks_for_what_is_new_and_a_job_whose_agents_fell_silent_has_no_verdict(
+async def test_a_later_round_asks_for_what_is_new_and_a_job_whose_agents_fell_silent_has_no_verdict(
     fake_agent: Start, make: Any
 ) -> None:
     rows = [make.step_row(step) for step in range(60)]
@@ -181,8 +174,7 @@ def test_a_later_round_asks_for_what_is_new_and_a_job_whose_agents_fell_silent_h
         return make.ranks_document("n0", told, next=rows[-1].end)
 
     agent = fake_agent(ranks, make.report("n0"))
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url]) as (loop, client):
         await next_round(loop)
         rows.extend(make.step_row(step) for step in range(60, 80))
         for _ in range(2):  # one may be under way
@@ -197,16 +189,14 @@ def test_a_later_round_asks_for_what_is_new_and_a_job_whose_agents_fell_silent_h
         location = decode((await client.get("/api/v1/location")).content, Location)
         assert location.verdict is Verdict.UNKNOWN and not location.culprits
 
-    watched([agent.url], look)
 
-
-def test_what_operators_say_is_kept_for_who_has_the_token(fake_agent: Start, make: Any, tmp_path: Path) -> None:
+async def test_what_operators_say_is_kept_for_who_has_the_token(fake_agent: Start, make: Any, tmp_path: Path) -> None:
     found = {"n1": [], "n2": ["GPU_LOST"]}
     agents = [fake_agent(make.ranks_document(node, []), make.report(node, codes)) for node, codes in found.items()]
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "token").chmod(0o600)
+    async with watched([agent.url for agent in agents], confirm_token_file=str(tmp_path / "token")) as (loop, client):
 
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
         async def post(path: str, ask: Any) -> int:
             return (await client.post(path, content=encode(ask))).status_code
 
@@ -223,18 +213,15 @@ def test_what_operators_say_is_kept_for_who_has_the_token(fake_agent: Start, mak
         (listed,) = (await client.get("/api/v1/exclusions")).json()["exclusions"]
         assert (listed["node"], listed["basis"]) == ("n2", "confirmed")
 
-    watched([agent.url for agent in agents], look, confirm_token_file=str(tmp_path / "token"))
 
-
-def test_what_to_change_stands_in_the_api_in_locate_and_in_top(
+async def test_what_to_change_stands_in_the_api_in_locate_and_in_top(
     fake_agent: Start, make: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agents = [
         fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
         fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["ACS_ENABLED"])),
     ]
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url for agent in agents]) as (_, client):
         advised = decode((await client.get("/api/v1/recommendation")).content, Recommendation)
         (acs,) = [item for item in advised.items if "ACS_ENABLED" in item.evidence]
         assert acs.target == "pcie" and acs.repairs and "host.sh" in advised.files
@@ -248,16 +235,13 @@ def test_what_to_change_stands_in_the_api_in_locate_and_in_top(
         assert await laggard(client, "top", "--once") == 1
         assert capsys.readouterr().out.startswith("Rank 2 on n1 is slow in forward: ")
 
-    watched([agent.url for agent in agents], look)
 
-
-def test_where_no_job_runs_it_says_which_nodes_fail(
+async def test_where_no_job_runs_it_says_which_nodes_fail(
     fake_agent: Start, make: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ill = {"n0": ("GPU_LOST",), "n1": ("GPU_LOST", "DISK_FULL"), "n2": (), "n3": ()}
     agents = [fake_agent(make.ranks_document(node, []), make.report(node, codes)) for node, codes in ill.items()]
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url for agent in agents], max_drain_ratio=0.5) as (_, client):
         assert await laggard(client, "locate") == 2, "the verdict is on a job, and none runs"
         lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
         assert lines[0].startswith("Cannot tell: 4 agents answer, but no training process")
@@ -273,50 +257,40 @@ def test_where_no_job_runs_it_says_which_nodes_fail(
         assert decode((await client.get("/api/v1/drains?node=n1")).content, DrainsDocument).may_drain
         assert "laggard_fleet_failing_nodes 2.0" in (await client.get("/metrics")).text
 
-    watched([agent.url for agent in agents], look, max_drain_ratio=0.5)
 
-
-def test_without_an_agent_the_verdict_is_unknown_with_a_reason() -> None:
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+async def test_without_an_agent_the_verdict_is_unknown_with_a_reason() -> None:
+    async with watched([f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]) as (_, client):
         assert (await location_of(client)).verdict is Verdict.UNKNOWN
         assert "Cannot tell: no agent answers (2 of 2 down)." in (await client.get("/")).text
 
-    watched([f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"], look)
 
-
-def test_before_the_first_round_it_is_healthy_and_not_ready(fake_agent: Start, make: Any) -> None:
+async def test_before_the_first_round_it_is_healthy_and_not_ready(fake_agent: Start, make: Any) -> None:
     asked_enough = threading.Event()
 
     def answer(since: float) -> Any:
         asked_enough.wait(300)
         return make.ranks_document("n0", [])
 
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    settings = CollectorSettings(incidents_database="")
+    loop = ScrapeLoop(Discovery(parse_targets([fake_agent(answer).url])), settings, locate)
+    rounds = asyncio.create_task(loop.run())
+    async with over_http(loop, settings) as client:
         assert (await client.get("/-/healthy")).status_code == 200
-        answer = await client.get("/-/ready")
-        assert answer.status_code == 503 and "not ready" in answer.text
+        ready = await client.get("/-/ready")
+        assert ready.status_code == 503 and "not ready" in ready.text
         assert "Cannot tell: the agents have not been asked yet." in (await client.get("/")).text
-
-    async def run() -> None:
-        settings = CollectorSettings(incidents_database="")
-        loop = ScrapeLoop(Discovery(parse_targets([fake_agent(answer).url])), settings, locate)
-        rounds = asyncio.create_task(loop.run())
-        await asked_over_http(loop, settings, look)
-        asked_enough.set()
-        rounds.cancel()
-        await asyncio.gather(rounds, return_exceptions=True)
-
-    asyncio.run(run())
+    asked_enough.set()
+    rounds.cancel()
+    await asyncio.gather(rounds, return_exceptions=True)
 
 
-def test_two_users_jobs_of_one_name_are_two_jobs(
+async def test_two_users_jobs_of_one_name_are_two_jobs(
     fake_agent: Start, make: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One is calm, the other has a slow rank."""
     calm = fake_agent(make.node("n0", [0, 1], world_size=2, job_id="vic", owner=0), make.report("n0"))
     other = fake_agent(make.node("n1", [0, 1], slow=1, world_size=2, job_id="vic", owner=2000), make.report("n1"))
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([calm.url, other.url]) as (_, client):
         assert (await location_of(client, job="0:vic")).verdict is Verdict.OK
         slow = await location_of(client, job="2000:vic")
         assert (slow.verdict, slow.owner) == (Verdict.FAIL, 2000)
@@ -333,17 +307,14 @@ def test_two_users_jobs_of_one_name_are_two_jobs(
         assert await laggard(client, "locate", "--job", "root:vic") == 0
         assert "Job vic of user root" in capsys.readouterr().out
 
-    watched([calm.url, other.url], look)
 
-
-def test_a_flooding_user_costs_themselves_alone(fake_agent: Start, make: Any) -> None:
+async def test_a_flooding_user_costs_themselves_alone(fake_agent: Start, make: Any) -> None:
     def flood(agent: int) -> Any:
         return make.ranks_document(f"f{agent}", [make.rank_row(0, job_id=f"{agent}-{i}", owner=9) for i in range(64)])
 
     agents = [fake_agent(flood(0)), fake_agent(flood(1))]
     agents.append(fake_agent(make.node("n0", [0, 1], slow=1, world_size=2, job_id="real"), make.report("n0")))
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url for agent in agents], max_jobs=100) as (_, client):
         assert (await location_of(client, job="1000:real")).culprits[0].ranks == (1,)
         summary = decode((await client.get("/api/v1/summary?job=1000:real")).content, SummaryDocument)
         assert summary.sentence.startswith("Rank 1 on n0 is slow") and "are not watched" in summary.sentence
@@ -351,14 +322,11 @@ def test_a_flooding_user_costs_themselves_alone(fake_agent: Start, make: Any) ->
         unseen = [(await location_of(client, job=job)).notes[0] for job in ("9:0-63", "9:1-63")]
         assert any(note.kind == "job_not_held" and "not watched" in note.text for note in unseen), unseen
 
-    watched([agent.url for agent in agents], look, max_jobs=100)
 
-
-def test_hostile_names_are_escaped(fake_agent: Start, make: Any) -> None:
+async def test_hostile_names_are_escaped(fake_agent: Start, make: Any) -> None:
     name = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
     agent = fake_agent(make.node(name, [0, 1], slow=1, world_size=2, job_id=name), make.report(name, [name]))
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url]) as (_, client):
         page = (await client.get("/")).text
         assert escape(name) in page and "<script>alert" not in page and "<img src=x" not in page
         assert (await client.get("/metrics")).text.count("\n") > 10
@@ -366,11 +334,9 @@ def test_hostile_names_are_escaped(fake_agent: Start, make: Any) -> None:
         for path in ("location", "nodes", "findings", "summary"):
             assert (await client.get(f"/api/v1/{path}")).headers["content-type"] == "application/json"
 
-    watched([agent.url], look)
 
-
-def test_it_only_reads() -> None:
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+async def test_it_only_reads() -> None:
+    async with watched([f"127.0.0.1:{free_port()}"]) as (_, client):
         for path in ("/", "/metrics", "/-/healthy", "/api/v1/nodes", "/api/v1/location", "/page/page.js"):
             head = await client.head(path)
             assert (head.status_code, head.content) == (200, b"")
@@ -381,10 +347,8 @@ def test_it_only_reads() -> None:
         senseless = {"Accept": "application/openmetrics-text;version=x.y;q=z;;;="}
         assert (await client.get("/metrics", headers=senseless)).status_code == 200
 
-    watched([f"127.0.0.1:{free_port()}"], look)
 
-
-def test_an_outlier_is_in_every_document(fake_agent: Start, make: Any) -> None:
+async def test_an_outlier_is_in_every_document(fake_agent: Start, make: Any) -> None:
     """Four nodes, the last with another kernel; its rank is slow. The finding joins the verdict."""
 
     def report(number: int) -> Any:
@@ -393,8 +357,7 @@ def test_an_outlier_is_in_every_document(fake_agent: Start, make: Any) -> None:
         return structs.replace(make.report(f"n{number}"), facts={"identity": identity})
 
     agents = [fake_agent(make.node(f"n{i}", [i], slow=3), report(i)) for i in range(4)]
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url for agent in agents]) as (_, client):
         found = decode((await client.get("/api/v1/findings")).content, NodeFindingsDocument).findings
         told = [(it.node, it.finding.code, it.finding.device) for it in found]
         assert told == [("n3", "FLEET_OUTLIER", "kernel release")]
@@ -405,8 +368,6 @@ def test_an_outlier_is_in_every_document(fake_agent: Start, make: Any) -> None:
         summary = decode((await client.get("/api/v1/summary")).content, SummaryDocument)
         assert summary.fleet == ("n3: kernel release is 6.8.0-rc1; 3 of 4 nodes of the same hardware have 5.15.0",)
 
-    watched([agent.url for agent in agents], look)
-
 
 def stuck_job(name: str) -> RasSource:
     """NCCL's word that rank 2 of the job is behind."""
@@ -415,11 +376,10 @@ def stuck_job(name: str) -> RasSource:
     return RasSource("asked", jobs=(RasJob(name, 1000, "2.30.7", 4.0, ("10.0.0.1",), (stuck,)),))
 
 
-def test_a_hang_of_a_job_without_hooks_is_in_every_document(fake_agent: Start, make: Any) -> None:
+async def test_a_hang_of_a_job_without_hooks_is_in_every_document(fake_agent: Start, make: Any) -> None:
     told = structs.replace(make.ranks_document("n1", []), ras=stuck_job("nccl-abc"))
     agents = [fake_agent(told), fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))]
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url for agent in agents]) as (_, client):
         location = await location_of(client, job="nccl-abc")
         (culprit,) = location.culprits
         assert (culprit.kind, culprit.ranks, culprit.node, location.owner) == ("hung", (2,), "n1", 1000)
@@ -429,27 +389,19 @@ def test_a_hang_of_a_job_without_hooks_is_in_every_document(fake_agent: Start, m
         assert {line.job_id for line in summary.jobs} == {"nccl-abc", "job-1"}
         assert decode((await client.get("/api/v1/ranks?job=nccl-abc")).content, HeatDocument).rows == ()
 
-    watched([agent.url for agent in agents], look)
 
-
-def test_a_job_with_rank_files_is_not_judged_by_launch_counts(fake_agent: Start, make: Any) -> None:
+async def test_a_job_with_rank_files_is_not_judged_by_launch_counts(fake_agent: Start, make: Any) -> None:
     told = structs.replace(make.node("n0", [0, 1], world_size=2), ras=stuck_job("job-1"))
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([fake_agent(told, make.report("n0")).url]) as (_, client):
         location = await location_of(client)
         assert (location.ranks_seen, location.culprits) == (2, ())
 
-    watched([fake_agent(told, make.report("n0")).url], look)
 
-
-def test_the_nodes_that_are_due_for_a_ring(fake_agent: Start, make: Any) -> None:
+async def test_the_nodes_that_are_due_for_a_ring(fake_agent: Start, make: Any) -> None:
     ages = (10.0, 200_000.0, "no number", 90_000.0)
     facts = [{"ring": {"age_seconds": age}} for age in ages]
     reports = [structs.replace(make.report(f"n{i}"), facts=its) for i, its in enumerate(facts)]
     agents = [fake_agent(make.ranks_document(f"n{i}", []), report) for i, report in enumerate(reports)]
-
-    async def look(loop: ScrapeLoop, client: httpx.AsyncClient) -> None:
+    async with watched([agent.url for agent in agents]) as (_, client):
         plan = decode((await client.get("/api/v1/rings?hours=24&nodes=3")).content, RingsDocument)
         assert (plan.rings, plan.due, plan.measured, plan.busy) == ((("n2", "n1", "n3"),), 3, 1, 0)
-
-    watched([agent.url for agent in agents], look)

@@ -16,10 +16,9 @@ Start = Callable[..., Any]
 
 
 @pytest.mark.slow
-def test_it_watches_until_it_is_interrupted(start_collector: Start, fake_agent: Start, make: Any) -> None:
+def test_it_watches_until_it_is_interrupted(watching: Start, fake_agent: Start, make: Any) -> None:
     agent = fake_agent(make.node("n0", [0, 1], slow=1, world_size=2), make.report("n0"))
-    collector = start_collector("--target", agent.address, "--interval", "0.3", "--config", "/dev/null")
-    collector.wait_ready()
+    collector = watching(agent)
     ours = ["env", "--default-signal=INT"]  # what a script starts in the background ignores it
     top = [sys.executable, "-m", "laggard", "top", "--collector", collector.url, "--interval", "0.2"]
     with terminal([*ours, *top]) as shown:

@@ -16,28 +16,11 @@ from typing import Any, ClassVar
 
 import pytest
 import trustme
-from support.boards import BOARDS, FILES
+from support.boards import BOARDS, FILES, PANELS, chosen
 from support.synthetic_fleet import FINDINGS, NODES, SLOW_RANK, SLOW_RATE, VERDICTS, Prometheus, fleet_in_prometheus
 from support.waiting import wait_for
 
 from laggard.cli import main
-
-PANELS = [(board["uid"], panel) for board in BOARDS for panel in board["panels"] if panel["type"] != "row"]
-CHOSEN = {
-    "$job_id": "a",
-    "$user": "1000",
-    "$instance": NODES[0],
-    "$cluster": ".*",
-    "$__rate_interval": "1h",
-    "$__range": "1h",
-}
-
-
-def chosen(expr: str) -> str:
-    for name, value in CHOSEN.items():
-        expr = expr.replace(name, value)
-    assert "$" not in expr, f"{expr}: a variable that no dashboard has"
-    return expr
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +60,7 @@ def test_variables_and_annotations_ask_for_what_there_is(prometheus: Prometheus)
             assert found and all((matched[2] in series["metric"]) is not of_clusters for series in found)
 
 
-def query_of(uid: str, title: str, node: str = CHOSEN["$instance"]) -> str:
+def query_of(uid: str, title: str, node: str = NODES[0]) -> str:
     """The query of a panel, for `node` where it is about one."""
     (panel,) = (panel for board, panel in PANELS if (board, panel["title"]) == (uid, title))
     (target,) = panel["targets"]

@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.boards import BOARDS
-from support.synthetic_fleet import COLLECTOR, NODES, ONE_CLUSTER, Prometheus, Site, fleet_in_prometheus
+from support.boards import BOARDS, TARGETS, chosen
+from support.synthetic_fleet import COLLECTOR, ONE_CLUSTER, Prometheus, Site, fleet_in_prometheus
 
-TARGETS = [
-    (board["uid"], panel, target)
-    for board in BOARDS
-    for panel in board["panels"]
-    if panel["type"] != "row"
-    for target in panel["targets"]
-]
 CLUSTERS = ("a", "b")
 OF_THE_SITE = {"cluster", "namespace", "pod", "hostname", "instance", "job"}
 """Labels that a plain fleet does not have, or has with other values."""
@@ -49,19 +42,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 def asked(expr: str, cluster: str, interval: str) -> str:
     """The query as Grafana sends it, with the least step `interval` of its target: $__rate_interval is four of it."""
-    seconds = {"1m": 60, "": 15}[interval]
-    chosen = {
-        "job_id": "a",
-        "user": "1000",
-        "instance": NODES[0],
-        "cluster": cluster,
-        "__rate_interval": f"{4 * seconds}s",
-        "__range": "1h",
-    }
-    for name, value in chosen.items():
-        expr = expr.replace(f"${name}", value)
-    assert "$" not in expr
-    return expr
+    return chosen(expr, cluster, f"{4 * {'1m': 60, '': 15}[interval]}s")
 
 
 def answer(prometheus: Prometheus, target: dict[str, Any], cluster: str) -> list[dict[str, Any]]:

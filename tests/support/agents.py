@@ -78,6 +78,24 @@ def let_others_enter(folder: Path) -> None:
 
 
 @pytest.fixture
+def open_dir(tmp_path: Path) -> Path:
+    """One that other users can enter, so that a file's mode counts."""
+    let_others_enter(tmp_path)
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+def put(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
+    """A file as a whole, by a rename, as configuration management does."""
+    fresh = path.with_name("new")
+    fresh.touch(mode)
+    fresh.write_bytes(content.encode() if isinstance(content, str) else content)
+    fresh.chmod(mode)
+    os.replace(fresh, path)
+    return path
+
+
+@pytest.fixture
 def rank_dir(tmp_path: Path) -> Path:
     """Writable for every user, as the real one is, and under folders that other users can enter."""
     directory = tmp_path / "ranks"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from support.fronts import served_by
 from support.paths import REPOSITORY
 from support.ports import free_ports
 from support.waiting import wait_for
@@ -26,22 +25,12 @@ needs_alertmanager = pytest.mark.skipif(
 )
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.told.extend(body["alerts"])  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None: ...
-
-
 class Alerting:
     """Both run in `folder`. `told`: the alerts that the webhook got, in their order.
     `alertmanager`: its URL."""
 
-    def __init__(self, folder: Path, pager: Any) -> None:
-        self._folder, self._pager = folder, pager
+    def __init__(self, folder: Path, webhook: str, told: list[dict[str, Any]]) -> None:
+        self._folder, self._webhook, self.told = folder, webhook, told
         self._started: list[subprocess.Popen[bytes]] = []
         self.alertmanager = ""
 
@@ -74,8 +63,7 @@ class Alerting:
         (self._folder / "prometheus.yml").write_text(yaml.safe_dump(shipped))
         tells = yaml.safe_load((FOLDER / "alertmanager.yml").read_text())
         tells["route"] = {"receiver": "pager", "group_wait": "1s", "group_interval": "1s", "group_by": ["..."]}
-        url = f"http://127.0.0.1:{self._pager.server_port}/"
-        tells["receivers"] = [{"name": "pager", "webhook_configs": [{"url": url}]}]
+        tells["receivers"] = [{"name": "pager", "webhook_configs": [{"url": f"{self._webhook}/"}]}]
         (self._folder / "alertmanager.yml").write_text(yaml.safe_dump(tells))
 
     def _run(self, *words: str) -> None:
@@ -86,9 +74,7 @@ class Alerting:
         """Waits for an alert of that name at the webhook, and returns it."""
 
         def found() -> list[Any]:
-            return [
-                it for it in list(self._pager.told) if it["labels"]["alertname"] == name and it["status"] == "firing"
-            ]
+            return [it for it in list(self.told) if it["labels"]["alertname"] == name and it["status"] == "firing"]
 
         return wait_for(found)[0]
 
@@ -100,10 +86,13 @@ class Alerting:
 
 @pytest.fixture
 def alerting(tmp_path: Path) -> Iterator[Alerting]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.told = []  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        made = Alerting(tmp_path, server)
+    told: list[dict[str, Any]] = []
+
+    def webhook(path: str, body: bytes, headers: Any) -> tuple[int, bytes]:
+        told.extend(json.loads(body)["alerts"])
+        return 200, b""
+
+    with served_by(webhook) as url:
+        made = Alerting(tmp_path, url, told)
         yield made
         made.stop()
-        server.shutdown()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.daemons import Daemon
+from support.daemons import Daemon, laggard
 from support.paths import DEMO_TRAINING
 from support.ports import free_port
 from support.waiting import wait_for
@@ -74,12 +73,10 @@ class Cluster:
             return document
 
     def locate(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "laggard", "locate", "--collector", self.collector, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return laggard("locate", "--collector", self.collector, *words)
 
     def locate_trace(self, path: Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "laggard", "locate", "--trace", str(path)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return laggard("locate", "--trace", path)
 
     def until(self, condition: Any, seconds: float = 300.0) -> dict[str, Any]:
         """The first location for which `condition` holds."""

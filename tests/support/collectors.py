@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 import threading
@@ -246,8 +247,16 @@ def fake_agent() -> Iterator[Callable[..., FakeAgent]]:
 def start_collector(tmp_path: Path) -> Iterator[Callable[..., CollectorProcess]]:
     started: list[CollectorProcess] = []
 
-    def start(*arguments: str, open_files: int | None = None) -> CollectorProcess:
-        started.append(CollectorProcess(tmp_path / f"collector-{len(started)}.log", arguments, open_files))
+    def start(
+        *arguments: str, watches: Sequence[FakeAgent | str] = (), open_files: int | None = None, **settings: object
+    ) -> CollectorProcess:
+        """`watches`: agents, or the addresses of some; `settings`: what stands in its file of settings."""
+        words = [*arguments, *(word for it in watches for word in ("--target", getattr(it, "address", str(it))))]
+        if settings:
+            config = tmp_path / f"collector-{len(started)}.json"
+            config.write_text(json.dumps(settings))
+            words += ["--config", str(config)]
+        started.append(CollectorProcess(tmp_path / f"collector-{len(started)}.log", words, open_files))
         return started[-1]
 
     yield start
@@ -255,3 +264,15 @@ def start_collector(tmp_path: Path) -> Iterator[Callable[..., CollectorProcess]]
         collector.client.close()
         if collector.process.returncode is None:
             collector.stop()
+
+
+@pytest.fixture
+def watching(start_collector: Callable[..., CollectorProcess]) -> Callable[..., CollectorProcess]:
+    """Starts a collector that asks these agents twice a second, and waits until it is ready."""
+
+    def start(*agents: FakeAgent | str, **settings: object) -> CollectorProcess:
+        collector = start_collector("--interval", "0.5", watches=agents, **settings)
+        collector.wait_ready()
+        return collector
+
+    return start

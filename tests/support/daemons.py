@@ -1,4 +1,4 @@
-"""Daemons of laggard as processes, as a user starts them."""
+"""Daemons and commands of laggard as processes, as a user starts them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from support.waiting import PATIENCE_SECONDS, wait_for
+
+
+def laggard(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`laggard WORDS`, run to its end."""
+    command, own = [sys.executable, "-m", "laggard", *map(str, words)], {**os.environ, **environ}
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=own)
 
 
 class Daemon:

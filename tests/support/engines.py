@@ -67,15 +67,24 @@ def answers(url: str) -> Callable[[], bool]:
 
 
 @contextlib.contextmanager
+def prometheus_server(
+    folder: Path, config: Mapping[str, object], data: Path | None = None, *flags: str
+) -> Iterator[str]:
+    """The URL of a Prometheus that is ready. `data`: the folder of its series."""
+    address = f"127.0.0.1:{free_port()}"
+    (folder / "prometheus.yml").write_text(yaml.safe_dump({"global": {}, **config}, sort_keys=False))
+    command = ["prometheus", "--config.file=prometheus.yml", f"--storage.tsdb.path={data or folder / 'series'}"]
+    command += ["--storage.tsdb.retention.time=10y", f"--web.listen-address={address}", *flags]
+    with running(folder, {"prometheus": command}):
+        wait_for(answers(f"http://{address}/-/ready"), (folder / "prometheus.log").read_text)
+        yield f"http://{address}"
+
+
+@contextlib.contextmanager
 def prometheus_receiver(folder: Path) -> Iterator[Engine]:
     """A Prometheus that others write into."""
-    address = f"127.0.0.1:{free_port()}"
-    (folder / "receiver.yml").write_text("global: {}\n")
-    command = ["prometheus", "--config.file=receiver.yml", f"--storage.tsdb.path={folder}/received"]
-    command += ["--web.enable-remote-write-receiver", f"--web.listen-address={address}"]
-    with running(folder, {"receiver": command}):
-        wait_for(answers(f"http://{address}/-/ready"))
-        yield Engine(f"http://{address}", f"http://{address}/api/v1/write")
+    with prometheus_server(folder, {}, None, "--web.enable-remote-write-receiver") as url:
+        yield Engine(url, f"{url}/api/v1/write")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, urlencode
 
 
 class served_by:
-    """A server on the loopback that answers each GET and POST with what `reply` returns: status, body and headers."""
+    """A server on the loopback that answers each GET and POST with what `reply` returns of its path, its body and its
+    headers: a status, a body, and the headers of the answer, if there are any."""
 
     def __init__(self, reply: Callable[[str, bytes, Any], tuple[Any, ...]]) -> None:
         class Handler(BaseHTTPRequestHandler):

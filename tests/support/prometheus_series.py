@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
-import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from support.engines import prometheus_server
 
 Numbers = NDArray[np.float64]
 
@@ -144,35 +143,6 @@ def make_blocks(jobs: Sequence[Job], end: float, folder: Path) -> Path:
     return data
 
 
-@contextlib.contextmanager
-def prometheus(data: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A real Prometheus that scrapes nothing and answers from `data`: its URL and its process."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    config = data.parent / "prometheus.yml"
-    config.write_text("global: {}\n")
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={data}", "--log.level=error"]
-    command += ["--storage.tsdb.retention.time=10y", f"--web.listen-address=127.0.0.1:{port}", *flags]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait(lambda: _ready(url), process)
-        yield url, process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, f"{process.args!r} does not start"
-        time.sleep(0.1)
-
-
-def _ready(url: str, path: str = "-/ready") -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/{path}", timeout=10) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+def prometheus(data: Path) -> contextlib.AbstractContextManager[str]:
+    """The URL of a real Prometheus that scrapes nothing and answers from `data`."""
+    return prometheus_server(data.parent, {}, data)

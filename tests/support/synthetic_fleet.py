@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import time
 import urllib.parse
@@ -17,8 +16,9 @@ from typing import Any, NamedTuple
 from laggard.catalogue.metrics import METRICS, PROCESS_METRICS
 from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
 from laggard.kit.constants import PHASES
+from support.engines import prometheus_server
 from support.paths import REPOSITORY
-from support.ports import free_port
+from support.waiting import wait_for
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "rules.yml"
 RECORDED = (
@@ -200,30 +200,8 @@ def fleet_in_prometheus(folder: Path, site: Site = ONE_CLUSTER) -> Iterator[Prom
     subprocess.run(made, check=True, capture_output=True, timeout=300)
     (folder / "rules.yml").write_text(re.sub("interval: .*", "interval: 1s", RULES.read_text()))
     # Without the window, Prometheus takes no sample of a rule that is older than its newest block.
-    window = f"storage: {{tsdb: {{out_of_order_time_window: {AHEAD_SECONDS + 3600}s}}}}\n"
-    (folder / "prometheus.yml").write_text(f"rule_files: [rules.yml]\n{window}")
-    address = f"127.0.0.1:{free_port()}"
-    words = [
-        shutil.which("prometheus") or "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={data}",
-        f"--web.listen-address={address}",
-    ]
-    with open(folder / "prometheus.log", "wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
-        try:
-            prometheus = Prometheus(f"http://{address}")
-            _wait_for_rules(prometheus, process, folder / "prometheus.log")
-            yield prometheus
-        finally:
-            process.kill()
-
-
-def _wait_for_rules(prometheus: Prometheus, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 300
-    while time.monotonic() < until:
-        assert process.poll() is None, log.read_text()
-        with contextlib.suppress(OSError):
-            if all(map(prometheus.query, RECORDED)):
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"no recording rule had a value: {log.read_text()}")
+    storage = {"tsdb": {"out_of_order_time_window": f"{AHEAD_SECONDS + 3600}s"}}
+    with prometheus_server(folder, {"rule_files": ["rules.yml"], "storage": storage}, data) as url:
+        prometheus = Prometheus(url)
+        wait_for(lambda: all(map(prometheus.query, RECORDED)), (folder / "prometheus.log").read_text)
+        yield prometheus

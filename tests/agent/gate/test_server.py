@@ -7,11 +7,11 @@ import os
 import socket
 import stat
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_for
 
 from laggard.agent.gate.server import MAX_CONNECTIONS, Answer, GateServer, Question, open_listener
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeLoop
@@ -168,12 +168,6 @@ def test_it_listens_nowhere_where_others_can_put_a_socket(tmp_path: Path, caplog
 def test_a_round_that_is_wanted_does_not_wait_for_its_time(agent: Agent) -> None:
     agent.go_on.set()
     agent.loop.start()
-    deadline = time.monotonic() + SECONDS
-    while agent.rounds < 1 or not agent.loop.ready:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: agent.loop.ready)
     before = agent.loop.latest.began
-    while agent.loop.latest.began == before:
-        agent.loop.want(ROUND)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: agent.loop.want(ROUND) or agent.loop.latest.began != before)

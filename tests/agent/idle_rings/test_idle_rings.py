@@ -24,11 +24,7 @@ from support.ports import free_port
 from laggard.agent.idle_rings.command import IdleRingsSettings, find_tokens
 from laggard.cli import main
 from laggard.kit.errors import UsageError
-from laggard.rings.authentication import new_nonce
 from laggard.rings.place import read_tokens
-from laggard.wire import decode, encode
-from laggard.wire.idle_rings import RingAsk, RingDue
-from laggard.wire.signing import RING_AGENT, RING_COLLECTOR, signed, signer
 
 LONG = 480.0
 RINGS_ON_AND_ON = {"ring_period_seconds": 1.0}
@@ -315,44 +311,3 @@ def test_the_file_that_the_environment_names_is_read_anew(tmp_path: Path, monkey
         find_tokens(IdleRingsSettings())
     monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE")
     assert find_tokens(IdleRingsSettings())() == read_tokens(None) == ("of the environment",)
-
-
-@pytest.mark.slow
-def test_the_collector_refuses_who_has_no_token_or_repeats_a_question(
-    start_collector: Any, fake_agent: Any, make: Any, tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("right")
-    config = tmp_path / "collector.json"
-    agent = fake_agent(make.ranks_document("n0", []), make.report("n0"))
-    config.write_text(json.dumps({"ring_token_file": str(token), "incidents_database": ""}))
-    collector = start_collector("--config", str(config), "--target", agent.address)
-    collector.wait_ready()
-
-    def ask(key: str, **changes: Any) -> Any:
-        values = {"node": "n0", "at": time.time(), "nonce": new_nonce(), **changes}
-        body = encode(signed(key, RING_AGENT, RingAsk(**values)))
-        return collector.client.post("/api/v1/rings/due", content=body)
-
-    wrong = ask("wrong")
-    assert (wrong.status_code, wrong.text) == (403, "another token than the collector's\n")
-    nonce = new_nonce()
-    good = ask("right", nonce=nonce)
-    due = decode(good.content, RingDue)
-    assert due.ring is None and due.nonce == nonce and signer(["right"], RING_COLLECTOR, due)
-    assert "a ring needs 3" in due.reason
-    assert not signer(["wrong"], RING_COLLECTOR, due) and not signer(["right"], RING_AGENT, due)
-    assert ask("right", nonce=nonce).status_code == 409
-    old = ask("right", at=time.time() - 3600)
-    assert old.status_code == 409 and "s apart: set them" in old.text
-    assert collector.client.post("/api/v1/rings/due", content=b"{" * 10_000).status_code == 400
-    assert collector.get("/api/v1/rings/due").status_code == 405
-
-
-@pytest.mark.slow
-def test_a_collector_without_a_token_says_so(start_collector: Any) -> None:
-    collector = start_collector("--config", "/dev/null")
-    answer = collector.client.post("/api/v1/rings/due", content=b"{}")
-    assert (answer.status_code, answer.text) == (
-        403, "no ring is ever due here: this collector has no ring_token_file\n",
-    )  # fmt: skip

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.daemons import laggard
 from support.hostile import held_memory, needs_fuse
 from support.readers import OTHER, Reader, environ
 
@@ -53,8 +52,7 @@ def test_it_takes_no_place_of_the_reader(tmp_path: Path) -> None:
 @needs_fuse
 def test_it_costs_a_gate_no_answer_about_the_others(tmp_path: Path) -> None:
     with held_memory(tmp_path, NCCL_DEBUG="INFO"):
-        words = [sys.executable, "-m", "laggard", "healthcheck", "--only", "nccl_env", "--format", "json"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+        done = laggard("healthcheck", "--only", "nccl_env", "--format", "json")
         (probe,) = json.loads(done.stdout)["probes"]
         assert probe["verdict"] != "unknown", probe
         assert "whose processes do not let themselves be read were left out" in done.stdout

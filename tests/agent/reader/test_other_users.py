@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.readers import NOBODY, OTHER, as_nobody, as_root, environ
+from support.waiting import wait_for
 
 from laggard.kit.environment import ENV_READER
 from laggard.probes.host.host import Host
@@ -52,9 +52,7 @@ def test_how_a_process_ended_comes_through_the_reader(start_reader: Callable[...
         "print(read_exit_status(os.open('/dev/null', os.O_RDONLY), {pid}))"
     )
     child = subprocess.Popen(["sh", "-c", "exit 3"], user=OTHER)
-    deadline = time.monotonic() + 300
-    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline
+    wait_for(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     try:
         assert as_nobody(code.format(pid=child.pid), path) == "ExitStatus(code=3, signal='')\n"
         assert as_nobody(code.format(pid=child.pid), Path("/nowhere")) == "None\n"
@@ -217,10 +215,9 @@ def test_where_a_process_stands_in_the_kernel_comes_through_the_reader(start_rea
     path = start_reader("--allow-user", str(NOBODY))
     child = subprocess.Popen(["sleep", "600"], user=OTHER)
     try:
-        deadline = time.monotonic() + 300
         code = KERNEL.format(owner=OTHER, pid=child.pid)
-        while "sleep" not in (told := as_nobody(code, path)):
-            assert time.monotonic() < deadline, told
+        wait_for(lambda: "sleep" in as_nobody(code, path), lambda: as_nobody(code, path))
+        told = as_nobody(code, path)
         assert told.startswith("S True ('") and "nanosleep" in told, told
         assert as_nobody(code, Path("/nowhere")) == "S False ()\n", "the state alone is everybody's to know"
         with pytest.raises(OSError, match="no process of that number is that user's"):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,10 @@ from typing import Any
 import psutil
 import pytest
 from support.agents import AgentProcess
+from support.daemons import Daemon, laggard
+from support.waiting import wait_for
 
+from laggard.kit.http_client import NoResponse, get
 from laggard.kit.http_server import MAX_CONNECTIONS
 
 pytestmark = pytest.mark.slow  # an agent for most tests
@@ -25,15 +25,8 @@ pytestmark = pytest.mark.slow  # an agent for most tests
 Start = Callable[..., Any]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s"
-        time.sleep(0.05)
-
-
 def wait_ready(agent: Any) -> None:
-    wait_until(lambda: agent.request("/-/ready").status == 200)
+    wait_for(lambda: agent.request("/-/ready").status == 200)
 
 
 def send_bytes(agent: Any, data: bytes) -> bytes:
@@ -44,11 +37,6 @@ def send_bytes(agent: Any, data: bytes) -> bytes:
         while chunk := connection.recv(65_536):
             response += chunk
         return response
-
-
-def run_agent(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "laggard", "agent", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/api/v1/report", "/api/v1/ranks?since=0"])
@@ -106,36 +94,28 @@ def test_slow_clients_do_not_delay_others(start_agent: Start) -> None:
         assert slow[0].recv(4096) == b"", "evicted"
         told = re.search(r"^laggard_connections_turned_away_total (\S+)", agent.request("/metrics").text, re.MULTILINE)
         assert told and float(told[1]) >= 2 * MAX_CONNECTIONS, "those that were evicted are counted"
-    wait_until(lambda: psutil.Process(agent.process.pid).num_threads() < 8)
+    wait_for(lambda: psutil.Process(agent.process.pid).num_threads() < 8)
 
 
 def test_a_request_that_does_not_come_is_timed_out(idle_agent: AgentProcess) -> None:
     assert send_bytes(idle_agent, b"GET / HT").startswith(b"HTTP/1.1 408")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_it_stops_at_once_and_leaves_no_process(start_agent: Start, number: signal.Signals) -> None:
     agent = start_agent()
     wait_ready(agent)
     children = psutil.Process(agent.process.pid).children(recursive=True)
-    assert children
+    assert children, "the agent has no prober: nothing was tested"
     with socket.create_connection(agent.address):  # with a client still connected, which nobody waits for
         agent.process.send_signal(number)
-        assert agent.process.wait(300) == 0
-    wait_until(lambda: not any(_runs(child) for child in children))
+        status = agent.process.wait(300)
+    wait_for(lambda: not any(_runs(child) for child in children))
+    if number == signal.SIGKILL:
+        return
     log = agent.log.read_text().splitlines()
     assert "listening on http://127.0.0.1:" in log[0] and log[-1].endswith(f"{number.name}: stopping")
-    assert len(log) == 3
-
-
-def test_the_prober_does_not_survive_a_killed_agent(start_agent: Start) -> None:
-    agent = start_agent()
-    wait_ready(agent)
-    children = psutil.Process(agent.process.pid).children(recursive=True)
-    assert children, "the agent has no prober: nothing was tested"
-    agent.process.kill()
-    wait_until(lambda: not any(_runs(child) for child in children))
-    assert [child.pid for child in children if _runs(child)] == []
+    assert (status, len(log)) == (0, 3)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -158,21 +138,12 @@ def test_a_prober_that_dies_is_reported_and_started_again(start_agent: Start, tm
         reports.append(agent.request("/api/v1/report").json())
         return bool(reports[-1]["verdict"] == "unknown")
 
-    wait_until(died)
+    wait_for(died)
     (probe,) = reports[-1]["probes"]
     assert probe["name"] == "prober" and "killed by signal 9" in probe["reason"]
     assert agent.request("/-/ready").status == 200  # one complete round is enough
-    wait_until(lambda: agent.request("/api/v1/report").json()["probes"][0]["name"] != "prober")
+    wait_for(lambda: agent.request("/api/v1/report").json()["probes"][0]["name"] != "prober")
     assert "killed by signal 9" in agent.log.read_text()
-
-
-def test_configuration_and_flags(start_agent: Start, rank_dir: Path, tmp_path: Path, start_rank: Start) -> None:
-    start_rank()
-    config = tmp_path / "agent.yaml"
-    config.write_text("listen_address: 127.0.0.1:1\nnode: from-the-file\nrank_dir: /nowhere\nprofile: prolog\n")
-    agent = start_agent("--config", str(config), node="from-the-flag")
-    document = agent.request("/api/v1/ranks").json()
-    assert document["node"] == "from-the-flag" and len(document["ranks"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -193,51 +164,27 @@ def test_configuration_and_flags(start_agent: Start, rank_dir: Path, tmp_path: P
 def test_bad_configuration_is_one_line_that_says_what_to_do(tmp_path: Path, text: str, message: str) -> None:
     config = tmp_path / "agent.yaml"
     config.write_text(text + "\n")
-    ended = run_agent("--config", str(config))
+    ended = laggard("agent", "--config", config)
     assert ended.returncode == 64 and ended.stdout == ""
     assert ended.stderr.startswith("laggard: ") and ended.stderr.count("\n") == 1
     assert message in ended.stderr
 
 
-def test_a_port_in_use() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ended = run_agent("--web.listen-address", address)
-    assert ended.returncode == 64
-    assert ended.stderr == (
-        f"laggard: {address} is in use; stop what listens there or choose another with --web.listen-address\n"
-    )
-
-
-def test_every_interface_without_an_address(start_agent: Start) -> None:
-    agent = start_agent("--web.listen-address", ":0")
-    port = agent.address[1]
-    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
-        connection.sendall(b"GET /-/healthy HTTP/1.1\r\n\r\n")
-        assert connection.recv(100).startswith(b"HTTP/1.1 200")
-
-
-def test_it_imports_nothing_from_the_working_directory(start_agent: Start, tmp_path: Path) -> None:
+def test_it_imports_nothing_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prober is started with `python -m`, which imports from there first."""
     trap = tmp_path / "trap"
     (trap / "laggard").mkdir(parents=True)
     (trap / "laggard" / "__init__.py").write_text("raise SystemExit(99)\n")
-    before = os.getcwd()
-    os.chdir(trap)
+    monkeypatch.chdir(trap)
     script = "import sys; sys.path.pop(0); from laggard.cli import main; sys.exit(main())"
+    agent = Daemon(tmp_path / "log", ("agent",), {}, (sys.executable, "-c", script))
+
+    def is_ready() -> bool:
+        with contextlib.suppress(NoResponse):
+            return get(f"{agent.url}/-/ready", 300.0).body == b"ready\n"
+        return False
+
     try:
-        command = [sys.executable, "-c", script, "agent", "--web.listen-address", "127.0.0.1:0"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            url = process.stderr.readline().rpartition("http://")[2].strip()
-            host, _, port = url.rpartition(":")
-
-            def ready() -> bool:
-                with socket.create_connection((host, int(port)), timeout=300) as connection:
-                    connection.sendall(b"GET /-/ready HTTP/1.1\r\n\r\n")
-                    return connection.recv(100).startswith(b"HTTP/1.1 200")
-
-            wait_until(ready)
-            process.terminate()
+        agent.wait_until(is_ready)
     finally:
-        os.chdir(before)
+        agent.stop()

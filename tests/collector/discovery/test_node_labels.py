@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.agents import put
 
 from laggard.catalogue.exposition import exposition
 from laggard.collector.discovery import Discovery, TargetFiles
@@ -21,10 +21,7 @@ from laggard.wire.nodes import NodeRow
 
 
 def write(path: Path, value: object) -> Path:
-    new = path.with_name("new")
-    new.write_text(value if isinstance(value, str) else json.dumps(value))
-    os.replace(new, path)
-    return path
+    return put(path, value if isinstance(value, str) else json.dumps(value))
 
 
 def entry(*nodes: str, **labels: str) -> dict[str, object]:

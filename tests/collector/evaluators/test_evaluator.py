@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from msgspec import structs
-from support.postgres import Server, running
+from support.postgres import running
+from support.stores import location
 
 from laggard.collector import evaluators as evaluator_module
 from laggard.collector.evaluators import CATCH_UP_SECONDS, RETRY_SECONDS, Evaluator
@@ -25,7 +25,7 @@ from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.watch import MAX_JOBS, snapshot_of
 from laggard.collector.shared_verdicts import LEASE_SECONDS, NOT_JUDGED, Members, Place
 from laggard.kit.errors import UsageError
-from laggard.model import Culprit, Verdict
+from laggard.model import Culprit
 
 ROUND = 60.0
 Make = Callable[[str], Evaluator]
@@ -56,9 +56,7 @@ class Cluster:
             return snapshot_of(
                 key, unknown_location("too_few_steps", "2 steps seen", key.job_id), alike[0].progressed_at
             )
-        verdict = Verdict.FAIL if culprits else Verdict.OK
-        location = structs.replace(unknown_location("", "", key.job_id), verdict=verdict, culprits=culprits, notes=())
-        return snapshot_of(key, location, alike[0].progressed_at)
+        return snapshot_of(key, location(key.job_id, *culprits), alike[0].progressed_at)
 
 
 @pytest.fixture
@@ -70,8 +68,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
-def make(postgres: Server) -> Iterator[Make]:
-    url = postgres.database()
+def make(url: str) -> Iterator[Make]:
     made: list[Evaluator] = []
 
     def start(name: str) -> Evaluator:
@@ -363,7 +360,7 @@ def test_clocks_an_hour_off_change_nothing_between_evaluators(
     assert {one.live, other.live} == {2} and own(one) | own(other) == set(cluster.jobs)
 
 
-def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make) -> None:
+async def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make) -> None:
     """Whoever judged: the collector's next round of answers is not waited for."""
     one = make("a")
     news: list[str] = []
@@ -373,21 +370,18 @@ def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make)
         while len(news) < count:
             await asyncio.sleep(0.01)
 
-    async def watched() -> None:
-        task = asyncio.create_task(one.run())
-        try:
-            await asyncio.wait_for(until(1), 60.0)
-            while "ok" not in news:
-                await asyncio.sleep(0.01)
-            heard = len(news)
-            cluster.slow.add("train-0")
-            await asyncio.to_thread(one.look)
-            await asyncio.wait_for(until(heard + 1), 60.0)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(watched())
+    task = asyncio.create_task(one.run())
+    try:
+        await asyncio.wait_for(until(1), 60.0)
+        while "ok" not in news:
+            await asyncio.sleep(0.01)
+        heard = len(news)
+        cluster.slow.add("train-0")
+        await asyncio.to_thread(one.look)
+        await asyncio.wait_for(until(heard + 1), 60.0)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     assert news[-1] == "fail" and news.count("fail") == 1
 
 

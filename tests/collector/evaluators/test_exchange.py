@@ -6,22 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from msgspec import structs
 from support.postgres import Server
+from support.stores import location
 
 from laggard.collector.jobs.key import JobKey
-from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus.watch import snapshot_of
 from laggard.collector.shared_verdicts import Exchange, Judged, Place
 from laggard.model import Culprit, Verdict
 
 KEY = JobKey(1000, "train")
 Make = Callable[..., Exchange]
-
-
-@pytest.fixture
-def url(postgres: Server) -> str:
-    return postgres.database()
 
 
 @pytest.fixture
@@ -39,9 +33,7 @@ def make(url: str) -> Iterator[Make]:
 
 def judged(*ranks: int, key: JobKey = KEY, age: float = 1.0) -> Judged:
     culprits = tuple(Culprit("slow_compute", (rank,), node="n0") for rank in ranks)
-    verdict = Verdict.FAIL if ranks else Verdict.OK
-    location = structs.replace(unknown_location("", "", key.job_id), verdict=verdict, culprits=culprits, notes=())
-    return Judged(snapshot_of(key, location, 7.5), time.monotonic() - age, "")
+    return Judged(snapshot_of(key, location(key.job_id, *culprits), 7.5), time.monotonic() - age, "")
 
 
 def test_what_one_judged_the_other_reads_with_its_age(make: Make) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support.postgres import Server, running
 
+EVALUATOR: dict[str, Any] = {"evaluators": "main", "prometheus": "http://127.0.0.1:9", "interval_seconds": 0.5}
+
 
 @pytest.mark.slow  # a PostgreSQL
 def test_the_password_of_a_secret_lets_it_in_and_is_told_nowhere(tmp_path: Path, start_collector: Any) -> None:
@@ -19,11 +21,10 @@ def test_the_password_of_a_secret_lets_it_in_and_is_told_nowhere(tmp_path: Path,
         with server.connect() as connection:
             connection.execute("CREATE ROLE evaluator LOGIN PASSWORD 'a word@%'")
             connection.execute("GRANT CREATE ON DATABASE tests TO evaluator")
-        secret, config = tmp_path / "url", tmp_path / "collector.yaml"
+        secret = tmp_path / "url"
         secret.write_text(f"postgresql://evaluator:a%20word%40%25@/tests?host={server.folder}\n")
         secret.chmod(0o600)
-        config.write_text(f"evaluators: main\nprometheus: http://127.0.0.1:9\nincidents_database_file: {secret}\n")
-        collector = start_collector("--config", str(config), "--interval", "0.5")
+        collector = start_collector(**EVALUATOR, incidents_database_file=str(secret))
         collector.wait_until(lambda: collector.get("/-/ready").status_code == 200)
         assert collector.get("/api/v1/incidents").json()["history"]["state"] == "on"
         assert "laggard_evaluators_live 1.0" in collector.get("/metrics").text
@@ -35,13 +36,9 @@ def test_the_password_of_a_secret_lets_it_in_and_is_told_nowhere(tmp_path: Path,
 
 
 @pytest.mark.slow  # a PostgreSQL
-def test_a_database_that_hangs_keeps_no_evaluator_from_ending(tmp_path: Path, start_collector: Any) -> None:
+def test_a_database_that_hangs_keeps_no_evaluator_from_ending(start_collector: Any) -> None:
     with running() as server:
-        config = tmp_path / "collector.yaml"
-        config.write_text(
-            f"evaluators: main\nprometheus: http://127.0.0.1:9\nincidents_database: {server.database()}\n"
-        )
-        collector = start_collector("--config", str(config), "--interval", "0.5")
+        collector = start_collector(**EVALUATOR, incidents_database=server.database())
 
         def says(words: str) -> bool:
             return any(words in line for line in collector.get("/api/v1/summary").json()["fleet"])

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+from support.made_snapshot import Source
 
 from laggard.collector.incidents.incident import Incident
+from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.app import all_routes
 from laggard.collector.web.rings import Answer, IdleRings, ring_suspects
 from laggard.model import Culprit
+from laggard.wire import decode, encode
+from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import NodeRow
+from laggard.wire.signing import RING_AGENT, RING_COLLECTOR, signed, signer
 
 DAY = 86400.0
 SETTINGS = CollectorSettings(ring_period_seconds=DAY, ring_nodes=4, ring_ask_seconds=30.0)
@@ -116,3 +126,23 @@ def test_where_the_first_node_is_the_collectors_own_it_goes_by_its_name(host: st
     rings = IdleRings(SETTINGS)
     task = next(answer.ring for answer in ask_all(rings, rows, 0.0).values() if answer.ring)
     assert task.host == ("127.0.0.1" if host == "127.0.0" else "n0")
+
+
+def test_who_has_the_token_is_answered_with_it(tmp_path: Path) -> None:
+    """What is refused of a signed question, whatever it asks, is in web/test_stacks.py."""
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("right")
+
+    def post(settings: CollectorSettings, key: str) -> Any:
+        client = TestClient(Starlette(routes=all_routes(Source(ClusterSnapshot(nodes=())), settings)))
+        ask = RingAsk("n0", time.time(), "n" * 32)
+        return client.post("/api/v1/rings/due", content=encode(signed(key, RING_AGENT, ask)))
+
+    with_token = structs.replace(SETTINGS, ring_token_file=str(token))
+    due = decode(post(with_token, "right").content, RingDue)
+    assert due.ring is None and due.nonce == "n" * 32 and signer(["right"], RING_COLLECTOR, due)
+    assert not signer(["wrong"], RING_COLLECTOR, due) and not signer(["right"], RING_AGENT, due)
+    wrong, off = post(with_token, "wrong"), post(SETTINGS, "right")
+    assert (wrong.status_code, wrong.text) == (403, "another token than the collector's\n")
+    assert off.text == "no ring is ever due here: this collector has no ring_token_file\n"

@@ -12,20 +12,16 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.postgres import Server
-from support.stores import open_store
-from support.timings import job as timings_of
+from support.stores import WALL, incident, kept_digest, open_store
 
 from laggard.cli import main
 from laggard.collector.copying import copy_database
 from laggard.collector.incidents.database import read_incidents, reading
-from laggard.collector.incidents.incident import LAST, Fault, Incident, IncidentQuery, KeptDigest, NodeName, of_incident
+from laggard.collector.incidents.incident import LAST, Fault, IncidentQuery, KeptDigest, NodeName, of_incident
 from laggard.collector.incidents.tables import NodeRows
-from laggard.locate.against.digest import Described, digest_of
-from laggard.model import Culprit, Severity
+from laggard.model import Severity
 from laggard.wire.exclusion import Confirmation
 
-WALL = 1.79e9
 TABLES = {
     "incidents": "id, owner, job_id, closed_at, document",
     "incident_nodes": "node, id",
@@ -36,27 +32,18 @@ TABLES = {
 }
 
 
-def incident(number: int, job: str = "train", **changes: Any) -> Incident:
-    culprit = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look there", evidence=("e" * 200,))
-    values: dict[str, Any] = dict(what="slow", opened_at=WALL + number, seen_at=WALL + number + 1)
-    return Incident(number, 1000, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
-
-
 def fill(place: str, incidents: int = 40) -> None:
     """All kinds of rows, among them names that PostgreSQL's text cannot hold, and incidents that follow one another at
     one place within seconds, as where a job dies again and again."""
     database = open_store(place, max_bytes=64 << 20)
     names = ["a\0b\\" if n < 40 else f"job-{n}" for n in range(incidents)]
-    closed = [incident(n, it, closed_at=WALL + n + 0.5, closed_because="job_ended") for n, it in enumerate(names)]
-    opened = incident(10_000, "open")
+    closed = [incident(n, job=it, closed_at=WALL + n + 0.5, closed_because="job_ended") for n, it in enumerate(names)]
+    opened = incident(10_000, job="open")
     database.write([*closed, opened], WALL)
     fault = Fault(5, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "gpu_xid", WALL, WALL)
     gone = structs.replace(fault, id=4, opened_at=WALL - 90, seen_at=WALL - 80, closed_at=WALL - 80)
     database.keep_nodes(NodeRows((fault, gone), (NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",)),)), WALL)
-    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
-    made = digest_of(timings_of(ranks=4, steps=20), described)
-    assert made is not None
-    kept = [KeptDigest(1000, "open", run, made) for run in (LAST, of_incident(10_000))]
+    kept = [KeptDigest(1000, "open", run, kept_digest()) for run in (LAST, of_incident(10_000))]
     database.keep_digests(kept, WALL)
     database.keep_confirmations([Confirmation("n1", "confirmed", WALL + 9, "ada", "slow", ("n2",))], WALL)
     database.close()
@@ -66,11 +53,6 @@ def contents(place: str) -> dict[str, list[tuple[Any, ...]]]:
     with reading(place) as engine:
         rows = {table: engine.run(f"SELECT {columns} FROM {table}") for table, columns in TABLES.items()}
     return {table: sorted(found, key=repr) for table, found in rows.items()}
-
-
-@pytest.fixture
-def url(postgres: Server) -> str:
-    return postgres.database()
 
 
 @pytest.fixture
@@ -104,8 +86,8 @@ def test_there_and_back_nothing_is_other(
 def test_incidents_of_other_collectors_stay_and_make_no_clash(url: str, file: str) -> None:
     fill(file)
     here = open_store(url)
-    same = structs.replace(incident(9_999, "open"), seen_at=WALL + 20_000, gaps=7)
-    here.write([incident(3, "another"), same], WALL)
+    same = structs.replace(incident(9_999, job="open"), seen_at=WALL + 20_000, gaps=7)
+    here.write([incident(3, job="another"), same], WALL)
     copied = copy_database(file, url, "west")
     assert (copied["incidents"], copied["incidents new"]) == (41, 40), "one was seen by both"
     found = read_incidents(url, IncidentQuery(limit=1000))[0].incidents

@@ -8,74 +8,52 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import structs
-from support.stores import WALL, Clock, open_store
+from support.stores import WALL, Clock, incident, location, open_store
 
 from laggard.catalogue.exposition import exposition
 from laggard.cli import main
 from laggard.collector.incidents.database import IncidentDatabase, SqliteFile, read_incidents
-from laggard.collector.incidents.history import LATELY_SECONDS, MAX_CLOSED_LATELY, HistorySettings, IncidentHistory
-from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
+from laggard.collector.incidents.history import LATELY_SECONDS, MAX_CLOSED_LATELY, IncidentHistory
+from laggard.collector.incidents.incident import IncidentQuery, IncidentsDocument, query_for
 from laggard.collector.incidents.tables import DatabaseError
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_path
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tenants import TenantIncidents
 from laggard.locate.job_timings import build_timings
-from laggard.model import Culprit, Verdict
+from laggard.model import Culprit
 from laggard.wire import decode, encode
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\n\u202e"
 Make = Callable[..., IncidentHistory]
 
 
-def incident(number: int, owner: int = 1000, job: str = "train", **changes: Any) -> Incident:
-    culprit = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look there", evidence=("e" * 200,) * 5)
-    values: dict[str, Any] = dict(what="rank 2 on n1 is slow", opened_at=WALL + number, seen_at=WALL + number + 1)
-    return Incident(number, owner, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
-
-
-def job(*ranks: int, name: str = "train", owner: int = 1000, running: bool = True, **changes: Any) -> JobSnapshot:
+def job(*ranks: int, name: str = "train", owner: int = 1000, running: bool = True) -> JobSnapshot:
     """A job in which these ranks are slow."""
     culprits = tuple(
         Culprit("slow_compute", (rank,), node="n1", phase="forward", advice="look there") for rank in ranks
     )
-    location = structs.replace(
-        unknown_location("", "", name), verdict=Verdict.FAIL if ranks else Verdict.OK, culprits=culprits, notes=()
-    )
     timings = build_timings(name, 4, {}, {}, {})
-    return JobSnapshot(JobKey(owner, name), running, timings, location, **{"progressed_at": WALL, **changes})
+    return JobSnapshot(JobKey(owner, name), running, timings, location(name, *culprits), progressed_at=WALL)
 
 
 @pytest.fixture
-def make(tmp_path: Path, clock: Clock) -> Any:
-    yield from _making(str(tmp_path / "incidents.sqlite"), clock)
+def make(tmp_path: Path, start_history: Make) -> Make:
+    return partial(start_history, place=tmp_path / "incidents.sqlite")
 
 
 @pytest.fixture
-def make_at(place: str, clock: Clock) -> Any:
+def make_at(place: str, start_history: Make) -> Make:
     """As `make`, in a file and in PostgreSQL."""
-    yield from _making(place, clock)
-
-
-def _making(place: str, clock: Clock) -> Any:
-    made: list[IncidentHistory] = []
-
-    def start(path: Path | str = place, **changes: Any) -> IncidentHistory:
-        values: dict[str, Any] = dict(max_bytes=1 << 20, keep_seconds=1000.0, quiet_seconds=300.0)
-        made.append(IncidentHistory(HistorySettings(str(path), **{**values, **changes}), clock))
-        made[-1].start()
-        return made[-1]
-
-    yield start
-    for history in made:
-        history.close()
+    return partial(start_history, place=place)
 
 
 def observe(history: IncidentHistory, clock: Clock, *jobs: JobSnapshot, rounds: int = 2) -> None:
@@ -192,7 +170,7 @@ def _linked(*ranks: int, running: bool = True) -> JobSnapshot:
 @pytest.mark.parametrize("kept", [True, False])
 def test_slow_links_of_jobs_that_have_ended_are_known(make_at: Make, clock: Clock, kept: bool) -> None:
     """For the rings that may measure their machines; without a database until the collector ends."""
-    history = make_at() if kept else make_at("")
+    history = make_at() if kept else make_at(place="")
     for snapshot in (_linked(2), _linked(2), _linked(2, running=False), job(3), job(3)):
         clock.at += 10
         history.observe([snapshot])
@@ -228,9 +206,9 @@ def test_a_file_belongs_to_one_collector(make: Make) -> None:
 
 def test_the_default_folder_has_to_be_made(make: Make, tmp_path: Path) -> None:
     for path, words in ((tmp_path / "not" / "there", "make it, or set incidents_database"), ("", "is empty")):
-        state = make(path, optional=True).state
+        state = make(place=path, optional=True).state
         assert state.state == "off" and words in state.reason
-    assert make(tmp_path / "not" / "there").state.state == "failed", "a file that was named is missed"
+    assert make(place=tmp_path / "not" / "there").state.state == "failed", "a file that was named is missed"
 
 
 def test_the_default_file_gives_way_to_a_state_folder_and_one_that_was_named_does_not() -> None:
@@ -247,8 +225,8 @@ def test_a_collector_without_a_database_has_none_that_fails(make: Make, tmp_path
         return [line for line in text.splitlines() if line.startswith("laggard_incidents_history_up")]
 
     assert told(make()) == ["laggard_incidents_history_up 1.0"]
-    assert told(make(tmp_path / "not" / "there")) == ["laggard_incidents_history_up 0.0"]
-    assert told(make("", optional=True)) == [], "unknown is absent, and no alert fires"
+    assert told(make(place=tmp_path / "not" / "there")) == ["laggard_incidents_history_up 0.0"]
+    assert told(make(place="", optional=True)) == [], "unknown is absent, and no alert fires"
 
 
 @pytest.mark.slow
@@ -293,12 +271,10 @@ def test_what_is_too_old_goes(place: str) -> None:
 
 def test_answers_are_paged_and_selected(make_at: Make, place: str, clock: Clock) -> None:
     database = open_store(place)
-    jobs = [("a", 1), ("b", 1), ("a", 2)]
-    database.write(
-        [incident(n, jobs[n % 3][1], jobs[n % 3][0], closed_at=None if n == 29 else WALL + n) for n in range(30)], WALL
-    )
+    jobs: list[dict[str, Any]] = [{"job": "a", "owner": 1}, {"job": "b", "owner": 1}, {"job": "a", "owner": 2}]
+    database.write([incident(n, closed_at=None if n == 29 else WALL + n, **jobs[n % 3]) for n in range(30)], WALL)
     database.close()
-    history = make_at(keep_seconds=1e9)
+    history = make_at()
     seen, before = [], None
     while True:
         document = history.document(IncidentQuery(before=before, limit=7))

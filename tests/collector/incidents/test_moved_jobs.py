@@ -4,58 +4,35 @@ counted twice. With a real PostgreSQL."""
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from msgspec import structs
-from support.postgres import Server
-from support.stores import WALL, Clock
+from support.stores import WALL, Clock, location, stored
+from support.waiting import wait_for
 
-from laggard.collector.incidents.database import read_incidents, reading
-from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.database import reading
+from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.incidents.shared_database import Moved, taken_over
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.prometheus.watch import snapshot_of
-from laggard.model import Culprit, Verdict
+from laggard.model import Culprit
 
 KEY = JobKey(1000, "train")
-QUIET = 300.0
 Make = Callable[[str], IncidentHistory]
 
 
 @pytest.fixture
-def url(postgres: Server) -> str:
-    return postgres.database()
-
-
-@pytest.fixture
-def make(url: str, clock: Clock) -> Iterator[Make]:
-    made: list[IncidentHistory] = []
-
-    def start(writer: str) -> IncidentHistory:
-        settings = HistorySettings(url, 1 << 20, 1e9, QUIET, writer=writer, takes_over=True)
-        made.append(IncidentHistory(settings, clock))
-        made[-1].start()
-        return made[-1]
-
-    yield start
-    for history in made:
-        history.close()
+def make(url: str, start_history: Callable[..., IncidentHistory]) -> Make:
+    return lambda writer: start_history(url, writer=writer, takes_over=True)
 
 
 def job(*ranks: int, kind: str = "slow_compute") -> JobSnapshot:
     culprits = tuple(Culprit(kind, (rank,), node="n1", phase="forward", recoverable_ratio=0.3) for rank in ranks)
-    location = structs.replace(
-        unknown_location("", "", KEY.job_id, 4, 4),
-        verdict=Verdict.FAIL if ranks else Verdict.OK,
-        culprits=culprits,
-        notes=(),
-        slowdown_ratio=1.5 if ranks else None,
-    )
-    return snapshot_of(KEY, location, WALL)
+    slower = 1.5 if ranks else None
+    found = location(KEY.job_id, *culprits, world_size=4, ranks_seen=4, slowdown_ratio=slower)
+    return snapshot_of(KEY, found, WALL)
 
 
 def observe(clock: Clock, history: IncidentHistory, *jobs: JobSnapshot, rounds: int = 3) -> None:
@@ -78,10 +55,6 @@ def move(url: str, clock: Clock, one: IncidentHistory | None, other: IncidentHis
 def taken(url: str, clock: Clock) -> Moved:
     with reading(url) as engine:
         return taken_over(engine, [KEY], WALL + clock.at - 86400.0)
-
-
-def stored(url: str) -> list[Incident]:
-    return list(read_incidents(url, IncidentQuery(limit=500))[0].incidents)
 
 
 def counted(*histories: IncidentHistory) -> tuple[int, int]:
@@ -138,7 +111,7 @@ def test_whoever_watches_it_last_closes_it(url: str, clock: Clock, make: Make) -
     assert counted(one) == (1, 0) and counted(other) == (0, 1)
     move(url, clock, other, one)
     observe(clock, one, job(2))
-    again, first = stored(url)
+    first, again = stored(url)
     assert first.id == closed.id and again.closed_at is None and again.returned is not None, "it came back"
     assert again.returned.times == 1
 
@@ -186,8 +159,5 @@ def test_suspects_are_those_that_are_known_best(
     observe(clock, other, job(2), rounds=20)
     clock.at += 60.0
     observe(clock, other, job(2))
-    deadline = time.monotonic() + 60.0
-    while one.suspects(WALL)[0].seen_at < WALL + 60.0:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: one.suspects(WALL)[0].seen_at >= WALL + 60.0)
     assert len(one.suspects(WALL)) == 1

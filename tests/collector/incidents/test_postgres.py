@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +19,26 @@ import pytest
 from msgspec import structs
 from support.collectors import Make as Documents
 from support.postgres import Server, running
-from support.stores import WALL, Clock, open_store
-from support.timings import job as timings_of
+from support.stores import WALL, Clock, incident, kept_digest, location, open_store, stored
 
 from laggard.cli import main
 from laggard.collector.incidents import postgres as postgres_module
 from laggard.collector.incidents.database import read_confirmations, read_faults, read_incidents, reading
-from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.incidents.incident import Fault, Incident, IncidentQuery, KeptDigest, NodeName, of_incident
 from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.incidents.tables import VERSION, DatabaseError, NodeRows
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_writer, load_settings
 from laggard.kit.errors import UsageError
-from laggard.locate.against.digest import Described, digest_of
 from laggard.locate.job_timings import build_timings
-from laggard.model import Culprit, Severity, Verdict
+from laggard.model import Culprit, Severity
 from laggard.wire import decode
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation
 
-
-@pytest.fixture
-def url(postgres: Server) -> str:
-    return postgres.database()
-
-
-def incident(number: int, ranks: tuple[int, ...] = (2,), job: str = "train", **changes: Any) -> Incident:
-    culprit = Culprit("slow_compute", ranks, node="n1", phase="forward", advice="look there")
-    values: dict[str, Any] = dict(what="slow", opened_at=WALL + number, seen_at=WALL + number + 1)
-    return Incident(number, 1000, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
+Make = Callable[..., IncidentHistory]
 
 
 def store(url: str, writer: str = "one", **changes: Any) -> SharedDatabase:
@@ -57,32 +47,15 @@ def store(url: str, writer: str = "one", **changes: Any) -> SharedDatabase:
     return found
 
 
-def stored(url: str) -> list[Incident]:
-    return list(read_incidents(url, IncidentQuery(limit=10_000))[0].incidents)[::-1]
-
-
 @pytest.fixture
-def make(clock: Clock) -> Iterator[Callable[..., IncidentHistory]]:
-    made: list[IncidentHistory] = []
-
-    def start(url: str, writer: str, **changes: Any) -> IncidentHistory:
-        settings = HistorySettings(url, 1 << 20, 1e9, 300.0, writer=writer, **changes)
-        made.append(IncidentHistory(settings, clock))
-        made[-1].start()
-        return made[-1]
-
-    yield start
-    for history in made:
-        history.close()
+def make(start_history: Make) -> Make:
+    return lambda url, writer: start_history(url, writer=writer)
 
 
 def job(*ranks: int, name: str = "train", running: bool = True) -> JobSnapshot:
     culprits = tuple(Culprit("slow_compute", (rank,), node="n1", phase="forward", advice="look") for rank in ranks)
-    location = structs.replace(
-        unknown_location("", "", name), verdict=Verdict.FAIL if ranks else Verdict.OK, culprits=culprits, notes=()
-    )
     timings = build_timings(name, 4, {}, {}, {})
-    return JobSnapshot(JobKey(1000, name), running, timings, location, progressed_at=WALL)
+    return JobSnapshot(JobKey(1000, name), running, timings, location(name, *culprits), progressed_at=WALL)
 
 
 def observe(clock: Clock, *histories: IncidentHistory, jobs: tuple[JobSnapshot, ...], rounds: int = 2) -> None:
@@ -95,9 +68,7 @@ def observe(clock: Clock, *histories: IncidentHistory, jobs: tuple[JobSnapshot, 
     assert all(history.flush(30.0) for history in histories)
 
 
-def test_two_collectors_that_see_the_same_make_one_incident(
-    url: str, clock: Clock, make: Callable[..., IncidentHistory]
-) -> None:
+def test_two_collectors_that_see_the_same_make_one_incident(url: str, clock: Clock, make: Make) -> None:
     one, other = make(url, "one"), make(url, "other")
     observe(clock, one, other, jobs=(job(2), job(3, name="second")))
     first = stored(url)
@@ -111,9 +82,7 @@ def test_two_collectors_that_see_the_same_make_one_incident(
     assert {it.id for it in ended} == {it.id for it in first} and {it.closed_because for it in ended} == {"job_ended"}
 
 
-def test_one_names_the_rank_first_and_the_other_its_machine_at_once(
-    url: str, clock: Clock, make: Callable[..., IncidentHistory]
-) -> None:
+def test_one_names_the_rank_first_and_the_other_its_machine_at_once(url: str, clock: Clock, make: Make) -> None:
     def machine() -> JobSnapshot:
         found = job(2)
         culprit = Culprit("slow_compute", (2, 3), node="n1", phase="forward", advice="look")
@@ -137,7 +106,7 @@ def test_one_names_the_rank_first_and_the_other_its_machine_at_once(
     assert [it.id for it in one.open] == [it.id for it in other.open] == [opened[0].id]
 
 
-def test_ids_of_one_millisecond_are_kept_apart(url: str, clock: Clock, make: Callable[..., IncidentHistory]) -> None:
+def test_ids_of_one_millisecond_are_kept_apart(url: str, clock: Clock, make: Make) -> None:
     """Two collectors open incidents of other jobs in the same milliseconds, each several: each is known by the id of
     its row."""
     one, other = make(url, "one"), make(url, "other")
@@ -155,9 +124,7 @@ def test_ids_of_one_millisecond_are_kept_apart(url: str, clock: Clock, make: Cal
     assert {it.id for it in one.open}.isdisjoint(it.id for it in other.open)
     for history in (one, other):
         assert {it.job_id: it.id for it in history.open}.items() <= rows.items()
-    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
-    made = digest_of(timings_of(ranks=4, steps=20), described)
-    assert made is not None
+    made = kept_digest()
     for it in other.open:  # as the rounds do, by the ids that it shows
         other.keep([KeptDigest(*it.key, of_incident(it.id), made)])
     assert other.flush(30.0)
@@ -366,9 +333,7 @@ def test_what_nobody_watches_is_closed_once_a_collector_has_been_there_for_long(
 
 
 @pytest.mark.slow
-def test_while_the_database_is_away_nothing_is_lost(
-    clock: Clock, make: Callable[..., IncidentHistory], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_the_database_is_away_nothing_is_lost(clock: Clock, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten minutes on the collectors' clocks; what it says meanwhile, and that both go on with one row."""
     monkeypatch.setattr("laggard.collector.incidents.history.SHARED_RETRY_SECONDS", 0.2)
     with running() as server:
@@ -462,7 +427,7 @@ def test_a_full_disk_is_told(url: str) -> None:
     assert len(stored(url)) == 1
 
 
-def test_confirmations_reach_the_others(url: str, clock: Clock, make: Callable[..., IncidentHistory]) -> None:
+def test_confirmations_reach_the_others(url: str, clock: Clock, make: Make) -> None:
     one, other = make(url, "one"), make(url, "other")
     observe(clock, one, jobs=(job(2),))
     told = Confirmation("n1", "confirmed", WALL + 9, "ada", "it is slow", ("n2",))
@@ -477,9 +442,7 @@ def test_confirmations_reach_the_others(url: str, clock: Clock, make: Callable[.
 
 
 def test_what_a_run_was_like_when_an_incident_began_is_of_the_row(url: str) -> None:
-    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
-    made = digest_of(timings_of(ranks=4, steps=20), described)
-    assert made is not None
+    made = kept_digest()
     one, other = store(url, "one"), store(url, "other")
     one.write([incident(1)], WALL)
     other.write([incident(4)], WALL)
@@ -503,18 +466,14 @@ def test_commands_start_without_psycopg(tmp_path: Path) -> None:
 @pytest.mark.spine
 @pytest.mark.slow  # collectors
 def test_two_collectors_and_one_that_is_killed(
-    start_collector: Any, fake_agent: Any, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    watching: Any, fake_agent: Any, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Real ones, which watch one agent: one incident, known to both by one id, and what one was told both know."""
     document = Documents.node("n0", [0, 1, 2, 3], slow=2)
     agent = fake_agent(document, Documents.report("n0", ["GPU_THROTTLED"]))
 
-    def config(name: str) -> tuple[str, ...]:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(f"incidents_database: {url}\nincidents_writer: {name}\n")
-        return ("--target", agent.address, "--interval", "0.3", "--config", str(path))
-
-    one, other = start_collector(*config("one")), start_collector(*config("other"))
+    start = partial(watching, agent, incidents_database=url)
+    one, other = start(incidents_writer="one"), start(incidents_writer="other")
 
     def ids(collector: Any) -> list[int]:
         return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
@@ -527,7 +486,7 @@ def test_two_collectors_and_one_that_is_killed(
     assert main(["incidents", "--database", url]) == 1
     assert "rank 2 on n0 is slow in forward" in capsys.readouterr().out
     one.stop(signal.SIGKILL)
-    again = start_collector(*config("one"))
+    again = start(incidents_writer="one")
     again.wait_until(lambda: ids(again) == [known])
     again.wait_until(lambda: again.get("/api/v1/history", node="n0").json()["history"]["state"] == "on")
     over = [structs.replace(rank, state="finished", pid=0) for rank in document.ranks]
@@ -540,7 +499,7 @@ def test_two_collectors_and_one_that_is_killed(
 
 @pytest.mark.slow
 def test_a_database_that_was_away_unseen_is_written_at_once(
-    clock: Clock, make: Callable[..., IncidentHistory], monkeypatch: pytest.MonkeyPatch
+    clock: Clock, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection of a collector that had nothing to write ended with the server that is there again."""
     monkeypatch.setattr("laggard.collector.incidents.history.SHARED_RETRY_SECONDS", 3600.0)

@@ -16,14 +16,13 @@ import pytest
 import trustme
 from support.ports import free_port
 from support.postgres import Server, running, user, why_none
-from support.stores import WALL, open_store
+from support.stores import WALL, incident, open_store
 
 from laggard.cli import main
 from laggard.collector.incidents import postgres as postgres_module
 from laggard.collector.incidents.database import read_incidents
-from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.incident import IncidentQuery
 from laggard.collector.incidents.tables import DatabaseError
-from laggard.model import Culprit
 
 pytestmark = pytest.mark.slow
 
@@ -33,11 +32,6 @@ local all all trust
 hostssl all all 127.0.0.1/32 scram-sha-256
 """
 """Over the network by TLS alone, and with a password."""
-
-
-def incident(number: int) -> Incident:
-    culprit = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look there")
-    return Incident(number, 1000, "train", "rank 2 on n1 is slow", WALL, WALL + 1, culprit, culprit)
 
 
 class OverTls:

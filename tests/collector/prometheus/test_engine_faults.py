@@ -58,7 +58,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name, folder, end = request.param, tmp_path_factory.mktemp("engine"), round(time.time() - 3600.0)
     need(name)
     if name == "Prometheus":
-        with prometheus(make_blocks(JOBS, end, folder)) as (url, _):
+        with prometheus(make_blocks(JOBS, end, folder)) as url:
             yield Served(url, end)
         return
     with ENGINES[name](folder) as engine:
@@ -111,7 +111,7 @@ def behind_a_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]
     need("Prometheus")
     folder, end = tmp_path_factory.mktemp("behind"), round(time.time() - 3600.0)
     now = Job(8, slow=(6,), job_id="now", samples=150, interval=60.0, later=4200.0)
-    with prometheus(make_blocks([*JOBS[:2], *WITHHELD_FROM, now], end, folder)) as (url, _):
+    with prometheus(make_blocks([*JOBS[:2], *WITHHELD_FROM, now], end, folder)) as url:
         yield Served(url, end)
 
 

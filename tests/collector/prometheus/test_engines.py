@@ -4,19 +4,99 @@ write into it as they scrape, with an external label `cluster`; their jobs, user
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
+from prometheus_client import Metric
 from support.engines import ENGINES, count, need, running, scraper
-from support.live_ranks import LiveNodes, Training
+from support.fronts import served_by
 from support.waiting import PATIENCE_SECONDS, wait_for
 
+from laggard.catalogue.exposition import exposition, metric_family
+from laggard.catalogue.rank_metrics import CollectiveSum, RankStats, families
 from laggard.cli import main
+from laggard.kit.constants import PHASES
+
+STEP = 0.1
+MEANS = {"input": 0.004, "forward": 0.03, "backward": 0.04, "optimizer": 0.004}
+RANKS_OF_NODE = 4
+UNEVEN = 0.003
+"""The share by which the ranks' times differ, as those of equal machines do."""
+
+
+class Training(NamedTuple):
+    """`slow`: the rank that takes `excess` more seconds a step in `phase`; -1: none. `findings`: by node, each a code
+    with its severity and device. `clock_ahead`: by how many seconds the nodes' clocks are ahead."""
+
+    job_id: str = "train"
+    user: int = 1000
+    nodes: int = 2
+    slow: int = -1
+    phase: str = "forward"
+    excess: float = 0.012
+    findings: Mapping[str, Sequence[tuple[str, str, str]]] = {}
+    clock_ahead: float = 0.0
+
+
+def _rank(training: Training, number: int, seconds: float) -> RankStats:
+    steps = int(seconds / STEP)
+    means = {
+        name: mean * (1 + UNEVEN * math.sin(7 * number + place)) for place, (name, mean) in enumerate(MEANS.items())
+    }
+    if number == training.slow:
+        means[training.phase] += training.excess
+    busy, now = sum(means.values()), time.time() + training.clock_ahead
+    waited = CollectiveSum("all_reduce", "dp", steps, steps * max(0.0, STEP - busy), steps << 20)
+    return RankStats(
+        job_id=training.job_id,
+        owner=training.user,
+        rank=number,
+        node=f"n{number // RANKS_OF_NODE}",
+        local_rank=number % RANKS_OF_NODE,
+        gpu=None,
+        world_size=training.nodes * RANKS_OF_NODE,
+        attempt=0,
+        up=True,
+        steps=steps,
+        step_seconds=steps * STEP,
+        own_seconds=steps * (busy - means["input"]),
+        phase_seconds=tuple(steps * means.get(name, 0.0) for name in PHASES),
+        last_progress=now,
+        last_beat=now,
+        in_flight_seconds=0.0,
+        collectives=(waited,),
+        lost=0,
+    )
+
+
+def _metrics(training: Training, node: int, seconds: float) -> Iterator[Metric]:
+    ranks = [_rank(training, node * RANKS_OF_NODE + local, seconds) for local in range(RANKS_OF_NODE)]
+    for described, samples in families(ranks):
+        yield metric_family(described.name, samples)
+    found = training.findings.get(f"n{node}", ())
+    yield metric_family("laggard_finding", [((code, severity, device), 1.0) for code, severity, device in found])
+    yield metric_family("laggard_agent_probe_round_seconds", [((), 1.0)])
+
+
+@contextlib.contextmanager
+def live_nodes(training: Training) -> Iterator[dict[str, str]]:
+    """The agents of a training that goes on, as HTTP servers whose counters grow by the clock: HOST:PORT by node."""
+    began = time.monotonic() - 600.0  # it has trained for ten minutes
+
+    def told(node: int, headers: Mapping[str, str]) -> tuple[Any, ...]:
+        body, kind = exposition(_metrics(training, node, time.monotonic() - began), headers.get("Accept", ""))
+        return 200, body, ("Content-Type", kind)
+
+    with contextlib.ExitStack() as stack:
+        agents = [served_by(lambda _, __, headers, node=node: told(node, headers)) for node in range(training.nodes)]
+        urls = map(stack.enter_context, agents)
+        yield {f"n{node}": url.removeprefix("http://") for node, url in enumerate(urls)}
+
 
 pytestmark = pytest.mark.slow  # real servers, and some 20 s of samples
 
@@ -49,11 +129,11 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         engine = stack.enter_context(ENGINES[request.param](folder))
         commands = {}
         for cluster, training in trainings.items():
-            nodes = stack.enter_context(LiveNodes(training))
+            nodes = stack.enter_context(live_nodes(training))
             for replica in ("r0", "r1") if cluster == "a" else ("r0",):
                 labels = {"cluster": cluster, "replica": replica}
                 name = f"{cluster}-{replica}"
-                commands[name] = scraper(name, nodes.addresses, labels, engine, folder)
+                commands[name] = scraper(name, nodes, labels, engine, folder)
         scrapers = stack.enter_context(running(folder, commands))
         query = 'min(count_over_time(laggard_rank_steps_total{rank="0"}[10m]))'
         wait_for(lambda: count(engine, query) >= SAMPLES, lambda: f"{count(engine, query)} samples")
@@ -113,11 +193,9 @@ def test_two_clusters_in_one_store_are_not_mixed_up(
         assert said == f"laggard: 2 clusters have a job {job}; choose with --cluster: a, b\n", said
 
 
-def test_a_collector_watches_the_jobs_of_its_cluster(store: Store, start_collector: Any, tmp_path: Path) -> None:
-    config = tmp_path / "collector.yaml"
-    settings = f"targets: []\nprometheus: {store.words[-1]}\nprometheus_interval_seconds: 1\n"
-    config.write_text(f"{settings}prometheus_cluster: b\nincidents_database: ''\n")
-    collector = start_collector("--config", str(config), "--interval", "0.5")
+def test_a_collector_watches_the_jobs_of_its_cluster(store: Store, start_collector: Any) -> None:
+    of_store = {"prometheus": store.words[-1], "prometheus_interval_seconds": 1, "prometheus_cluster": "b"}
+    collector = start_collector("--interval", "0.5", targets=[], incidents_database="", **of_store)
 
     def culprits() -> Any:
         return collector.get("/api/v1/location", job="1000:train").json()["culprits"]

@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         pytest.skip("NO PROMETHEUS: locate --prometheus is NOT tested against one; apt-get install prometheus")
     folder, end = tmp_path_factory.mktemp("prometheus"), round(time.time() - 3600.0)
     data = make_blocks(JOBS, end, folder)
-    with prometheus(data) as (url, _):
+    with prometheus(data) as url:
         yield Served(url, end)
 
 
@@ -67,10 +68,9 @@ def kinds(document: dict[str, Any]) -> list[str]:
 
 @pytest.mark.slow  # a Prometheus and a collector
 def test_a_collector_judges_the_jobs_of_a_prometheus(served: Served, start_collector: Any, tmp_path: Path) -> None:
-    config = tmp_path / "collector.yaml"
-    own = f"incidents_database: {tmp_path}/incidents.sqlite\n"  # not this machine's, which other runs have filled
-    config.write_text(f"targets: []\nprometheus: {served.url}\nprometheus_interval_seconds: 1\n{own}")
-    collector = start_collector("--config", str(config), "--interval", "0.5")
+    start = partial(start_collector, "--interval", "0.5", targets=[])
+    database = f"{tmp_path}/incidents.sqlite"  # not this machine's, which other runs have filled
+    collector = start(prometheus=served.url, prometheus_interval_seconds=1, incidents_database=database)
 
     def location() -> Any:
         return collector.get("/api/v1/location", job="1000:fresh").json()
@@ -82,8 +82,7 @@ def test_a_collector_judges_the_jobs_of_a_prometheus(served: Served, start_colle
     assert collector.get("/api/v1/incidents").json()["incidents"][0]["what"] == "rank 6 on n0 is slow in forward"
     assert collector.get("/api/v1/ranks", job="1000:fresh").status_code == 200
     collector.stop()
-    config.write_text("targets: []\nprometheus: http://127.0.0.1:9\n")
-    collector = start_collector("--config", str(config), "--interval", "0.5")
+    collector = start(prometheus="http://127.0.0.1:9")
     collector.wait_until(lambda: any("no Prometheus answers" in line for line in summary(collector)["fleet"]))
 
 

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import base64
-import os
 from pathlib import Path
 
 import pytest
+from support.agents import put
 
 from laggard.collector.prometheus.client import Login
 from laggard.kit.errors import UsageError
-
-
-def put(path: Path, text: str) -> Path:
-    """The file as a whole, by a rename."""
-    fresh = path.with_suffix(".new")
-    fresh.touch(0o600)
-    fresh.write_text(text)
-    os.replace(fresh, path)
-    return path
 
 
 def basic(pair: str) -> dict[str, str]:

@@ -58,7 +58,7 @@ def test_many_readers_are_bounded_and_a_job_that_is_over_is_not_asked(make: Any)
 
 
 @pytest.mark.slow
-def test_a_collector_asks_for_what_a_timeline_shows(start_collector: Any, fake_agent: Any, make: Any) -> None:
+def test_a_collector_asks_for_what_a_timeline_shows(watching: Any, fake_agent: Any, make: Any) -> None:
     class Agent:
         asked: list[list[str]] = []
 
@@ -72,7 +72,7 @@ def test_a_collector_asks_for_what_a_timeline_shows(start_collector: Any, fake_a
         return encode(CollectivesDocument("n0", 1000, "job-1", tuple(_collectives(int(it)) for it in Agent.asked[-1])))
 
     agent.answer = with_collectives
-    collector = start_collector("--target", agent.address, "--interval", "0.2")
+    collector = watching(agent)
     collector.wait_until(lambda: collector.get("/api/v1/location").json()["verdict"] == "fail")
     before = collector.get("/api/v1/location").json()
     assert Agent.asked == [], "nobody looks"

@@ -160,7 +160,7 @@ def test_ranks_are_asked_with_the_token_and_their_answers_are_held(
 
 
 @pytest.mark.slow
-def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
+async def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
     make: Any, fake_agent: Callable[..., Any]
 ) -> None:
     frames = tuple(Frame(f"function_{number}", f"/home/u/package/module_{number}.py", number) for number in range(40))
@@ -176,13 +176,9 @@ def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
         agent.stacks = stacks
     split = {agent.url: range(place * 1024, (place + 1) * 1024) for place, agent in enumerate(agents)}
     windows, job = job_of(make, split, 4096)
-
-    async def run() -> None:
-        rounds = StackRounds(windows, lambda: TOKEN, 300.0)
-        rounds.look({KEY: location(Culprit("hung", (7,)))}, set(split), 0.0)
-        await asyncio.gather(*rounds._tasks.values())
-
-    asyncio.run(run())
+    rounds = StackRounds(windows, lambda: TOKEN, 300.0)
+    rounds.look({KEY: location(Culprit("hung", (7,)))}, set(split), 0.0)
+    await asyncio.gather(*rounds._tasks.values())
     assert len(job.stacks) == 4096
     assert all(len(path) < 1024 for agent in agents for path in agent.requests)
     assert sum(len(agent.requests) for agent in agents) == 4096 / 64

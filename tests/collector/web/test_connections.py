@@ -114,49 +114,45 @@ async def _get(app: Any, path: str, send: Callable[[Any], Any], host: bytes = b"
     await app(scope, receive, send)
 
 
-def test_a_recording_is_sent_in_parts_and_few_at_a_time(make: Any) -> None:
+async def test_a_recording_is_sent_in_parts_and_few_at_a_time(make: Any) -> None:
     source = Source(make)
     app = make_app(source, CollectorSettings())
     statuses: list[int] = []
     parts: list[bytes] = []
+    going_on = asyncio.Event()
 
-    async def run() -> None:
-        going_on = asyncio.Event()
+    async def hold(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+        elif message["body"]:
+            parts.append(message["body"])
+            await going_on.wait()
 
-        async def hold(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                statuses.append(message["status"])
-            elif message["body"]:
-                parts.append(message["body"])
-                await going_on.wait()
-
-        held = [asyncio.create_task(_get(app, "/api/v1/recording", hold)) for _ in range(MAX_RECORDINGS)]
-        while len(parts) < MAX_RECORDINGS:
-            await asyncio.sleep(0.01)
-        assert sum(map(len, parts)) < 1 << 20, "a client that does not read holds one part, not the recording"
-        going_on.set()
-        await _get(app, "/api/v1/recording", hold)
-        await asyncio.gather(*held)
-        first = parts[:]
-        parts.clear()
-        await _get(app, "/api/v1/recording", hold)
-        assert first and b"".join(parts) == b"".join(encode(line) + b"\n" for line in source.held.lines())
-
-    asyncio.run(run())
+    held = [asyncio.create_task(_get(app, "/api/v1/recording", hold)) for _ in range(MAX_RECORDINGS)]
+    while len(parts) < MAX_RECORDINGS:
+        await asyncio.sleep(0.01)
+    assert sum(map(len, parts)) < 1 << 20, "a client that does not read holds one part, not the recording"
+    going_on.set()
+    await _get(app, "/api/v1/recording", hold)
+    await asyncio.gather(*held)
+    first = parts[:]
+    parts.clear()
+    await _get(app, "/api/v1/recording", hold)
+    assert first and b"".join(parts) == b"".join(encode(line) + b"\n" for line in source.held.lines())
     assert statuses == [200] * MAX_RECORDINGS + [503, 200]
 
 
-def test_an_answer_that_is_not_as_fresh_as_asked_for_says_so(make: Any) -> None:
+async def test_an_answer_that_is_not_as_fresh_as_asked_for_says_so(make: Any) -> None:
     body: list[bytes] = []
 
     async def collect(message: Any) -> None:
         body.append(message.get("body", b""))
 
-    asyncio.run(_get(make_app(Source(make), CollectorSettings()), "/api/v1/location", collect))
+    await _get(make_app(Source(make), CollectorSettings()), "/api/v1/location", collect)
     assert b'"kind":"stale"' in b"".join(body)
 
 
-def test_a_request_under_a_foreign_name_is_refused(make: Any) -> None:
+async def test_a_request_under_a_foreign_name_is_refused(make: Any) -> None:
     statuses: list[int] = []
 
     async def collect(message: Any) -> None:
@@ -164,7 +160,7 @@ def test_a_request_under_a_foreign_name_is_refused(make: Any) -> None:
 
     app = make_app(Source(make), CollectorSettings())
     for host in (b"evil.example", b"127.0.0.1"):
-        asyncio.run(_get(app, "/api/v1/nodes", collect, host))
+        await _get(app, "/api/v1/nodes", collect, host)
     assert [status for status in statuses if status] == [421, 200]
 
 

@@ -52,14 +52,10 @@ def fill(path: Path) -> None:
 
 
 @pytest.fixture
-def collector(tmp_path: Path, start_collector: Callable[..., Any], fake_agent: Any, make: Any) -> Any:
-    config = tmp_path / "collector.yml"
-    config.write_text(f"incidents_database: {tmp_path / 'incidents.sqlite'}\n")
+def collector(tmp_path: Path, watching: Callable[..., Any], fake_agent: Any, make: Any) -> Any:
     fill(tmp_path / "incidents.sqlite")
     agent = fake_agent(make.node("n1", [0, 1], slow=2), make.report("n1"))
-    started = start_collector("--config", str(config), "--target", agent.address, "--interval", "0.5")
-    started.wait_ready()
-    return started
+    return watching(agent, incidents_database=str(tmp_path / "incidents.sqlite"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

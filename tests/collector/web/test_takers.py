@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from support.materialise import materialise
 from laggard.cli import main
 from laggard.model import Verdict
 
-SETTINGS = "max_connections: 48\nmax_connections_per_address: 8\n"
 ADDRESSES = tuple(f"127.0.2.{number}" for number in range(1, 9))
 
 
@@ -60,18 +60,13 @@ def ended(url: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def crowded(start_collector: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    def start(target: str) -> Any:
-        path = tmp_path / "collector.yaml"
-        path.write_text(SETTINGS)
-        return start_collector("--config", str(path), "--target", target, "--interval", "1")
-
-    return start
+def crowded(start_collector: Callable[..., Any]) -> Callable[..., Any]:
+    return partial(start_collector, "--interval", "1", max_connections=48, max_connections_per_address=8)
 
 
 @pytest.mark.slow
 def test_clients_that_take_no_answer_make_room(crowded: Callable[..., Any]) -> None:
-    collector = crowded("127.0.0.1:9")
+    collector = crowded("--target", "127.0.0.1:9")
     port = int(collector.url.rpartition(":")[2])
     with (
         flood(port, "/page/page.css", 300, 5),
@@ -113,7 +108,7 @@ def test_a_node_rejected_before_is_rejected_while_the_collector_is_busy(
     node = re.search(r'"node":"([^"]+)"', capsys.readouterr().out)
     assert node
     agent = fake_agent(make.ranks_document(node[1], []), make.report(node[1], ["DISK_FULL"], Verdict.FAIL))
-    collector = crowded(agent.address)
+    collector = crowded(watches=[agent])
     collector.wait_until(lambda: collector.get("/api/v1/drains", node=node[1]).json()["asker_fails"])
     words += ["--gate", "enforce", "--collector", collector.url]
 
@@ -148,7 +143,7 @@ def test_where_all_are_being_answered_gates_and_supervisors_have_places(
 ) -> None:
     """An agent that hangs: each question for something fresh waits for it."""
     agent = fake_agent(make.ranks_document("n1", []), make.report("n1"))
-    collector = crowded(agent.address)
+    collector = crowded(watches=[agent])
     collector.wait_ready()
     port = int(collector.url.rpartition(":")[2])
     collector.client.close()  # else it has a place

@@ -3,8 +3,6 @@ complaint. A picture of each is kept."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from msgspec import structs
 from support.browsing import OUT, Browsed, needs_chromium
 from support.collectors import CollectorProcess, FakeAgent
+from support.daemons import laggard
 from support.steps import StepRow
 
 from laggard.model import Finding, Fix, RankEnd, Report, Severity, Verdict
@@ -188,8 +187,7 @@ def _address(cluster: Any, view: str, folder: Path) -> str:
     if view != "report":
         return str(cluster.url) + VIEWS[view][0]
     job, page = "2001:pretrain-70b", folder / "pretrain-70b.html"
-    words = ["locate", "--collector", cluster.url, "--job", job, "--html", str(page)]
-    done = subprocess.run([sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=300)
+    done = laggard("locate", "--collector", cluster.url, "--job", job, "--html", page)
     assert done.returncode == 1, done.stderr
     return page.as_uri()
 

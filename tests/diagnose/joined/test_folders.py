@@ -7,10 +7,24 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.diagnosed import answer, answer_in_words
-from support.job_folders import files_of, folder_expectations
+from support.paths import DATA
+
+JOB_FOLDERS = DATA / "job_folders"
+"""Folders of what real jobs left: four ranks under torchrun with gloo, on one host or on two network namespaces, each
+with a fault that was planted. `files/` is the folder, `expect.json` what is to be answered."""
+
+
+def folder_expectations() -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(JOB_FOLDERS.glob("*/expect.json"))}
+
+
+def files_of(name: str) -> Path:
+    return JOB_FOLDERS / name / "files"
+
 
 GLOO = (
     "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete\n"
