@@ -17,37 +17,40 @@ import pytest
 from support.paths import REPOSITORY
 
 ROOMS = {
-    "agent": 4_650,
-    "catalogue": 620,
-    "cli, model and single files": 1_000,
-    "collector": 13_850,
+    "agent": 4_610,
+    "catalogue": 610,
+    "cli, model and single files": 990,
+    "collector": 13_460,
     "demo": 460,
-    "diagnose": 10_740,
-    "gate": 2_020,
-    "kit": 2_420,
-    "kubernetes": 1_170,
-    "locate": 8_950,
-    "nccl": 2_415,
-    "probes": 12_620,
+    "diagnose": 10_730,
+    "gate": 1_980,
+    "kit": 2_310,
+    "kubernetes": 1_160,
+    "locate": 8_870,
+    "nccl": 2_300,
+    "probes": 11_590,
     "rankfile": 760,
-    "recommend": 1_840,
-    "recording": 2_900,
-    "reports": 1_900,
-    "rings": 3_470,
+    "recommend": 1_780,
+    "recording": 2_870,
+    "reports": 1_840,
+    "rings": 3_450,
     "stack_answers": 490,
     "stacks": 890,
-    "suspects": 690,
-    "trainer_hooks": 7_410,
-    "tune": 2_370,
+    "suspects": 680,
+    "trainer_hooks": 7_140,
+    "tune": 2_330,
     "wire": 940,
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 654
+FILES = 620
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 15_900, "recommend": 16_150, "agent": 20_100, "collector": 29_100, "run": 12_000}
+CARRIED = {"healthcheck": 14_890, "recommend": 16_190, "agent": 19_190, "collector": 25_700, "run": 11_610}
 """The most code lines of all files that a command imports, also those that it imports late."""
+
+OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}
+"""What a command starts as another process of laggard, and so carries without importing it."""
 
 MIN_SHARE = 0.93
 """A budget that is further above what there is allows more than it should: it comes down."""
@@ -114,8 +117,8 @@ def imported_by(module: str) -> frozenset[str]:
     return frozenset(name for name in named if name in files())
 
 
-def carried(module: str) -> set[str]:
-    seen, left = {module}, [module]
+def carried(*modules: str) -> set[str]:
+    seen, left = set(modules), list(modules)
     while left:
         new = imported_by(left.pop()) - seen
         seen |= new
@@ -140,5 +143,5 @@ def test_the_files_are_within_their_budget() -> None:
 @pytest.mark.parametrize("command", CARRIED)
 def test_a_command_carries_no_more_than_its_budget(command: str) -> None:
     (module,) = re.findall(rf'Command\(\s*"{command}",\s*"([\w.]+)"', (PACKAGE / "cli.py").read_text())
-    lines = sum(map(code_lines, carried(module)))
+    lines = sum(map(code_lines, carried(module, *OWN_PROCESSES.get(command, ()))))
     assert MIN_SHARE * CARRIED[command] <= lines <= CARRIED[command], f"{command} carries {lines} code lines"
