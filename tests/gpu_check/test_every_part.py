@@ -90,7 +90,7 @@ def rehearsed(
 def test_a_part_runs_to_its_end_on_a_lazy_device(rehearsed: Callable[[Part], list[Any]], part: Part) -> None:
     """Everything is right there. How long things take is not judged: the machine may be busy."""
     found = rehearsed(part)
-    assert found and {each.status for each in found} <= {"ok", "info"}, found
+    assert found and {each.status for each in found if each.check != "verdict"} <= {"ok", "info"}, found
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ in which collective it has to end up.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -30,6 +31,12 @@ def main() -> None:
     tensor = [dist.new_group(ranks, group_desc="tp") for ranks in ([0, 1], [2, 3])][rank // 2]
     data = [dist.new_group(ranks, group_desc="dp") for ranks in ([0, 2], [1, 3])][rank % 2]
     threading.Thread(target=dump_when_stuck, args=(folder, rank, fault), daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # another rank has ended before this one: its dumps are written
+        get_stuck(rank, fault, tensor, data)
+    threading.Event().wait()
+
+
+def get_stuck(rank: int, fault: str, tensor: dist.ProcessGroup, data: dist.ProcessGroup) -> None:
     values = torch.ones(1024)
     for step in range(STUCK_IN_STEP + 1):
         if rank == 1 and step == STUCK_IN_STEP:
@@ -39,7 +46,6 @@ def main() -> None:
         dist.all_reduce(values, group=tensor)
         dist.all_reduce(values, group=data)
         dist.barrier()
-    threading.Event().wait()
 
 
 def dump_when_stuck(folder: Path, rank: int, fault: str) -> None:
