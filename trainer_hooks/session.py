@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from laggard.kit.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
 from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
@@ -24,6 +24,7 @@ from laggard.trainer_hooks.pytorch import forward as dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, StepDigests, digest_steps, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
 from laggard.trainer_hooks.pytorch.training import TorchSteps, trained_modules
+from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.ending import (
     DIGEST_LOG,
     FACTS,
@@ -36,9 +37,6 @@ from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
 from laggard.trainer_hooks.stacks.watch import StackWatch
 from laggard.trainer_hooks.steps import EngineSteps, LoopSteps, PeriodicSteps
 from laggard.trainer_hooks.wrapping import after_import, call_after, suppress_errors
-
-if TYPE_CHECKING:
-    from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
 
 class Session:
@@ -334,7 +332,7 @@ def device_finder(
     return functools.partial(_find_cuda, placement or Placement(), captures or GraphCaptures())
 
 
-def _find_cuda(placement: Placement, captures: GraphCaptures, recorder: Recorder) -> DeviceCollectives | None:
+def _find_cuda(placement: Placement, captures: GraphCaptures, recorder: Recorder) -> DeviceTimer | None:
     """A timer only once torch has started CUDA by itself."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

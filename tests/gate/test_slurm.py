@@ -355,7 +355,7 @@ def test_slurms_lines_that_keep_the_gate_from_its_work(
 ) -> None:
     monkeypatch.setattr("laggard.gate.slurm_config.SHARED_RANK_DIR", "/nowhere/ranks")
     scontrol.configure(**settings)
-    status, out = gate("plain", "--check-gate", "--collector", "none")
+    status, out = gate("plain", "--check-gate", "--gate-seconds", "15", "--collector", "none")
     assert status == 1 and complaint in out and out.count("\n") == 1, out
 
 

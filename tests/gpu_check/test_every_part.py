@@ -26,7 +26,6 @@ ON_LAZY_TORCH = ("events", "events-one-queue")
 
 NOT_ON_A_LAZY_DEVICE = {
     "nvml": "it compares NVML with nvidia-smi, and a lazy device has neither: test_on_stand_in_gpus.py",
-    "faults": "it reads NVML: test_on_stand_in_gpus.py, and what it makes of that, test_judging.py",
     "healthcheck": "the probes read NVML, the PCI tree and the kernel's log: test_on_stand_in_gpus.py",
     "active": "it multiplies matrices, and a lazy device computes nothing: test_on_stand_in_gpus.py",
     "graph": "a lazy device captures a mark, and no operations that a replay would repeat",
@@ -36,7 +35,7 @@ NOT_ON_A_LAZY_DEVICE = {
 """The parts that cannot run on a lazy device, and why."""
 
 IN_DEEPSPEED = ("zero", "pipeline")
-NEEDS_NO_TRAINING = ("versions", "calls", "tune-nccl")
+NEEDS_NO_TRAINING = ("versions", "calls")
 
 
 def test_each_part_that_cannot_run_exists() -> None:

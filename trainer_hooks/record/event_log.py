@@ -13,10 +13,11 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from laggard.rankfile.layout import LIVE_WORDS
 from laggard.trainer_hooks.record.aggregator import Aggregator
+from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.events import (
     EVENT_NUMBERS,
     PHASE_ENTERED,
@@ -30,9 +31,6 @@ from laggard.trainer_hooks.record.events import (
     PendingWork,
     Sink,
 )
-
-if TYPE_CHECKING:
-    from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
 
 class HotPathState:
@@ -51,7 +49,7 @@ class HotPathState:
     def __init__(self, words: memoryview, pending: PendingWork[Launch]) -> None:
         self.words = words
         self.pending = pending
-        self.device: DeviceCollectives | None = None
+        self.device: DeviceTimer | None = None
         self.step = 0
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_PHASE, WORD_PROGRESS
+from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.event_log import EventLog, HotPathState, PeriodicThread, unread_words
 from laggard.trainer_hooks.record.events import (
     NO_PHASE,
@@ -29,16 +30,13 @@ from laggard.trainer_hooks.record.events import (
     StepRecord,
 )
 
-if TYPE_CHECKING:
-    from laggard.trainer_hooks.device.collectives import DeviceCollectives
-
 clock = time.perf_counter_ns
 
 FIRST_STEPS: Final = 16  # in each of these a device is searched for and the native check made; later in one step of
 STEPS_PER_SAMPLE: Final = 8
 _CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
 
-FindDevice = Callable[["Recorder"], "DeviceCollectives | None"]
+FindDevice = Callable[["Recorder"], DeviceTimer | None]
 """Returns what times a recorder's work on a device, where the process computes on one by now."""
 
 

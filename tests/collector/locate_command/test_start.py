@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.recordings import lines, write
 
-ROOMS = "catalogue cli collector.locate_command locate model rankfile recommend recording stacks wire "
-ROOMS += "kit.address kit.collector_client kit.constants kit.errors kit.left kit.limits kit.parts kit.processes "
+ROOMS = "catalogue cli collector.locate_command locate model nccl rankfile recommend recording stacks wire "
+ROOMS += "kit.address kit.collector_client kit.constants kit.errors kit.left kit.limits kit.majority kit.parts kit.processes "
 ROOMS += "kit.progress kit.terminal kit.users kit.words"
 """What may be loaded: what reads a recording, judges it and says so."""
 
