@@ -24,7 +24,6 @@ from laggard.collector.incidents.incident import (
 )
 from laggard.collector.incidents.tables import DatabaseError
 from laggard.collector.job_words import ask_for, job_text, known_jobs, short_text
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.node_history import (
     MAX_FAULTS,
     NodeHistoryDocument,
@@ -40,7 +39,7 @@ from laggard.kit.parts import Line
 from laggard.kit.terminal import show, write_document
 from laggard.kit.users import by_uid
 from laggard.kit.words import capital, counted, moment_of, printable_line, utc_text
-from laggard.model import EXIT_CODES, Verdict
+from laggard.model import EXIT_CODES, JobKey, Verdict
 
 _MAX_PAGES = 200
 

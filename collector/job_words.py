@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from laggard import wire
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.web.documents import JobLine, SummaryDocument
 from laggard.kit.address import without_login
 from laggard.kit.collector_client import answer
 from laggard.kit.errors import UsageError
 from laggard.kit.users import user_text
 from laggard.kit.words import counted, printable_line
-from laggard.model import Verdict
+from laggard.model import JobKey, Verdict
 from laggard.wire.words import MAX_CHARACTERS, is_numbered, minute_text
 
 Document = TypeVar("Document")

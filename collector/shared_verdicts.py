@@ -16,11 +16,10 @@ from laggard.collector.incidents.incident import bounded as bounded_culprit
 from laggard.collector.incidents.postgres import PostgresStore, told
 from laggard.collector.incidents.shared_database import Moved, taken_over
 from laggard.collector.incidents.tables import DatabaseError
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.watch import snapshot_of
 from laggard.kit.words import counted, seconds_text
-from laggard.model import Location, Note
+from laggard.model import JobKey, Location, Note
 from laggard.wire import WireError, decode, encode
 
 # The rows that evaluators share in PostgreSQL: who of them is alive, and the verdict on each job. Times are the

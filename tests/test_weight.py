@@ -19,7 +19,7 @@ from support.paths import REPOSITORY
 ROOMS = {
     "agent": 4_610,
     "catalogue": 610,
-    "cli, model and single files": 990,
+    "cli, model and single files": 1_000,
     "collector": 13_460,
     "demo": 460,
     "diagnose": 10_730,
@@ -37,7 +37,7 @@ ROOMS = {
     "stack_answers": 490,
     "stacks": 890,
     "suspects": 680,
-    "trainer_hooks": 7_140,
+    "trainer_hooks": 7_180,
     "tune": 2_330,
     "wire": 940,
 }
@@ -46,7 +46,7 @@ ROOMS = {
 FILES = 620
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 14_890, "recommend": 16_190, "agent": 19_190, "collector": 25_700, "run": 11_610}
+CARRIED = {"healthcheck": 14_900, "recommend": 16_200, "agent": 19_200, "collector": 25_700, "run": 11_640}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

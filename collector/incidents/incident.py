@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
-from laggard.collector.jobs.key import JobKey
-from laggard.model import Culprit, CulpritStack, Finding, Severity
+from laggard.model import Culprit, CulpritStack, Finding, JobKey, Severity
 from laggard.wire import encode
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation

@@ -44,8 +44,8 @@ from laggard.collector.incidents.tables import (
     store_incident_rows,
     store_later_names,
 )
-from laggard.collector.jobs.key import JobKey
 from laggard.kit.address import is_database_url
+from laggard.model import JobKey
 from laggard.wire.exclusion import Confirmation
 
 # Rows that several collectors write: what is the same is found before it is stored, and has one row.

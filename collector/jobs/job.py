@@ -13,7 +13,6 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laggard.collector.jobs.key import JobKey as JobKey
 from laggard.locate.job_timings import (
     FIRST_STEPS,
     MAX_WINDOW_STEPS,
@@ -27,6 +26,7 @@ from laggard.locate.job_timings import (
 from laggard.locate.live_collectives import with_collectives
 from laggard.locate.live_positions import LiveLayout
 from laggard.locate.step_tables import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, Table, distinct_steps
+from laggard.model import JobKey as JobKey
 from laggard.rankfile.fact_names import GROUPS
 from laggard.stacks.sampled import Counted, Frame, Sampled, Thread
 from laggard.wire import encode

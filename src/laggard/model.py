@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -224,3 +225,24 @@ class Location(msgspec.Struct, frozen=True):
     notes: tuple[Note, ...]
     schema: str = LOCATION_SCHEMA
     owner: int | None = None
+
+
+_UID: Final = re.compile(r"[0-9]{1,10}")
+
+
+class JobKey(NamedTuple):
+    """The name of a job among all users' jobs: its own is unique for its owner only, and two users may both call their
+    job `test`."""
+
+    owner: int
+    job_id: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}:{self.job_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> JobKey | None:
+        """The key that `text` is, as in `1000:train`. None where it is a job's name alone. A job whose own name has
+        this form is found by its key alone, so that no job can pass for another user's."""
+        owner, separator, name = text.partition(":")
+        return cls(int(owner), name) if separator and name and _UID.fullmatch(owner) else None

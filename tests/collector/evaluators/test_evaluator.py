@@ -17,7 +17,6 @@ from support.stores import location
 from laggard.collector import evaluators as evaluator_module
 from laggard.collector.evaluators import CATCH_UP_SECONDS, RETRY_SECONDS, Evaluator
 from laggard.collector.incidents import postgres as postgres_module
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.choice import Known
@@ -25,7 +24,7 @@ from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.watch import MAX_JOBS, snapshot_of
 from laggard.collector.shared_verdicts import LEASE_SECONDS, NOT_JUDGED, Members, Place
 from laggard.kit.errors import UsageError
-from laggard.model import Culprit
+from laggard.model import Culprit, JobKey
 
 ROUND = 60.0
 Make = Callable[[str], Evaluator]

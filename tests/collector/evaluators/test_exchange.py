@@ -9,10 +9,9 @@ import pytest
 from support.postgres import Server
 from support.stores import location
 
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.prometheus.watch import snapshot_of
 from laggard.collector.shared_verdicts import Exchange, Judged, Place
-from laggard.model import Culprit, Verdict
+from laggard.model import Culprit, JobKey, Verdict
 
 KEY = JobKey(1000, "train")
 Make = Callable[..., Exchange]

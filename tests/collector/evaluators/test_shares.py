@@ -10,8 +10,8 @@ import pytest
 from support.scraping import prometheus
 from support.waiting import wait_for
 
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.shared_verdicts import LEASE_SECONDS, Members, hashmod
+from laggard.model import JobKey
 
 KEYS = [JobKey(1000 + number % 3, f"train-{number}") for number in range(300)]
 NAMES = JobKey(0, 'ü; \\ " {}'), JobKey(4294967294, "x" * 128)

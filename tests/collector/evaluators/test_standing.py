@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import structs
 from support.stores import location as verdict_on
 
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.prometheus.watch import snapshot_of
 from laggard.collector.shared_verdicts import (
@@ -18,7 +17,7 @@ from laggard.collector.shared_verdicts import (
     bounded,
     not_looked_at,
 )
-from laggard.model import Culprit, Location, Note, Verdict
+from laggard.model import Culprit, JobKey, Location, Note, Verdict
 from laggard.wire import encode
 
 NOW, ROUND, MANY = 1000.0, 60.0, 100

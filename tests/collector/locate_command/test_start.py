@@ -10,8 +10,8 @@ import pytest
 from support.recordings import lines, write
 
 ROOMS = "catalogue cli collector.locate_command locate model nccl rankfile recommend recording stacks wire "
-ROOMS += "kit.address kit.collector_client kit.constants kit.errors kit.left kit.limits kit.majority kit.parts kit.processes "
-ROOMS += "kit.progress kit.terminal kit.users kit.words"
+ROOMS += "kit.address kit.collector_client kit.constants kit.errors kit.left kit.limits kit.majority kit.parts "
+ROOMS += "kit.processes kit.progress kit.terminal kit.users kit.words"
 """What may be loaded: what reads a recording, judges it and says so."""
 
 MAX_MODULES = 120
