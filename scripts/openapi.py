@@ -9,6 +9,7 @@ daemons at random.
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -229,9 +230,19 @@ def _is_content_types(kind: Any) -> bool:
     return isinstance(kind, tuple)
 
 
+def _dedented(value: Any) -> Any:
+    """The value with docstrings as msgspec 0.23 has them: 0.22 left their indentation."""
+    if isinstance(value, dict):
+        return {
+            name: inspect.cleandoc(each) if name == "description" and isinstance(each, str) else _dedented(each)
+            for name, each in value.items()
+        }
+    return [_dedented(each) for each in value] if isinstance(value, list) else value
+
+
 def texts() -> dict[str, str]:
     """The files, by name."""
-    return {f"{name}.json": f"{json.dumps(document(each), indent=1)}\n" for name, each in DAEMONS.items()}
+    return {f"{name}.json": f"{json.dumps(_dedented(document(each)), indent=1)}\n" for name, each in DAEMONS.items()}
 
 
 if __name__ == "__main__":
