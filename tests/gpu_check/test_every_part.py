@@ -87,9 +87,11 @@ def rehearsed(
     ids=lambda part: part.name,
 )
 def test_a_part_runs_to_its_end_on_a_lazy_device(rehearsed: Callable[[Part], list[Any]], part: Part) -> None:
-    """Everything is right there. How long things take is not judged: the machine may be busy."""
+    """Everything is right there. How long things take is not judged: the machine may be busy. Of two ranks that share a
+    device, the verdict is on just that."""
     found = rehearsed(part)
-    assert found and {each.status for each in found if each.check != "verdict"} <= {"ok", "info"}, found
+    judged = [each for each in found if part.module != "two_ranks" or each.check != "verdict"]
+    assert judged and {each.status for each in judged} <= {"ok", "info"}, found
 
 
 @pytest.mark.slow
