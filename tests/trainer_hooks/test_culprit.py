@@ -153,9 +153,13 @@ def test_a_long_or_odd_line_is_bounded() -> None:
     assert len(told) == culprit.MAX_TEXT and told.startswith("a??[31mbbb")
 
 
-def test_the_callback_of_hugging_face_tells_the_first_rank_alone(collector: Collector) -> None:
+def test_the_callback_of_hugging_face_tells_the_first_rank_alone(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from laggard.trainer_hooks import huggingface
     from laggard.trainer_hooks.huggingface import LaggardCallback
 
+    monkeypatch.setattr(huggingface, "install_import_hooks", lambda: None)  # they would stay for this process's life
     other, first = Writer(), Writer()
     LaggardCallback(tell=[other]).on_train_begin(None, SimpleNamespace(is_world_process_zero=False), None)
     callback = LaggardCallback(tell=[first])
