@@ -271,7 +271,7 @@ _START: Final = (
     "import runpy, sys; del sys.path[0]; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
-_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # has the package laggard
 
 
 def own_process(module: str, *words: str) -> tuple[str, ...]:

@@ -200,7 +200,8 @@ def test_collectors_share_a_database_behind_pgbouncer_in_session_mode(bouncer: A
     one.write([incident(1)], WALL)
     other.write([incident(2)], WALL)
     one.close()
-    assert [it.id for it in open_store(url, writer="one").open_incidents(10)] == [1]
+    other.close()
+    assert [it.id for it in open_store(url, writer="other").open_incidents(10)] == [1], "who told of it last goes on"
     assert [it.id for it in read_incidents(url, IncidentQuery())[0].incidents] == [1]
 
 
