@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.ports import free_port
-from support.ring_nodes import Node, ring_nodes, workers_of
+from support.ring_nodes import Node, ring_nodes
 from support.waiting import wait_for
 
 from laggard.cli import main
@@ -44,10 +44,15 @@ def outputs(nodes: list[Node]) -> list[str]:
     return [node.communicate(timeout=LONG)[0] for node in nodes]
 
 
+def ranks_of(node: Node) -> list[psutil.Process]:
+    """The processes of the node's ranks, which the gang's process starts."""
+    return [rank for gang in psutil.Process(node.pid).children() for rank in gang.children()]
+
+
 def has_pairs(node: Node) -> bool:
-    """Whether a worker of the node listens for another one, or has a connection to it, and to nobody else."""
+    """Whether a rank of the node listens for another one, or has a connection to it, and to nobody else."""
     with contextlib.suppress(psutil.Error):
-        return any(worker.net_connections("tcp") for worker in workers_of(node))
+        return any(rank.net_connections("tcp") for rank in ranks_of(node))
     return False
 
 
@@ -64,8 +69,7 @@ def test_who_is_killed_in_the_middle_fails_and_who_never_comes_is_named(
     own = ("--token-file", str(token)) if has_token else ()
     nodes = start((0, 1, 2), 4, "--join-seconds", "25", "--gate", "enforce", "--collector", "none", *own)
     wait_for(lambda: has_pairs(nodes[2]), lambda: "the gang did not begin")
-    rank = next(worker for worker in workers_of(nodes[2]) if not worker.children())
-    rank.send_signal(signal.SIGKILL)
+    ranks_of(nodes[2])[0].send_signal(signal.SIGKILL)
     said = outputs(nodes)
     assert [node.returncode for node in nodes] == [0, 0, int(has_token)], said
     for text in said[:2]:
